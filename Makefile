@@ -1,0 +1,34 @@
+# From a fresh clone, with only Python (>= 3.10) and make:
+#   make quickstart   builds .venv, installs, trains the quickstart recipe
+#   make test         builds the same, checks and tests everything
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: quickstart test check bench clean
+
+quickstart: $(READY)
+	$(BIN)/drivetrain train quickstart
+
+test: $(READY) check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: $(READY)
+	$(BIN)/python benchmarks/all.py
+
+# torch first and by itself: where pip knows a CPU build of the pinned version it takes that one.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,hf]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build src/*.egg-info

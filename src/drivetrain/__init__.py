@@ -1,0 +1,46 @@
+"""Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
+
+For a task of your own: `Task`, `Losses`, `Mean`. To run one from Python: `train`, `evaluate`, `export`.
+Everything is imported when it is first used, so that `import drivetrain` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from drivetrain.api import Result as Result
+    from drivetrain.api import evaluate as evaluate
+    from drivetrain.api import export as export
+    from drivetrain.api import train as train
+    from drivetrain.engine.losses import Losses as Losses
+    from drivetrain.loop.metrics import Mean as Mean
+    from drivetrain.loop.task import Task as Task
+    from drivetrain.spec.exits import Exit as Exit
+    from drivetrain.spec.exits import Failure as Failure
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Result": "drivetrain.api",
+    "evaluate": "drivetrain.api",
+    "export": "drivetrain.api",
+    "train": "drivetrain.api",
+    "Losses": "drivetrain.engine.losses",
+    "Mean": "drivetrain.loop.metrics",
+    "Task": "drivetrain.loop.task",
+    "Exit": "drivetrain.spec.exits",
+    "Failure": "drivetrain.spec.exits",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'drivetrain' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""State tree to files and back: commit, verify, retain, fall back, export."""

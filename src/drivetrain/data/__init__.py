@@ -1,0 +1,1 @@
+"""Sources, order, batches: everything by position."""

@@ -1,0 +1,106 @@
+"""A user's map-style dataset as a source."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from drivetrain.data.fingerprint import combined
+from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.registry import Custom, build_custom
+
+_CPU = torch.device("cpu")
+_LOOKED_AT = 8  # samples that enter the fingerprint
+_SAMPLE = 1 << 35  # a place in the seeds' path that no step has
+
+
+class MapSource:
+    """Any object with `__len__` and `__getitem__`, named by `package.module:Name` in the recipe.
+
+    What a sample draws from `random`, `numpy.random` or `torch` follows from the run's seed and its position. The
+    global generators are seeded for that, so samples are read between steps or in other processes, never beside a step.
+    """
+
+    thread_safe = False
+
+    def __init__(self, settings: Custom, seed: int) -> None:
+        """Raises Failure(78) where settings do not fit the constructor, 65 where the dataset is empty."""
+        self._settings = settings
+        self._seed = seed
+        self._dataset = build_custom(settings)
+        self._size = len(self._dataset)
+        if self._size == 0:
+            raise Failure(Exit.BAD_DATA, f"{settings.kind} has no sample", "a source needs at least one")
+        self.fingerprint = getattr(self._dataset, "fingerprint", None) or self._look()
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self._size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes build the dataset anew instead of being sent its content."""
+        return MapSource, (self._settings, self._seed)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> list[Any]:
+        """The samples with these ids; Failure(65) names the one that cannot be read."""
+        return [self._sample(int(i), int(position)) for i, position in zip(ids, positions, strict=True)]
+
+    def _sample(self, index: int, position: int) -> Any:
+        value = mix(self._seed, _SAMPLE, position)
+        random.seed(value)
+        np.random.seed(value & 0xFFFFFFFF)
+        seed_generators(_CPU, value)
+        try:
+            return self._dataset[index]
+        except Exception as error:
+            raise Failure(
+                Exit.BAD_DATA,
+                f"{self._settings.kind}: sample {index} cannot be read: {type(error).__name__}: {error}",
+                "mend the sample or the dataset",
+                sample_id=index,
+                position=position,
+            ) from error
+
+    def _look(self) -> str:
+        """A fingerprint where the dataset gives none: its code, settings, size, and a few samples spread over it."""
+        kind = type(self._dataset)
+        try:
+            code = inspect.getsource(kind)
+        except (OSError, TypeError):
+            code = kind.__qualname__
+        chosen = sorted({round(k * (self._size - 1) / (_LOOKED_AT - 1)) for k in range(_LOOKED_AT)})
+        content = hashlib.sha256()
+        for index in chosen:
+            _absorb(content, self._sample(index, index))
+        settings = json.dumps(self._settings.settings, sort_keys=True, default=repr)
+        return combined([code, settings, str(self._size), content.hexdigest()])
+
+
+def _absorb(content: Any, sample: Any) -> None:
+    """Add a sample's canonical bytes to a hash."""
+    if isinstance(sample, torch.Tensor):
+        sample = sample.detach().cpu().contiguous()
+        content.update(f"{sample.dtype}{tuple(sample.shape)}".encode())
+        content.update(sample.view(torch.uint8).numpy().tobytes() if sample.ndim else repr(sample.item()).encode())
+    elif isinstance(sample, np.ndarray):
+        content.update(f"{sample.dtype}{sample.shape}".encode() + np.ascontiguousarray(sample).tobytes())
+    elif isinstance(sample, Mapping):
+        for key in sample:
+            content.update(repr(key).encode())
+            _absorb(content, sample[key])
+    elif isinstance(sample, Sequence) and not isinstance(sample, (str, bytes)):
+        content.update(str(len(sample)).encode())
+        for part in sample:
+            _absorb(content, part)
+    elif isinstance(sample, (str, bytes, int, float, bool, type(None), np.generic)):
+        content.update(repr(sample).encode())
+    else:
+        content.update(type(sample).__qualname__.encode())

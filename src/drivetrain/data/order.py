@@ -1,0 +1,99 @@
+"""Which sample stands at which position: a pure function of the seed, without a shuffle file."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_ROUNDS = 6
+_BLOCK = 4096  # positions that are computed at a time, so that a small request costs a slice
+
+
+class Order:
+    """Position to sample id. Position p lies in epoch p // size; each epoch is a keyed permutation of [0, size).
+
+    The permutation is a balanced Feistel network over the next even power of two with cycle-walking (Black & Rogaway
+    2002, "Ciphers with arbitrary finite domains"), so it takes no memory and any position can be asked for.
+    """
+
+    def __init__(self, size: int, seed: int, shuffle: bool) -> None:
+        """`size` is the number of samples, at least 1."""
+        if size < 1:
+            raise ValueError("an order needs at least one sample")
+        self.size = size
+        self._seed = seed
+        self._shuffle = shuffle
+        self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
+        self._start = self._stop = 0
+        self._ids = self._mixed = np.empty(0)
+
+    def ids(self, start: int, stop: int) -> np.ndarray:
+        """Sample ids of the positions [start, stop), int64."""
+        at = self._cover(start, stop)
+        return self._ids[at : at + stop - start]
+
+    def digest(self, start: int, stop: int) -> int:
+        """`digest` of the ids at the positions [start, stop)."""
+        at = self._cover(start, stop)
+        return int(self._mixed[at : at + stop - start].sum(dtype=np.uint64))
+
+    def _cover(self, start: int, stop: int) -> int:
+        """Have a block at hand that holds these positions; returns where `start` is in it."""
+        if start < self._start or stop > self._stop:
+            positions = np.arange(start, max(stop, start + _BLOCK), dtype=np.int64)
+            self._ids = self._compute(positions)
+            self._mixed = _digests(self._ids, positions)
+            self._start, self._stop = start, start + len(positions)
+        return start - self._start
+
+    def _compute(self, positions: np.ndarray) -> np.ndarray:
+        places = positions % self.size
+        if not self._shuffle:
+            return places
+        epochs = positions // self.size
+        ids = np.empty_like(places)
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
+            chosen = epochs == epoch
+            ids[chosen] = self._permute(places[chosen].astype(np.uint64), epoch)
+        return ids
+
+    def _permute(self, values: np.ndarray, epoch: int) -> np.ndarray:
+        """Encipher until every value lies below `size` again: less than four rounds of walking on average."""
+        keys = [_mix(np.uint64((self._seed * 0x9E3779B97F4A7C15 + epoch * 64 + r) & _MASK64)) for r in range(_ROUNDS)]
+        result = self._encipher(values, keys)
+        outside = np.flatnonzero(result >= self.size)
+        while len(outside):
+            result[outside] = self._encipher(result[outside], keys)
+            outside = outside[result[outside] >= self.size]
+        return result.astype(np.int64)
+
+    def _encipher(self, values: np.ndarray, keys: list[np.uint64]) -> np.ndarray:
+        shift, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
+        left, right = values >> shift, values & mask
+        for key in keys:
+            left, right = right, left ^ (_mix(right ^ key) & mask)
+        return (left << shift) | right
+
+
+_MASK64 = (1 << 64) - 1
+
+
+def digest(ids: np.ndarray, positions: np.ndarray) -> int:
+    """A 64-bit digest of which sample was read at which position.
+
+    It is a sum modulo 2^64 over the samples, so the digests of the ranks' shares add up to that of the whole step,
+    however many ranks there are.
+    """
+    return int(_digests(ids, positions).sum(dtype=np.uint64))
+
+
+def _digests(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    return _mix(_mix(positions.astype(np.uint64)) + ids.astype(np.uint64))
+
+
+def _mix(values):
+    """splitmix64's finalizer on uint64."""
+    with np.errstate(over="ignore"):
+        values = values + np.uint64(0x9E3779B97F4A7C15)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return values ^ (values >> np.uint64(31))

@@ -1,0 +1,70 @@
+"""Settings of data: sources, and what is read from them for training and validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Gt, Lt, MinLen
+
+from drivetrain.spec.settings import Component, Count, Settings, Whole, bits, cost, nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Component):
+    """What every source has."""
+
+    name: Annotated[str, nothing("what reports call it; its place in the recipe where empty")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSource(Source):
+    """A stream of tokens, cut into windows of `context` + 1 that overlap by one (each token is predicted once)."""
+
+    path: Annotated[str, bits("where it lies")]
+    context: Annotated[Count | None, bits("tokens in a sample; the language model's context where absent")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(TokenSource):
+    """Text files read as bytes, in order of their relative paths, with a zero byte after each.
+
+    `path` is a file, a folder, or `python-stdlib`: the source text of the Python that runs, without its tests.
+    """
+
+    factory: ClassVar[str] = "drivetrain.data.text:open_text"
+    kind: Annotated[Literal["text"], bits("text files as bytes")] = "text"
+    include: Annotated[tuple[str, ...], bits("patterns of file names within a folder")] = ("*.txt", "*.md", "*.py")
+    part: Annotated[
+        Literal["all", "train", "validation"], bits("which files: a stable hash of the path decides, file by file")
+    ] = "all"
+    holdout: Annotated[float, Gt(0), Lt(1), bits("the share of files that are for validation")] = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens(TokenSource):
+    """A plain binary file of token ids, memory-mapped, little-endian, without a header."""
+
+    factory: ClassVar[str] = "drivetrain.data.tokens:open_tokens"
+    kind: Annotated[Literal["tokens"], bits("a plain file of token ids")] = "tokens"
+    dtype: Annotated[Literal["uint8", "uint16", "uint32", "int32"], bits("how one token is stored")] = "uint16"
+    vocabulary: Annotated[Count | None, bits("every id must be below; the model's vocabulary where absent")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Settings):
+    """What is trained on, and in which order."""
+
+    sources: Annotated[tuple[Any, ...], MinLen(1), bits("where the samples come from: text, tokens, package.module:Name")]
+    shuffle: Annotated[bool, bits("a new keyed permutation for each epoch; false: in order")] = True
+    workers: Annotated[Whole, cost("processes that read samples; 0: the training process, ahead in the background")] = 0
+    prefetch: Annotated[Count, cost("steps that are read ahead")] = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data(Settings):
+    """Training data, and named validation sets."""
+
+    train: Annotated[Train, bits("training data")]
+    validation: Annotated[Mapping[str, Any], bits("validation sets by name, each one source")] = field(default_factory=dict)

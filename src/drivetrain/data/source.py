@@ -1,0 +1,46 @@
+"""Sources: numbered samples that can be read in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from drivetrain.data.recipe import Source as SourceSettings
+from drivetrain.spec.registry import Custom, imported
+
+
+class Source(Protocol):
+    """Samples 0 .. len - 1.
+
+    `fingerprint` is a digest of the content. `thread_safe` says that reading may go on beside training: it touches no
+    global generator and no shared cursor.
+    """
+
+    fingerprint: str
+    thread_safe: bool
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        ...
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> Sequence[Any]:
+        """The samples with these ids (int64), in this order; `positions` seed what a sample draws at random.
+
+        Token sources give one array [samples, context + 1] of the stored type, others a list.
+        """
+        ...
+
+
+def open_source(settings: SourceSettings | Custom, seed: int, cache: Path) -> Source:
+    """Open a source. `cache` is a JSON file of content digests, so that an unchanged file is not read again.
+
+    Raises Failure(66) where a file is missing, 65 where its content is unusable.
+    """
+    if isinstance(settings, Custom):
+        from drivetrain.data.dataset import MapSource  # imports torch, which token sources do without
+
+        return MapSource(settings, seed)
+    return imported(settings.factory)(settings, cache)

@@ -1,0 +1,76 @@
+"""Text files as a stream of bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+
+from drivetrain.data.fingerprint import combined
+from drivetrain.data.recipe import Text
+from drivetrain.data.windows import Windows
+from drivetrain.spec.exits import Exit, Failure
+
+STDLIB = "python-stdlib"
+_NOT_STDLIB = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+_LARGEST = 4 << 30  # bytes that are held in memory; more belongs into a token file
+_SEPARATOR = b"\0"  # after each file; no text file holds it
+
+
+def open_text(settings: Text, cache: Path) -> Windows:
+    """Windows over the files' bytes, in order of their relative paths, held in memory.
+
+    Raises Failure(66) where the path does not exist, 65 where no file fits, or they are too short or too large.
+    """
+    assert settings.context is not None, "spec derives the context"
+    root, files = _files(settings)
+    chosen = [path for path in files if _wanted(path, root, settings)]
+    size = sum(path.stat().st_size for path in chosen)
+    if size > _LARGEST:
+        raise Failure(
+            Exit.BAD_DATA,
+            f"{settings.path}: {size / 2**30:.1f} GiB of text; more than {_LARGEST >> 30} GiB are not held in memory",
+            "write it into a token file and use kind: tokens",
+        )
+    contents = [path.read_bytes() for path in chosen]
+    names = [str(path.relative_to(root)) for path in chosen]
+    digest = combined([f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in zip(names, contents, strict=True)])
+    windows = Windows(np.frombuffer(_SEPARATOR.join([*contents, b""]), dtype=np.uint8), settings.context, digest)
+    if len(windows) == 0:
+        raise Failure(
+            Exit.BAD_DATA,
+            f"{settings.path}: {len(chosen)} of {len(files)} files, {size} bytes: not one sample of {settings.context} + 1",
+            "look at include, part and holdout, or give more text",
+        )
+    return windows
+
+
+def _files(settings: Text) -> tuple[Path, list[Path]]:
+    """The root, and all files under it that the patterns name, by relative path."""
+    root = Path(sysconfig.get_paths()["stdlib"]) if settings.path == STDLIB else Path(settings.path)
+    if root.is_file():
+        return root.parent, [root]
+    if not root.is_dir():
+        raise Failure(Exit.INPUT_MISSING, f"no text at {root}", "give a file, a folder, or python-stdlib as path")
+    patterns = ("*.py",) if settings.path == STDLIB else settings.include
+    hidden = _NOT_STDLIB if settings.path == STDLIB else set()
+    found = [
+        path
+        for path in root.rglob("*")
+        if path.is_file()
+        and any(fnmatch(path.name, pattern) for pattern in patterns)
+        and not hidden.intersection(path.relative_to(root).parts)
+    ]
+    return root, sorted(found, key=lambda path: path.relative_to(root).as_posix())
+
+
+def _wanted(path: Path, root: Path, settings: Text) -> bool:
+    """Whether a file belongs to the part: its relative path, hashed, decides for ever."""
+    if settings.part == "all":
+        return True
+    word = hashlib.sha256(path.relative_to(root).as_posix().encode()).digest()[:8]
+    held_out = int.from_bytes(word, "big") < settings.holdout * 2**64
+    return held_out == (settings.part == "validation")

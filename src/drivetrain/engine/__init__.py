@@ -1,0 +1,1 @@
+"""A network made trainable: precision, accumulation, reduction, clipping, the finite vote."""

@@ -1,0 +1,52 @@
+"""What a loss function may return, made uniform: named sums with the unit each is averaged over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Term(NamedTuple):
+    """One loss of one micro-batch: `value * times` is a sum over the unit `over`; its global mean has this weight."""
+
+    value: Tensor
+    over: str = "samples"
+    weight: float = 1.0
+    times: int = 1
+
+
+class Losses(dict[str, Term]):
+    """Named sums: `Losses(loss=(cross_entropy_sum, "tokens"), z=(z_sum, "tokens", 1e-4))`.
+
+    Each is (0-d tensor, unit, weight); units are keys of the task's `counts`, "samples" always being one.
+    What is minimized is the weighted sum of the global means.
+    """
+
+    def __init__(self, **sums: tuple[Tensor] | tuple[Tensor, str] | tuple[Tensor, str, float]) -> None:
+        super().__init__({name: Term(*given) for name, given in sums.items()})
+
+
+def as_losses(result: Tensor | Losses, size: int) -> Mapping[str, Term]:
+    """A scalar tensor means: the mean over the `size` samples of the micro-batch."""
+    if isinstance(result, Losses):
+        return result
+    return {"loss": Term(result, times=size)}
+
+
+def objective(losses: Mapping[str, Term], counts: Mapping[str, int]) -> Tensor:
+    """The scalar for backward: sums over *global* counts, so that micro-batches and processes simply add up.
+
+    Raises KeyError for a unit that `counts` does not have, ValueError where there is no loss.
+    """
+    total = None
+    for name, (value, over, weight, times) in losses.items():
+        if over not in counts:
+            raise KeyError(f"loss {name!r} is a sum over {over!r}, but counts() gives {sorted(counts)}")
+        factor = weight * times / counts[over] if counts[over] else 0.0
+        part = value if factor == 1.0 else value * factor
+        total = part if total is None else total + part
+    if total is None:
+        raise ValueError("the loss function returned no loss")
+    return total

@@ -1,0 +1,96 @@
+"""What one `minimize` came to: the losses' means and the gradient norms, on their way to the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from drivetrain.engine.losses import Term
+
+SLOTS = 16
+"""How many named losses one `minimize` may have where several processes add them up."""
+
+
+class Sums:
+    """Loss sums over this rank's micro-batches: Python floats on the CPU, 0-d tensors on an accelerator."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._host = device.type == "cpu"
+        self.values: list[float | Tensor] = []
+        self.labels: list[tuple[str, str]] = []
+
+    def add(self, losses: Mapping[str, Term]) -> None:
+        """Add the losses of one micro-batch; every micro-batch must have the same ones."""
+        labels = [(name, term.over) for name, term in losses.items()]
+        values = [
+            (float(term.value.detach()) if self._host else term.value.detach()) * term.times for term in losses.values()
+        ]
+        if not self.labels:
+            self.labels, self.values = labels, values
+        elif self.labels == labels:
+            self.values = [total + value for total, value in zip(self.values, values, strict=True)]
+        else:
+            raise ValueError(f"losses differ between micro-batches of one step: {self.labels}, then {labels}")
+
+    def pack(self) -> Tensor:
+        """All sums in one tensor of `SLOTS` numbers, the same shape on every rank, to be added up over ranks."""
+        if len(self.values) > SLOTS:
+            raise ValueError(f"{len(self.values)} named losses; {SLOTS} is the most")
+        packed = torch.zeros(SLOTS, dtype=torch.float64 if self._host else torch.float32, device=self._device)
+        for slot, value in enumerate(self.values):
+            packed[slot] = value
+        return packed
+
+    def unpack(self, packed: Tensor) -> None:
+        """Take over the sums over all ranks (all slots, so that every rank votes on the same numbers)."""
+        self.values = packed.tolist() if self._host else list(packed.unbind())
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network."""
+
+    losses: dict[str, float]
+    norms: dict[str, float]
+
+    @property
+    def finite(self) -> bool:
+        """Whether every loss and every norm is a finite number."""
+        return all(map(math.isfinite, self.losses.values())) and all(map(math.isfinite, self.norms.values()))
+
+
+@dataclass(frozen=True)
+class Move:
+    """Networks that moved together, and where their numbers will be read.
+
+    `values` are loss sums, then norms: floats, or on an accelerator a host tensor that `event` says is filled.
+    """
+
+    networks: tuple[str, ...]
+    labels: Sequence[tuple[str, str]]
+    counts: Mapping[str, int]
+    values: Sequence[float] | Tensor
+    event: torch.Event | None = None
+
+    def ready(self) -> bool:
+        """Whether `read` would not wait."""
+        return self.event is None or self.event.query()
+
+    def read(self) -> Scalars:
+        """The numbers, waiting for the device where they are not there yet."""
+        if self.event is not None:
+            self.event.synchronize()
+        values = self.values.tolist() if isinstance(self.values, Tensor) else self.values
+        norms = values[len(values) - len(self.networks) :]
+        return Scalars(
+            losses={
+                name: value / self.counts[over] if self.counts[over] else 0.0
+                for (name, over), value in zip(self.labels, values, strict=False)
+            },
+            norms=dict(zip(self.networks, norms, strict=True)),
+        )

@@ -1,0 +1,129 @@
+"""A process that has torch loaded and forks workers from itself: the first starts in a second, later ones at once.
+
+Requests and answers are JSON messages on a Unix socket; no pickle. Whoever dies takes what it started with it: the
+server ends when the supervisor's end of the socket closes, and the kernel ends the workers with the server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+_LARGEST = 1 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+class ForkServer:
+    """The supervisor's side."""
+
+    def __init__(self, preload: Sequence[str]) -> None:
+        """Start the server; it imports the `preload` modules while the caller goes on."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+        with theirs:
+            # A session of its own, so that a terminal's Ctrl-C reaches the supervisor only.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "drivetrain.launch.forkserver", str(theirs.fileno()), *preload],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def fileno(self) -> int:
+        """For select: readable when there is news."""
+        return self._socket.fileno()
+
+    def start(self, worker: str, rank: int, arguments: Sequence[Any], listen: socket.socket | None = None) -> None:
+        """Fork a worker that calls `worker` (`package.module:name`) with these arguments (JSON data), and last a socket."""
+        message = json.dumps({"worker": worker, "rank": rank, "arguments": list(arguments)}).encode()
+        socket.send_fds(self._socket, [message], [listen.fileno()] if listen else [])
+
+    def news(self) -> dict[str, Any] | None:
+        """The next message: {"rank", "pid"} when a worker has started, {"rank", "status"} when it has ended.
+
+        `status` is its exit code, or minus the signal that ended it. None where the server itself has died.
+        """
+        data = self._socket.recv(_LARGEST)
+        return json.loads(data) if data else None
+
+    def close(self) -> None:
+        """End the server, and with it every worker."""
+        self._socket.close()
+        self._process.wait()
+
+
+def serve(control: socket.socket) -> None:
+    """The server's side: fork at each request, tell each end, until the supervisor is gone."""
+    children: dict[int, tuple[int, int]] = {}  # pidfd: (rank, pid)
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fd != control.fileno():
+                    rank, pid = children.pop(key.fd)
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+                    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    control.send(json.dumps({"rank": rank, "status": status}).encode())
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, 1)
+                if not message:
+                    return
+                request = json.loads(message)
+                pid = _fork(control, request, descriptors[0] if descriptors else None)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                handle = os.pidfd_open(pid)
+                children[handle] = request["rank"], pid
+                selector.register(handle, selectors.EVENT_READ)
+                control.send(json.dumps({"rank": request["rank"], "pid": pid}).encode())
+
+
+def _fork(control: socket.socket, request: dict[str, Any], listen: int | None) -> int:
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        die_with_parent(server)
+        control.close()
+        module, _, name = request["worker"].partition(":")
+        code = getattr(import_module(module), name)(*request["arguments"], listen)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 70
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends; at once if that has happened."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(70)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """`python -m drivetrain.launch.forkserver DESCRIPTOR MODULE ...`."""
+    control = socket.socket(fileno=int(arguments[0]))
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+    for module in arguments[1:]:
+        import_module(module)
+    serve(control)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,140 @@
+"""What follows from a ledger: the final history, curves, metrics, and where the time went. Pure functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Record = dict[str, Any]
+
+_OF_A_STEP = ("step", "evaluation", "commit", "show")
+
+
+def lineage(records: Iterable[Record]) -> list[Record]:
+    """The history that counts: an attempt that begins at step s makes void what earlier attempts did after s."""
+    history: list[Record] = []
+    for record in records:
+        if record["kind"] == "attempt":
+            begin = record["from_step"]
+            history = [r for r in history if not (r["kind"] in _OF_A_STEP and r["step"] > begin)]
+        history.append(record)
+    return history
+
+
+def steps(history: Iterable[Record]) -> list[Record]:
+    """The step records of a history, in order."""
+    return [record for record in history if record["kind"] == "step"]
+
+
+def samples_used(history: Iterable[Record]) -> list[tuple[int, int, int, str]]:
+    """For each step of a history: (step, start, stop, digest of the sample ids)."""
+    return [(record["step"], record["start"], record["stop"], record["samples"]) for record in steps(history)]
+
+
+def curve(history: Iterable[Record], loss: str) -> list[tuple[int, float]]:
+    """(step, value) of one named training loss."""
+    return [(record["step"], float(record["losses"][loss])) for record in steps(history) if loss in record["losses"]]
+
+
+def scores(history: Iterable[Record]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """(step, value) of each metric of each validation set."""
+    found: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for record in history:
+        if record["kind"] == "evaluation":
+            for name, metrics in record["metrics"].items():
+                for metric, value in metrics.items():
+                    found.setdefault((name, metric), []).append((record["step"], float(value)))
+    return found
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a run: where it began and ended, when, and why it ended (None where it was cut off)."""
+
+    number: int
+    world: int
+    from_step: int
+    to_step: int
+    started: float
+    ended: float
+    code: int | None
+    cause: str
+
+
+def attempts(records: Sequence[Record]) -> list[Attempt]:
+    """All attempts, those that were cut off too."""
+    found: list[Attempt] = []
+    for own in _by_attempt(records):
+        first = own[0]
+        exits = [record for record in own if record["kind"] == "exit"]
+        made = [record["step"] for record in own if record["kind"] == "step"]
+        found.append(
+            Attempt(
+                number=first["attempt"],
+                world=first["world"],
+                from_step=first["from_step"],
+                to_step=made[-1] if made else first["from_step"],
+                started=first["started"],
+                ended=own[-1]["time"],
+                code=exits[-1]["code"] if exits else None,
+                cause=exits[-1]["cause"] if exits else "cut off",
+            )
+        )
+    return found
+
+
+BUCKETS = ("start", "data wait", "step", "evaluation", "commit", "lost work", "between attempts", "other")
+
+
+def buckets(records: Sequence[Record]) -> dict[str, float]:
+    """Seconds by use, from the first attempt's start to the last record; they add up to that span.
+
+    Lost work is the time of steps that a later attempt made again. Other is what no record tells: the end of an attempt
+    that was cut off, and the writing of the last records.
+    """
+    total = dict.fromkeys(BUCKETS, 0.0)
+    own = _by_attempt(records)
+    kept = {id(record) for record in lineage(records)}
+    previous_end: float | None = None
+    for attempt in own:
+        started, ended = attempt[0]["started"], attempt[-1]["time"]
+        if previous_end is not None:
+            total["between attempts"] += max(0.0, started - previous_end)
+        previous_end = ended
+        told = 0.0
+        for record in attempt:
+            for bucket, seconds in _seconds(record, kept=id(record) in kept):
+                total[bucket] += seconds
+                told += seconds
+        total["other"] += max(0.0, ended - started - told)
+    return total
+
+
+def goodput(records: Sequence[Record]) -> float:
+    """The share of the time from the first start to the last record in which steps were made that count."""
+    spent = buckets(records)
+    whole = sum(spent.values())
+    return spent["step"] / whole if whole else 0.0
+
+
+def _seconds(record: Record, kept: bool) -> list[tuple[str, float]]:
+    kind = record["kind"]
+    if kind == "attempt":
+        return [("start", sum(record["startup"].values()))]
+    if kind == "step":
+        return [("step" if kept else "lost work", record["seconds"]), ("data wait", record["wait"])]
+    if kind in ("evaluation", "commit"):
+        return [(kind, record["seconds"])]
+    return []
+
+
+def _by_attempt(records: Iterable[Record]) -> list[list[Record]]:
+    """Records from one attempt record to the next."""
+    groups: list[list[Record]] = []
+    for record in records:
+        if record["kind"] == "attempt":
+            groups.append([])
+        if groups:
+            groups[-1].append(record)
+    return groups

@@ -1,0 +1,68 @@
+"""What the ranks tell each other in a step: one row of whole numbers each, by the pulse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drivetrain.data.feed import Share
+from drivetrain.runtime.pulse import Pulse
+from drivetrain.runtime.signals import StopRequests
+
+UNITS = 8
+"""How many units `Task.counts` may have."""
+WIDTH = 2 + UNITS
+"""Numbers in a row: stop asked for, digest of the step's sample ids, counts of the next step."""
+_DIGEST = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What all ranks together said: a stop, the digest of all sample ids of the step, the next step's global counts."""
+
+    stop: bool
+    digest: int
+    counts: dict[str, int]
+
+
+class Exchange:
+    """Sends this rank's row at the start of a step and hears all rows at its end, off the training stream.
+
+    The counts of step s+1 travel with the pulse of step s, so that divisors are known before backward. A process that
+    is alone hears itself, and a stop as soon as it is asked for.
+    """
+
+    def __init__(self, pulse: Pulse, stops: StopRequests, alone: bool) -> None:
+        self._pulse = pulse
+        self._stops = stops
+        self._alone = alone
+        self._units: tuple[str, ...] = ()
+        self._digest = 0
+        self._counts: dict[str, int] = {}
+
+    def send(self, share: Share | None = None, ahead: Share | None = None) -> None:
+        """Start telling: a stop request, what `share` read, what `ahead` counts.
+
+        Raises ValueError where a task counts more than `UNITS` units.
+        """
+        self._digest = share.digest if share else 0
+        self._counts = ahead.counts if ahead else {}
+        if self._alone:
+            return
+        if len(self._counts) > UNITS:
+            raise ValueError(f"counts() gives {len(self._counts)} units; {UNITS} is the most")
+        self._units = tuple(sorted(self._counts)) or self._units  # a rank without samples counts nothing
+        numbers = [self._counts.get(unit, 0) for unit in self._units]
+        row = [self._stops.requested is not None, _signed(self._digest), *numbers]
+        self._pulse.send(row + [0] * (WIDTH - len(row)))
+
+    def receive(self) -> Heard:
+        """Wait for all rows; every rank hears the same."""
+        if self._alone:
+            return Heard(self._stops.requested is not None, self._digest, self._counts)
+        stop, digest, *numbers = (int(total) for total in self._pulse.receive().sum(axis=0))
+        return Heard(stop > 0, digest & _DIGEST, dict(zip(self._units, numbers, strict=False)))
+
+
+def _signed(digest: int) -> int:
+    """The same 64 bits as a signed number."""
+    return digest - (1 << 64) if digest >> 63 else digest

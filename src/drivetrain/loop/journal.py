@@ -1,0 +1,85 @@
+"""What the loop tells the ledger, and where the seconds of an attempt went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+
+class Writer(Protocol):
+    """What a journal needs of a ledger."""
+
+    tail: str
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append one record."""
+        ...
+
+    def append_step(self, **fields: Any) -> None:
+        """Append the record of a step, fast."""
+        ...
+
+    def sync(self) -> None:
+        """Make all records durable."""
+        ...
+
+
+class Stopwatch:
+    """Laps without gaps: every moment since the start belongs to exactly one of them."""
+
+    def __init__(self, started: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = started
+
+    def lap(self) -> float:
+        """Seconds since the last lap ended."""
+        now = self._clock()
+        seconds, self._last = now - self._last, now
+        return seconds
+
+
+class Journal:
+    """Writes one attempt's records; on ranks that do not keep the ledger there is no writer, and nothing is written.
+
+    `seconds` adds up the attempt's time by bucket: start, wait, step, evaluation, commit.
+    """
+
+    def __init__(self, writer: Writer | None, attempt: int, watch: Stopwatch) -> None:
+        self.attempt = attempt
+        self.watch = watch
+        self.seconds = dict.fromkeys(("start", "wait", "step", "evaluation", "commit"), 0.0)
+        self._writer = writer
+
+    def lap(self, bucket: str) -> float:
+        """End a lap that belongs to this bucket."""
+        seconds = self.watch.lap()
+        self.seconds[bucket] += seconds
+        return seconds
+
+    def step(self, **fields: Any) -> None:
+        """The record of one step."""
+        if self._writer:
+            self._writer.append_step(time=time.time(), attempt=self.attempt, **fields)
+
+    def record(self, kind: str, **fields: Any) -> None:
+        """Any other record."""
+        if self._writer:
+            self._writer.append({"kind": kind, "time": time.time(), "attempt": self.attempt, **fields})
+
+    @property
+    def tail(self) -> str:
+        """The chain's newest hash; empty where no ledger is kept."""
+        return self._writer.tail if self._writer else ""
+
+    def sync(self) -> None:
+        """Make all records durable."""
+        if self._writer:
+            self._writer.sync()
+
+    def exit(self, code: int, cause: str, progress: Mapping[str, Any]) -> None:
+        """The last record of an attempt."""
+        self.record(
+            "exit", code=code, cause=cause, step=progress["step"], position=progress["position"], seconds=self.seconds
+        )
+        self.sync()

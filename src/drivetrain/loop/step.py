@@ -1,0 +1,75 @@
+"""One optimizer step, as a task's `update` sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from drivetrain.data.feed import Share
+from drivetrain.engine.engine import Engine, LossFunction, Work
+from drivetrain.engine.move import Move
+
+
+class Cache:
+    """What one `minimize` leaves for the next (the fakes of a GAN): tensors by name and by micro-batch.
+
+    Read and written inside loss functions: each sees what was left for the samples that it works on.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._kept: dict[tuple[str, int], Tensor] = {}
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self._kept[name, self._engine.position] = value.detach()
+
+    def __getitem__(self, name: str) -> Tensor:
+        key = name, self._engine.position
+        if key not in self._kept:
+            raise KeyError(f"no earlier minimize of this step left {name!r} for the samples from position {key[1]}")
+        return self._kept[key]
+
+
+@dataclass(frozen=True)
+class Done:
+    """One `minimize` call that a step has made."""
+
+    move: Move
+    loss: LossFunction
+    work: Work
+
+
+class Step:
+    """Given to `Task.update`: the step's number (from 1), and `minimize`."""
+
+    def __init__(self, engine: Engine, share: Share, counts: Mapping[str, int]) -> None:
+        self.index = share.step
+        self.cache = Cache(engine)
+        self.done: list[Done] = []
+        self._engine = engine
+        self._share = share
+        self._counts = counts
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks that have something to train."""
+        return tuple(self._engine.updaters)
+
+    @property
+    def moved(self) -> list[str]:
+        """The networks that have moved so far, once for each move."""
+        return [name for done in self.done for name in done.move.networks]
+
+    def minimize(self, names: str | Sequence[str], loss: LossFunction) -> None:
+        """Move one network, or several together, one optimizer step down `loss`; the others stand still.
+
+        `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that does not train.
+        """
+        names = (names,) if isinstance(names, str) else tuple(names)
+        for name in names:
+            if name not in self._engine.updaters:
+                raise KeyError(f"minimize: no trainable network {name!r}; there are {sorted(self._engine.updaters)}")
+        work = Work(self.index, len(self.done), self._share.micro, self._counts)
+        self.done.append(Done(self._engine.minimize(names, loss, work), loss, work))

@@ -1,0 +1,123 @@
+"""A network's optimizer with its schedule and clipping: what `minimize` moves a network with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from drivetrain.optim.groups import Parameters, assign
+from drivetrain.optim.recipe import Optimizer, Schedule
+from drivetrain.optim.schedules import Factor, Span
+from drivetrain.spec.amount import Scale
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.registry import imported
+
+_FUSED = frozenset({"cpu", "cuda", "xpu", "mps"})
+"""Device types for which torch has fused kernels of AdamW and SGD."""
+
+
+@dataclass(frozen=True)
+class Updater:
+    """What moves one network."""
+
+    network: str
+    optimizer: torch.optim.Optimizer
+    factor: Factor
+    clip: float | None
+
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """The trainable parameters, group by group."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    @cached_property
+    def skips_by_itself(self) -> bool:
+        """Whether the optimizer takes `found_inf` and skips on the device, so that nobody waits for the vote."""
+        return bool(self.optimizer.defaults.get("fused"))
+
+    def advance(self, position: int) -> None:
+        """Set the learning rates of the step that ends at this position (in samples)."""
+        factor = self.factor(position)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group, which the ledger records."""
+        return self.optimizer.param_groups[0]["lr"]
+
+
+def build_updaters(
+    networks: Mapping[str, nn.Module],
+    optimizer: Optimizer | Mapping[str, Optimizer],
+    schedule: Schedule | Mapping[str, Schedule],
+    budget: int,
+    scale: Scale,
+) -> dict[str, Updater]:
+    """An updater for each network that has a trainable parameter.
+
+    `budget` is the run's length in samples. Raises Failure(78) where a mapping by network names another set of
+    networks than the task's, where a group takes no parameter, and where the warm-up is not shorter than the budget.
+    """
+    trainable = {name: net for name, net in networks.items() if any(p.requires_grad for p in net.parameters())}
+    optimizers = _by_network(optimizer, trainable, "optimizer")
+    schedules = _by_network(schedule, trainable, "schedule")
+    groups = (
+        {name: assign({name: net}, optimizers[name])[name] for name, net in trainable.items()}
+        if isinstance(optimizer, Mapping)
+        else assign(trainable, optimizer)
+    )
+    return {
+        name: Updater(
+            network=name,
+            optimizer=_torch_optimizer(optimizers[name], groups[name]),
+            factor=_factor(schedules[name], budget, scale),
+            clip=optimizers[name].clip,
+        )
+        for name in trainable
+    }
+
+
+def _by_network(settings, networks: Mapping[str, nn.Module], section: str) -> dict:
+    if not isinstance(settings, Mapping):
+        return dict.fromkeys(networks, settings)
+    if set(settings) != set(networks):
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"{section}: given for {sorted(settings)}, but the networks that train are {sorted(networks)}",
+            f"name each of them once under {section}, or give one {section} for all",
+        )
+    return dict(settings)
+
+
+def _torch_optimizer(settings: Optimizer, groups: Sequence[Parameters]) -> torch.optim.Optimizer:
+    fused = all(p.device.type in _FUSED and p.is_floating_point() for group in groups for p in group.parameters)
+    return imported(settings.factory)(
+        [
+            {
+                "params": list(group.parameters),
+                "names": list(group.names),
+                "lr": group.lr,
+                "peak": group.lr,
+                "weight_decay": group.weight_decay,
+            }
+            for group in groups
+        ],
+        **settings.arguments(),
+        fused=fused or None,
+    )
+
+
+def _factor(settings: Schedule, budget: int, scale: Scale) -> Factor:
+    warmup = settings.warmup.samples_at(scale) if settings.warmup else 0
+    if warmup >= budget and warmup > 0:
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"schedule.warmup: {warmup} samples, but the budget is {budget}",
+            "shorten the warm-up or lengthen the budget",
+        )
+    return imported(settings.factory)(settings, Span(warmup=warmup, total=budget))

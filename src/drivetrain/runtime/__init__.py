@@ -1,0 +1,1 @@
+"""One process among many: its place, process groups, seeds, pulse and signals."""

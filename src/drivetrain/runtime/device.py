@@ -1,0 +1,94 @@
+"""The device, its settings, and the facts about this environment that decide which bits can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import torch
+
+from drivetrain.spec.exits import Exit, Failure
+
+
+def choose(name: str, local_rank: int) -> torch.device:
+    """The device of this process. Raises Failure(78) where the recipe asks for one that this machine lacks."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if name == "auto":
+        name = accelerator.type if accelerator else "cpu"
+    if name == "cpu":
+        return torch.device("cpu")
+    if accelerator is None or accelerator.type != name or local_rank >= torch.accelerator.device_count():
+        there = f"{torch.accelerator.device_count()} of {accelerator.type}" if accelerator else "no accelerator"
+        raise Failure(Exit.BAD_RECIPE, f"device: {name} for local rank {local_rank}, but there is {there}", "use device: auto")
+    return torch.device(name, local_rank)
+
+
+def threads_per_process(local_world: int, asked: int | None) -> int:
+    """CPU threads of each process: as asked, or the cores shared out evenly."""
+    return asked or max(1, len(os.sched_getaffinity(0)) // local_world)
+
+
+def settle(device: torch.device, threads: int, matmul: str) -> None:
+    """Fix what numbers depend on: threads, matrix precision, deterministic kernels (a kernel that has none warns)."""
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a pass over every new tensor, decides no bit
+    if device.type != "cpu":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.accelerator.set_device_index(device.index or 0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, host, threads and instruction set, as `environment.json` keeps them."""
+    return {
+        "drivetrain": _version("drivetrain"),
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": _version("numpy"),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "git": _git_commit(),
+    }
+
+
+def claim_key(world: int, device: torch.device) -> str:
+    """A digest of all that must be equal for two stretches of training to be comparable bit by bit."""
+    facts = {
+        "world": world,
+        "device": device.type,
+        "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "threads": torch.get_num_threads(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """The commit of the working folder, with `+` where files differ from it; None outside a repository."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

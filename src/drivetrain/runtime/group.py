@@ -1,0 +1,140 @@
+"""The processes of a run: how they find each other, and the few things they say besides gradients."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from drivetrain.runtime.place import Place
+from drivetrain.spec.exits import Exit, Failure
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Group:
+    """All processes of a run. A process that is alone has no torch.distributed underneath.
+
+    `main` carries gradients (gloo on the CPU, NCCL on CUDA), `side` everything else (always gloo).
+    Messages are JSON in byte tensors, never pickles. Every method that talks raises Failure(69) where a peer is lost.
+    """
+
+    def __init__(self, rank: int = 0, world: int = 1) -> None:
+        self.rank = rank
+        self.world = world
+        self.main: dist.ProcessGroup | None = None
+        self.side: dist.ProcessGroup | None = None
+
+    @property
+    def leader(self) -> bool:
+        """Whether this process keeps the ledger and coordinates commits."""
+        return self.rank == 0
+
+    @classmethod
+    def join(
+        cls, place: Place, device: torch.device, *, listen_fd: int | None = None, timeout: float = 600.0
+    ) -> Group:
+        """Meet the other processes.
+
+        On one machine nothing listens beyond the loopback: rank 0 is given a socket that is bound there (`listen_fd`).
+        Raises Failure(69) where they do not come within `timeout` seconds.
+        """
+        group = cls(place.rank, place.world)
+        if place.world == 1:
+            return group
+        if place.host in _LOOPBACK:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        wait = timedelta(seconds=timeout)
+        try:
+            store = dist.TCPStore(
+                place.host,
+                place.port,
+                place.world,
+                is_master=place.rank == 0 and not _hosted_by_agent(),
+                timeout=wait,
+                master_listen_fd=listen_fd,
+                wait_for_workers=False,
+            )
+            dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world, timeout=wait)
+            group.side = dist.group.WORLD
+            group.main = dist.new_group(backend="nccl") if device.type == "cuda" else dist.new_group(backend="gloo")
+        except (RuntimeError, ValueError) as error:
+            raise Failure(
+                Exit.PEER_UNAVAILABLE,
+                f"rank {place.rank} of {place.world} did not meet the others at {place.host}:{place.port}: {_first(error)}",
+                "look for the rank that failed first; see that all ranks reach that address",
+            ) from error
+        return group
+
+    def gather_json(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order, on every rank."""
+        if self.world == 1:
+            return [value]
+        return self._talk(lambda: self._gather(json.dumps(value).encode()))
+
+    def broadcast_json(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        return self.gather_json(value if self.leader else None)[0]
+
+    def agree(self, name: str, value: Any) -> None:
+        """Raises Failure(78) where the ranks' values differ."""
+        values = self.gather_json(value)
+        if any(other != values[0] for other in values):
+            others = [rank for rank, other in enumerate(values) if other != values[0]]
+            raise Failure(
+                Exit.BAD_RECIPE,
+                f"{name} differs between ranks: rank 0 has {values[0]}, rank {others[0]} has {values[others[0]]}",
+                f"start every rank with the same {name}",
+                rank=others,
+            )
+
+    def barrier(self) -> None:
+        """Wait for every rank."""
+        self.gather_json(None)
+
+    def close(self) -> None:
+        """Leave; the other ranks may be gone already."""
+        if self.world > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def translate(self, error: RuntimeError) -> Failure | None:
+        """Failure(69) where a RuntimeError of torch means that a peer is gone, else None."""
+        text = str(error)
+        if self.world > 1 and any(sign in text for sign in _PEER_LOST):
+            return Failure(
+                Exit.PEER_UNAVAILABLE, f"lost a peer: {_first(error)}", "look for the rank that failed first", rank=self.rank
+            )
+        return None
+
+    def _talk(self, speak: Callable[[], list[Any]]) -> list[Any]:
+        try:
+            return speak()
+        except RuntimeError as error:
+            raise self.translate(error) or error from error
+
+    def _gather(self, message: bytes) -> list[Any]:
+        lengths = torch.zeros(self.world, dtype=torch.int64)
+        dist.all_gather_into_tensor(lengths, torch.tensor([len(message)]), group=self.side)
+        width = int(lengths.max())
+        padded = torch.frombuffer(bytearray(message.ljust(width)), dtype=torch.uint8)
+        messages = torch.empty(self.world * width, dtype=torch.uint8)
+        dist.all_gather_into_tensor(messages, padded, group=self.side)
+        rows = messages.numpy().reshape(self.world, width)
+        return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths.tolist(), strict=True)]
+
+
+_PEER_LOST = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error", "gloo", "Broken pipe")
+
+
+def _hosted_by_agent() -> bool:
+    """Whether torchrun's agent keeps the store for its workers."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,1 @@
+"""What is asked for: recipes, their mistakes, the provenance of every value. Never imports torch."""

@@ -1,0 +1,104 @@
+"""What each field of a recipe affects: bits, cost or nothing; digest and differences follow from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_origin, get_type_hints
+
+from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import Custom
+from drivetrain.spec.settings import Affects, Setting
+from drivetrain.spec.tree import dotted
+
+_STRENGTH: dict[Affects, int] = {"nothing": 0, "cost": 1, "bits": 2}
+
+
+@cache
+def settings_of(cls: type) -> Mapping[str, Setting]:
+    """What each field of a settings class declares. Raises TypeError where one declares nothing."""
+    found = {}
+    hints = get_type_hints(cls, include_extras=True)
+    for field in fields(cls):
+        declared = [extra for extra in getattr(hints[field.name], "__metadata__", ()) if isinstance(extra, Setting)]
+        if not declared:
+            raise TypeError(f"{cls.__name__}.{field.name} does not declare what it affects")
+        found[field.name] = declared[0]
+    return found
+
+
+def leaves(value: Any, path: tuple = (), affects: Affects = "bits") -> Iterator[tuple[tuple, Any, Affects]]:
+    """Every leaf of a recipe: its path, its value, and what it affects. A part affects no more than the whole does."""
+    if isinstance(value, Custom):
+        yield (*path, "kind"), value.kind, affects
+        yield from leaves(value.settings, path, affects)
+    elif is_dataclass(value):
+        for name, setting in settings_of(type(value)).items():
+            weaker = min(affects, setting.affects, key=_STRENGTH.__getitem__)
+            yield from leaves(getattr(value, name), (*path, name), weaker)
+    elif isinstance(value, Mapping) and value:
+        for key, part in value.items():
+            yield from leaves(part, (*path, key), affects)
+    elif isinstance(value, (list, tuple)) and value:
+        for index, part in enumerate(value):
+            yield from leaves(part, (*path, index), affects)
+    else:
+        yield path, value, affects
+
+
+def bits_digest(recipe: Recipe) -> str:
+    """12 hex digits over the values that affect the bits. Two recipes that have it in common are the same run."""
+    chosen = {dotted(path): value for path, value, affects in leaves(recipe) if affects == "bits"}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True, default=list).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that two recipes do not share."""
+
+    path: str
+    old: Any
+    new: Any
+    affects: Affects
+
+    def __str__(self) -> str:
+        """As the message of a refused resume shows it."""
+        return f"{self.path}: {self.old!r} -> {self.new!r}"
+
+
+def differences(old: Recipe, new: Recipe) -> list[Difference]:
+    """What changed between two recipes, in the order of the new one."""
+    before = {dotted(path): (value, affects) for path, value, affects in leaves(old)}
+    after = {dotted(path): (value, affects) for path, value, affects in leaves(new)}
+    changed = []
+    for path in [*after, *(path for path in before if path not in after)]:
+        was, now = before.get(path, (None, "nothing")), after.get(path, (None, "nothing"))
+        if was[0] != now[0]:
+            affects = max(was[1], now[1], key=_STRENGTH.__getitem__)
+            changed.append(Difference(path, was[0], now[0], affects))
+    return changed
+
+
+def settings_class_at(cls: Any, path: tuple) -> type | None:
+    """The settings class that a path inside a settings class leads to, where it leads to one."""
+    for part in path:
+        if cls is None:
+            return None
+        if isinstance(part, int):
+            continue
+        cls = _settings_class(get_type_hints(cls).get(part))
+    return cls
+
+
+def _settings_class(hint: Any) -> type | None:
+    """The settings class in an annotation such as `X`, `X | None`, `tuple[X, ...]`."""
+    if is_dataclass(hint) and isinstance(hint, type):
+        return hint
+    if get_origin(hint) in (types.UnionType, typing.Union, tuple, list):
+        return next((found for arg in get_args(hint) if (found := _settings_class(arg))), None)
+    return None

@@ -1,0 +1,63 @@
+"""Amounts of training: exactly one of steps, samples, tokens, epochs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from drivetrain.spec.settings import Count, Positive, Settings, bits
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What one step, one token and one epoch are in samples.
+
+    `tokens` is the number of tokens in a sample, None where it is not fixed; `epoch` is None until the data are open.
+    """
+
+    batch: int
+    tokens: int | None = None
+    epoch: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount(Settings):
+    """A stretch of training, in exactly one unit."""
+
+    steps: Annotated[Count | None, bits("optimizer steps")] = None
+    samples: Annotated[Count | None, bits("samples")] = None
+    tokens: Annotated[Count | None, bits("tokens, such as 1.5B or 500M")] = None
+    epochs: Annotated[Positive | None, bits("passes over the training data")] = None
+
+    def __post_init__(self) -> None:
+        if len(self.given) != 1:
+            raise ValueError(f"give exactly one of steps, samples, tokens, epochs (got {self.given or 'none'})")
+
+    @property
+    def given(self) -> dict[str, float]:
+        """The units that have a value."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    def samples_at(self, scale: Scale) -> int:
+        """The amount in whole samples, rounded up.
+
+        Raises ValueError where it is in tokens and a sample has no fixed number of them.
+        """
+        if self.steps is not None:
+            return self.steps * scale.batch
+        if self.samples is not None:
+            return self.samples
+        if self.tokens is not None:
+            if scale.tokens is None:
+                raise ValueError("an amount in tokens needs samples with a fixed number of tokens")
+            return -(-self.tokens // scale.tokens)
+        assert self.epochs is not None
+        if scale.epoch is None:
+            raise ValueError("an amount in epochs needs the size of the training data")
+        return math.ceil(self.epochs * scale.epoch)
+
+    def due(self, before: int, after: int, scale: Scale) -> bool:
+        """Whether a multiple of this amount lies in the positions (before, after]."""
+        unit = self.samples_at(scale)
+        return after // unit > before // unit

@@ -1,0 +1,109 @@
+"""Exit codes, and the one exception that carries them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Exit(IntEnum):
+    """Why a run ended; `docs/exit-codes.md` explains each to users."""
+
+    DONE = 0
+    BAD_COMMAND = 64
+    BAD_DATA = 65
+    INPUT_MISSING = 66
+    PEER_UNAVAILABLE = 69
+    INTERNAL = 70
+    CANNOT_CREATE = 73
+    STORAGE = 74
+    STOPPED = 75
+    INCOMPATIBLE = 76
+    SECURITY = 77
+    BAD_RECIPE = 78
+    DIVERGED = 82
+    CORRUPTION_SUSPECTED = 83
+    HANG = 84
+    OWNED_ELSEWHERE = 85
+    NO_VALID_COMMIT = 86
+
+    @property
+    def title(self) -> str:
+        """The code in words, as the last line on stderr shows it."""
+        return _TITLES[self]
+
+    @property
+    def retryable(self) -> bool:
+        """Whether a launcher may start the same command again by itself."""
+        return self in _RETRYABLE
+
+
+_TITLES = {
+    Exit.DONE: "done",
+    Exit.BAD_COMMAND: "bad command",
+    Exit.BAD_DATA: "bad data",
+    Exit.INPUT_MISSING: "input missing",
+    Exit.PEER_UNAVAILABLE: "rendezvous or peer unavailable",
+    Exit.INTERNAL: "internal error",
+    Exit.CANNOT_CREATE: "cannot create run directory",
+    Exit.STORAGE: "storage error",
+    Exit.STOPPED: "stopped and committed, start again to go on",
+    Exit.INCOMPATIBLE: "incompatible resume",
+    Exit.SECURITY: "security refusal",
+    Exit.BAD_RECIPE: "bad recipe",
+    Exit.DIVERGED: "numeric divergence",
+    Exit.CORRUPTION_SUSPECTED: "suspected silent corruption",
+    Exit.HANG: "hang",
+    Exit.OWNED_ELSEWHERE: "run directory owned by another run",
+    Exit.NO_VALID_COMMIT: "no valid commit left",
+}
+_RETRYABLE = {Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION_SUSPECTED, Exit.HANG}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one process, or a whole run, ended: the content of `exit.json`.
+
+    `where` holds what is known of: file, line, rank, step, phase, sample_ids, last_committed_step.
+    """
+
+    code: Exit
+    cause: str
+    hint: str = ""
+    where: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `exit.json`; `class` is the code in words."""
+        fields = asdict(self) | {"code": int(self.code), "class": self.code.title}
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Outcome:
+        """The outcome that `to_json` described."""
+        return cls(code=Exit(fields["code"]), cause=fields["cause"], hint=fields["hint"], where=fields["where"])
+
+    def line(self) -> str:
+        """The last line on stderr: code, cause, place, hint."""
+        place = ", ".join(f"{name} {value}" for name, value in self.where.items() if value is not None)
+        parts = [f"drivetrain: {int(self.code)} {self.code.title}"]
+        parts += [self.cause] if self.cause else []
+        parts += [f"({place})"] if place else []
+        text = ": ".join(parts[:2]) + "".join(f" {part}" for part in parts[2:])
+        return text + (f". {self.hint}" if self.hint else "")
+
+
+class Failure(Exception):  # noqa: N818 - it also carries ends that are no error, such as 75
+    """Ends a run with a documented exit code, a cause, a place and a hint."""
+
+    def __init__(self, code: Exit, cause: str, hint: str = "", **where: Any) -> None:
+        super().__init__(cause)
+        self.outcome = Outcome(code=code, cause=cause, hint=hint, where=where)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Data workers send it to the process that waits for them."""
+        return _failure, (self.outcome,)
+
+
+def _failure(outcome: Outcome) -> Failure:
+    return Failure(outcome.code, outcome.cause, outcome.hint, **outcome.where)

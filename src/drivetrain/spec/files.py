@@ -1,0 +1,24 @@
+"""Small files written so that nobody else reads them and nobody ever sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file by one with this content, mode 0600, in one step (a temporary neighbour, then a rename)."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON by `write_private`."""
+    write_private(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())

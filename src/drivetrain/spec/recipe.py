@@ -1,0 +1,34 @@
+"""The recipe's top level. The rooms' own settings are looked up lazily, so this file imports none of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from drivetrain.spec.amount import Amount
+from drivetrain.spec.settings import Count, Settings, Whole, bits, cost, nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Settings):
+    """One training run, whole. `Any` marks a section that `spec.registry` resolves to a room's settings class."""
+
+    version: Annotated[Literal[1], nothing("of the recipe's format")] = 1
+    name: Annotated[str, nothing("of the run; part of its directory's name")]
+    seed: Annotated[Whole, bits("every random number follows from it and a position")] = 0
+    task: Annotated[Any, bits("what is trained: a kind, or package.module:Name")]
+    data: Annotated[Any, bits("what it is trained on")]
+    lanes: Annotated[Count | Literal["auto"], bits("logical workers; auto: chosen at the first start, then frozen")] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], cost("where it runs; auto: an accelerator if there is one")] = "auto"
+    matmul: Annotated[Literal["highest", "high", "medium"], bits("precision of fp32 matrix products")] = "highest"
+    batch: Annotated[Any, bits("the global batch and its micro-batches")]
+    budget: Annotated[Amount, bits("how long it trains: exactly one of steps, samples, tokens, epochs")]
+    optimizer: Annotated[Any, bits("one for all networks, or a mapping by network")]
+    schedule: Annotated[Any, bits("one for all networks, or a mapping by network")]
+    precision: Annotated[Literal["fp32", "bf16"], bits("of forward and backward; weights stay fp32")] = "fp32"
+    compile: Annotated[bool, bits("compile the networks (torch.compile)")] = False
+    init: Annotated[Any, bits("initial weights from another run or a file; null: by the network's own rule")] = None
+    evaluate: Annotated[Any, cost("when the validation sets are scored")]
+    checkpoint: Annotated[Any, cost("when state is committed")]
+    watch: Annotated[Any, nothing("sinks")]
+    launch: Annotated[Any, cost("where it runs")]

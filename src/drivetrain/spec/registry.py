@@ -1,0 +1,136 @@
+"""Which kinds there are, by import path. Nothing is imported before a recipe needs it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.settings import Component
+
+KINDS: Mapping[str, Mapping[str, str]] = {
+    "task": {"language_model": "drivetrain.tasks.language_model.recipe:LanguageModel"},
+    "source": {"text": "drivetrain.data.recipe:Text", "tokens": "drivetrain.data.recipe:Tokens"},
+    "optimizer": {"adamw": "drivetrain.optim.recipe:AdamW", "sgd": "drivetrain.optim.recipe:SGD"},
+    "schedule": {
+        "constant": "drivetrain.optim.recipe:Constant",
+        "linear": "drivetrain.optim.recipe:Linear",
+        "cosine": "drivetrain.optim.recipe:Cosine",
+    },
+    "launch": {"local": "drivetrain.launch.recipe:Local"},
+}
+"""Settings classes by section and kind."""
+
+DEFAULT_KINDS = {"optimizer": "adamw", "schedule": "constant", "launch": "local"}
+"""What a section is where it names no kind."""
+
+SECTIONS: Mapping[str, str] = {
+    "data": "drivetrain.data.recipe:Data",
+    "batch": "drivetrain.engine.recipe:Batch",
+    "init": "drivetrain.checkpoint.recipe:Init",
+    "evaluate": "drivetrain.loop.recipe:Evaluate",
+    "checkpoint": "drivetrain.checkpoint.recipe:Checkpoint",
+    "watch": "drivetrain.watch.recipe:Watch",
+}
+"""Settings classes of the sections that have one kind only."""
+
+CUSTOM_SECTIONS = frozenset({"task", "source"})
+"""Sections whose kind may be a user's own `package.module:Name`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Custom(Component):
+    """A user's own component: `kind` is `package.module:Name`, the settings are its constructor's arguments."""
+
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    folder: str | None = None
+    """Where its module is looked up first: the recipe's folder."""
+    place: str = ""
+    """Where the recipe says so, for messages."""
+
+
+@cache
+def imported(path: str) -> Any:
+    """The object at `package.module:name`."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def build_custom(custom: Custom) -> Any:
+    """Build a user's component from its settings.
+
+    Raises Failure(78) where its module or name is not there, where its constructor has no such argument or misses one,
+    and where an argument is not of the annotated type.
+    """
+    factory = _find(custom)
+    arguments = _checked(factory, custom)
+    return factory(**arguments)
+
+
+def _find(custom: Custom) -> Any:
+    module, _, name = custom.kind.partition(":")
+    if custom.folder and custom.folder not in sys.path:
+        sys.path.insert(0, custom.folder)
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+            raise
+        where = Path(custom.folder or ".").resolve()
+        raise _mistake(custom, f"no module {module!r} beside the recipe ({where}) or installed") from error
+    if not hasattr(found, name):
+        raise _mistake(custom, f"module {module!r} has no {name!r}{nearest(name, [n for n in vars(found) if n[0] != '_'])}")
+    return getattr(found, name)
+
+
+def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
+    """The arguments, each of its annotated type where it has one that can be checked."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    parameters = inspect.signature(factory).parameters
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    hints = _hints(factory)
+    arguments = {}
+    for key, value in custom.settings.items():
+        if key not in parameters and not open_ended:
+            raise _mistake(custom, f"unknown key {key!r}{nearest(key, list(parameters))}")
+        arguments[key] = value
+        if key in hints:
+            try:
+                adapter = TypeAdapter(hints[key], config=ConfigDict(arbitrary_types_allowed=True))
+                arguments[key] = adapter.validate_python(value)
+            except ValidationError as error:
+                raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})") from None
+    missing = [
+        name
+        for name, p in parameters.items()
+        if name not in arguments and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    if missing:
+        raise _mistake(custom, f"needs {', '.join(map(repr, missing))}")
+    return arguments
+
+
+def _hints(factory: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """`; did you mean 'x'?` where a known word is near, else nothing."""
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _mistake(custom: Custom, message: str) -> Failure:
+    return Failure(Exit.BAD_RECIPE, f"{custom.place}{custom.kind}: {message}", "mend the recipe or the class it names")

@@ -1,0 +1,61 @@
+"""The vocabulary in which settings classes are written: what a field affects, its bounds, its words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le
+
+Affects = Literal["bits", "cost", "nothing"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a field of a recipe affects, and a sentence about it."""
+
+    affects: Affects
+    doc: str
+
+
+def bits(doc: str) -> Setting:
+    """A field that changes the numbers: a resume with another value stops with 76."""
+    return Setting("bits", doc)
+
+
+def cost(doc: str) -> Setting:
+    """A field that changes time, memory or disk, never the samples."""
+    return Setting("cost", doc)
+
+
+def nothing(doc: str) -> Setting:
+    """A field that changes neither numbers nor cost: names, sinks."""
+    return Setting("nothing", doc)
+
+
+Count = Annotated[int, Ge(1)]
+"""A whole number of at least one."""
+Whole = Annotated[int, Ge(0)]
+"""A whole number of at least zero."""
+Positive = Annotated[float, Gt(0)]
+"""A finite number above zero."""
+NonNegative = Annotated[float, Ge(0)]
+"""A finite number of at least zero."""
+Fraction = Annotated[float, Ge(0), Le(1)]
+"""A number from zero to one."""
+
+
+class Settings:
+    """Base of every settings class: a frozen dataclass that refuses unknown keys and values that are not finite."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
+
+
+class Component(Settings):
+    """Settings of something that a recipe chooses by `kind`.
+
+    `factory` is the import path (`package.module:name`) of what is built from them once torch is loaded.
+    """
+
+    factory: ClassVar[str]
+    kind: str

@@ -1,0 +1,1 @@
+"""The shipped tasks: each a small, whole example of the task interface."""

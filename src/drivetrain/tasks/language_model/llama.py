@@ -1,0 +1,118 @@
+"""A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, no biases (arXiv 2302.13971)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drivetrain.tasks.language_model import recipe
+
+
+class Llama(nn.Module):
+    """Token ids [batch, positions] (int64) to logits [batch, positions, vocabulary]."""
+
+    def __init__(self, settings: recipe.Llama) -> None:
+        super().__init__()
+        self.settings = settings
+        self.embed = nn.Embedding(settings.vocabulary, settings.width)
+        self.layers = nn.ModuleList(Layer(settings) for _ in range(settings.depth))
+        self.norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
+        self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
+        if settings.tied:
+            self.head.weight = self.embed.weight
+        cos, sin = rotary_table(settings.context, settings.width // settings.heads, settings.rope_base)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        self._initialize()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits for the token after each position."""
+        length = tokens.shape[1]
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, self.cos[:length], self.sin[:length])
+        return self.head(self.norm(x))
+
+    def _initialize(self) -> None:
+        """Normal with 0.02; the layers' last matrices by 1 / sqrt(2 depth) less, so that the residual sum stays even."""
+        for name, parameter in self.named_parameters():
+            if parameter.ndim < 2:
+                continue
+            last = name.endswith(("attention.out.weight", "mlp.down.weight"))
+            nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * self.settings.depth) if last else 1.0))
+
+
+class Layer(nn.Module):
+    """Attention and MLP, each behind a norm and beside a residual."""
+
+    def __init__(self, settings: recipe.Llama) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
+        self.attention = Attention(settings)
+        self.mlp_norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
+        self.mlp = MLP(settings)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[batch, positions, width] to the same shape."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions; several heads may share a key and value head."""
+
+    def __init__(self, settings: recipe.Llama) -> None:
+        super().__init__()
+        self.heads = settings.heads
+        self.kv_heads = settings.kv_heads or settings.heads
+        self.size = settings.width // settings.heads
+        self.query = nn.Linear(settings.width, self.heads * self.size, bias=False)
+        self.key = nn.Linear(settings.width, self.kv_heads * self.size, bias=False)
+        self.value = nn.Linear(settings.width, self.kv_heads * self.size, bias=False)
+        self.out = nn.Linear(settings.width, settings.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """[batch, positions, width] to the same shape."""
+        batch, length, _ = x.shape
+        query = rotate(self.query(x).view(batch, length, self.heads, self.size).transpose(1, 2), cos, sin)
+        key = rotate(self.key(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2), cos, sin)
+        value = self.value(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=self.kv_heads != self.heads
+        )
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv 2002.05202): down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, settings: recipe.Llama) -> None:
+        super().__init__()
+        hidden = settings.hidden_size
+        self.gate = nn.Linear(settings.width, hidden, bias=False)
+        self.up = nn.Linear(settings.width, hidden, bias=False)
+        self.down = nn.Linear(hidden, settings.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., width] to the same shape."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def rotary_table(positions: int, size: int, base: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [positions, size] (float32) of position * base^(-2i/size) (Su et al. 2021, arXiv 2104.09864).
+
+    The two halves of a head are the pairs' first and second members, as in Hugging Face's Llama.
+    """
+    frequencies = base ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
+    angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies).repeat(1, 2)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair of features of [batch, heads, positions, size] by its position's angle."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)

@@ -1,0 +1,1 @@
+"""Sinks that replay the ledger: console, TensorBoard. Never imports torch."""
