@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from drivetrain.checkpoint.commit import FOLDER, Commits, Found
+from drivetrain.checkpoint.export import export
 from drivetrain.checkpoint.state import initial_weights, restore
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, choose_lanes
@@ -27,7 +28,7 @@ from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import prepare
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import Ledger, read
-from drivetrain.loop.evaluation import ValidationSet
+from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
 from drivetrain.loop.exchange import WIDTH, Exchange
 from drivetrain.loop.journal import Journal, Stopwatch
 from drivetrain.loop.loop import Loop, Parts
@@ -341,3 +342,39 @@ def _raised_at(error: BaseException, place: Place) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     last = {"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {}
     return {"rank": place.rank} | last
+
+
+def evaluate_run(run: Path, only: str | None) -> Scores:
+    """Score the newest commit of a run on its validation sets, or only the one of that name, in this process."""
+    recipe, task, networks, found = _restored(run)
+    inputs = open_inputs(recipe, run)
+    sets = [chosen for chosen in inputs.sets(recipe, 1) if only in (None, chosen.name)]
+    if not sets:
+        there = ", ".join(inputs.validation) or "none"
+        raise Failure(Exit.INPUT_MISSING, f"no validation set {only or ''}".rstrip(), f"the recipe has: {there}")
+    group = Group()
+    engine = Engine(networks, {}, group, devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
+    exchange = Exchange(Pulse(group, WIDTH), StopRequests(), alone=True)
+    scores = evaluate(task, engine, sets, group, exchange, found.facts["step"])
+    assert scores is not None, "nobody asks this process to stop"
+    return scores
+
+
+def export_run(run: Path, to: Path) -> list[Path]:
+    """Write the networks of a run's newest commit to a new folder, in the task's layout."""
+    _, task, networks, found = _restored(run)
+    return export(found, to, {name: task.layout(name) for name in networks})
+
+
+def _restored(run: Path) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
+    """A run's recipe and task, and its networks as of the newest commit."""
+    recipe = load(run).recipe
+    device = devices.choose(recipe.device, 0)
+    devices.settle(device, devices.threads_per_process(1, recipe.launch.threads), recipe.matmul)
+    task = build_task(recipe)
+    networks = build_networks(task, recipe, device)
+    found = Commits(run, Group()).latest()
+    if found is None:
+        raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
+    restore(found.state.tensors, networks, {})
+    return recipe, task, networks, found

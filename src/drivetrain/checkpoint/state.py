@@ -29,12 +29,13 @@ def capture(networks: Mapping[str, nn.Module], optimizers: Optimizers) -> dict[s
 def restore(tensors: Mapping[str, Tensor], networks: Mapping[str, nn.Module], optimizers: Optimizers) -> None:
     """Copy a commit's tensors into networks and optimizers.
 
-    Raises Failure(76) where a name is missing or unexpected, or a shape or type differs; then nothing was changed.
+    Without optimizers only the networks are restored. Raises Failure(76) where a name is missing or unexpected, or a
+    shape or type differs; then nothing was changed.
     """
     wanted = dict(_network_tensors(networks))
     given = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{NETWORKS}/")}
     require_same(wanted, given, "the commit")
-    slots = _slots(tensors, optimizers)
+    slots = _slots(tensors, optimizers) if optimizers else []
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(given[name])

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from drivetrain.runtime.place import Place
 from drivetrain.spec.exits import Exit, Failure
 
+# torch 2.13 renamed it and warns of the old name; 2.11 has only that.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -119,11 +121,11 @@ class Group:
 
     def _gather(self, message: bytes) -> list[Any]:
         lengths = torch.zeros(self.world, dtype=torch.int64)
-        dist.all_gather_into_tensor(lengths, torch.tensor([len(message)]), group=self.side)
+        all_gather(lengths, torch.tensor([len(message)]), group=self.side)
         width = int(lengths.max())
         padded = torch.frombuffer(bytearray(message.ljust(width)), dtype=torch.uint8)
         messages = torch.empty(self.world * width, dtype=torch.uint8)
-        dist.all_gather_into_tensor(messages, padded, group=self.side)
+        all_gather(messages, padded, group=self.side)
         rows = messages.numpy().reshape(self.world, width)
         return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths.tolist(), strict=True)]
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from drivetrain.runtime.group import Group
+from drivetrain.runtime.group import Group, all_gather
 
 
 class Pulse:
@@ -27,7 +27,7 @@ class Pulse:
         if self._group.world == 1:
             self._all.copy_(self._mine)
         else:
-            self._work = dist.all_gather_into_tensor(self._all, self._mine, group=self._group.side, async_op=True)
+            self._work = all_gather(self._all, self._mine, group=self._group.side, async_op=True)
 
     def receive(self) -> np.ndarray:
         """All ranks' rows, int64 [world, width], valid until the next `send`."""

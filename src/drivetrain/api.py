@@ -1,0 +1,144 @@
+"""The verbs as Python functions, for scripts and notebooks; the command line calls the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.launch.job import Job, plan_job
+from drivetrain.launch.supervisor import prepare, record, supervise
+from drivetrain.runtime.place import Place, from_environment
+from drivetrain.spec.exits import Exit, Failure, Outcome
+from drivetrain.spec.load import load
+from drivetrain.watch.sinks import follow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from drivetrain.loop.evaluation import Scores
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that ended as it should: `stopped` tells whether it was asked to stop before the end of its budget.
+
+    `metrics` is the last evaluation, {set: {metric: value}}; `losses` the last step's.
+    """
+
+    run: Path
+    step: int
+    stopped: bool
+    losses: dict[str, float]
+    metrics: dict[str, dict[str, float]]
+
+
+def train(
+    recipe: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    run: str | Path | None = None,
+    resume: str = "auto",
+    override: Sequence[str] = (),
+    progress: bool = True,
+) -> Result:
+    """Train a recipe (a shipped name, a file, a run directory, or a mapping), or go on where its run stopped.
+
+    One process trains in the caller's, so a class that is defined in a script or a notebook can be its task; several
+    (`launch.processes`) are started beside it. Interrupting it commits and returns. Raises `Failure`, whose `outcome`
+    has the exit code, the cause and a hint.
+    """
+    from rich.console import Console
+
+    started = time.time()
+    resolved = load(recipe, overrides)
+    job = plan_job(
+        resolved,
+        run=Path(run) if run else None,
+        overrides=overrides,
+        resume=resume,
+        override=override,
+        started=started,
+    )
+    outcome = start(job, Console(file=sys.stdout) if progress else None, in_process=job.processes == 1)
+    if outcome.code not in (Exit.DONE, Exit.STOPPED):
+        raise Failure(outcome.code, outcome.cause, outcome.hint, **outcome.where)
+    return _result(Path(job.folder), outcome)
+
+
+def start(job: Job, console: Console | None, *, in_process: bool) -> Outcome:
+    """Run a job with its sinks: beside this process, or in it, as the place that torchrun or srun gave it."""
+    run = Path(job.folder)
+    prepare(run)
+    place = from_environment(os.environ) or Place()
+    watch = load(job.recipe).recipe.watch
+    if not in_process:
+        with_sinks = follow(run, watch, console, job.started)
+        try:
+            return supervise(job, say=_say)
+        finally:
+            with_sinks.close()
+    from drivetrain.run import execute
+
+    sinks = follow(run, watch, console, job.started) if place.rank == 0 else None
+    try:
+        outcome = execute(job, place)
+    finally:
+        if sinks:
+            sinks.close()
+    return _recorded(run, outcome, place, job.started)
+
+
+def evaluate(run: str | Path, only: str | None = None) -> Scores:
+    """Score a run's newest commit on its validation sets, or only the one of that name; nothing is written.
+
+    Raises Failure(66) where there is no such run, commit or set.
+    """
+    from drivetrain.run import evaluate_run
+
+    return evaluate_run(Path(run), only)
+
+
+def export(run: str | Path, to: str | Path) -> list[Path]:
+    """Write the networks of a run's newest commit to a new folder; returns the files.
+
+    The language model is written in Hugging Face's Llama layout, other tasks as they say, or with their own names.
+    """
+    from drivetrain.run import export_run
+
+    return export_run(Path(run), Path(to))
+
+
+def _say(text: str) -> None:
+    print(f"drivetrain: {text}", file=sys.stderr, flush=True)
+
+
+def _recorded(run: Path, outcome: Outcome, place: Place, started: float) -> Outcome:
+    """Keep the outcome in `exit.json`. Of several ranks it is rank 0's to write, or that of one that failed by itself;
+    the loss of a peer never hides what that peer said."""
+    own = outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.PEER_UNAVAILABLE)
+    path = run / "exit.json"
+    said_before = path.is_file() and path.stat().st_mtime >= started
+    if own or (place.rank == 0 and not (outcome.code is Exit.PEER_UNAVAILABLE and said_before)):
+        return record(run, outcome)
+    return outcome
+
+
+def _result(run: Path, outcome: Outcome) -> Result:
+    from drivetrain.ledger.derive import lineage
+    from drivetrain.ledger.ledger import read
+
+    history = lineage(read(run / "ledger.jsonl"))
+    steps = [record for record in history if record["kind"] == "step"]
+    evaluations = [record for record in history if record["kind"] == "evaluation"]
+    return Result(
+        run=run,
+        step=steps[-1]["step"] if steps else 0,
+        stopped=outcome.code is Exit.STOPPED,
+        losses={name: float(value) for name, value in steps[-1]["losses"].items()} if steps else {},
+        metrics=evaluations[-1]["metrics"] if evaluations else {},
+    )

@@ -1,0 +1,22 @@
+"""`drivetrain export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    to: Annotated[Path, typer.Option(help="A new or empty folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Write the newest commit's weights: safetensors, and for the language model Hugging Face's Llama layout."""
+    import json
+
+    from drivetrain.api import export as export_run
+
+    files = [str(path) for path in export_run(run, to)]
+    typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))

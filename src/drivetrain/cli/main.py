@@ -1,0 +1,52 @@
+"""The `drivetrain` command. Each verb is a thin file beside this one; what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+try:  # newer typers carry their own click
+    from typer._click.exceptions import Abort, ClickException
+except ImportError:
+    from click import Abort, ClickException
+
+from drivetrain.cli import evaluate, export, recipe, report, train
+from drivetrain.spec.exits import Exit, Failure
+
+app = typer.Typer(
+    name="drivetrain",
+    help="Trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.",
+    epilog="Start with: drivetrain train quickstart",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("export")(export.export)
+app.command("report")(report.report)
+app.add_typer(recipe.app, name="recipe")
+
+
+def main() -> None:
+    """Run the command line and end the process with a documented exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; the last line on stderr says why it failed, where it did."""
+    try:
+        code = app(arguments or ["--help"], prog_name="drivetrain", standalone_mode=False)
+        return code if isinstance(code, int) else Exit.DONE
+    except Failure as failure:
+        return _say(failure)
+    except ClickException as error:
+        return _say(Failure(Exit.BAD_COMMAND, error.format_message(), "`drivetrain --help` names the commands"))
+    except (KeyboardInterrupt, Abort):
+        return _say(Failure(Exit.STOPPED, "interrupted"))
+
+
+def _say(failure: Failure) -> int:
+    print(failure.outcome.line(), file=sys.stderr)
+    return failure.outcome.code

@@ -1,0 +1,96 @@
+"""`drivetrain recipe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="List, show, check and write recipes.", no_args_is_help=True)
+Source = Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@app.command("list")
+def list_recipes(as_json: AsJson = False) -> None:
+    """The recipes that come with the package, with the first line of each."""
+    import json
+
+    from drivetrain.spec.load import SHIPPED, shipped_names
+
+    about = {}
+    for name in shipped_names():
+        first = (SHIPPED / f"{name}.yaml").read_text().partition("\n")[0]
+        about[name] = first.removeprefix("#").strip()
+    typer.echo(json.dumps(about) if as_json else "\n".join(f"{name}  {text}" for name, text in about.items()))
+
+
+@app.command()
+def show(
+    recipe: Source,
+    overrides: Overrides = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The whole recipe with every default."""
+    import json
+
+    from drivetrain.spec.load import load
+    from drivetrain.spec.show import as_yaml
+
+    resolved = load(recipe, overrides or [])
+    if as_json:
+        origins = {path: str(where) for path, where in resolved.origins.items()}
+        typer.echo(json.dumps({"recipe": resolved.tree} | ({"origins": origins} if origin else {})))
+    else:
+        typer.echo(as_yaml(resolved.tree, resolved.origins if origin else None))
+
+
+@app.command()
+def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) -> int:
+    """Find every mistake, each with its place; 78 where there is one."""
+    import json
+
+    from drivetrain.spec.affects import bits_digest
+    from drivetrain.spec.load import load
+    from drivetrain.spec.tree import RecipeMistakes, dotted
+
+    try:
+        resolved = load(recipe, overrides or [])
+    except RecipeMistakes as wrong:
+        if not as_json:
+            raise
+        found = [{"place": str(m.origin), "path": dotted(m.path), "message": m.message} for m in wrong.mistakes]
+        typer.echo(json.dumps({"mistakes": found}))
+        return int(wrong.outcome.code)
+    digest = bits_digest(resolved.recipe)
+    typer.echo(json.dumps({"mistakes": [], "digest": digest}) if as_json else f"{recipe}: no mistakes; digest {digest}")
+    return 0
+
+
+@app.command()
+def schema() -> None:
+    """The JSON schema of recipes: for editors, and to read what each field affects."""
+    import json
+
+    from drivetrain.spec.schema import recipe_schema
+
+    typer.echo(json.dumps(recipe_schema(), indent=2))
+
+
+@app.command()
+def new(path: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Write a small, commented recipe to start from."""
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.spec.show import STARTER
+
+    try:
+        with path.open("x") as file:
+            file.write(STARTER)
+    except FileExistsError:
+        raise Failure(Exit.CANNOT_CREATE, f"{path} is there already", "choose another name") from None
+    except OSError as error:
+        raise Failure(Exit.CANNOT_CREATE, f"{path}: {error}", "choose another place") from error
+    typer.echo(f"{path}: now run `drivetrain recipe check {path}`, then `drivetrain train {path}`")

@@ -1,0 +1,48 @@
+"""`drivetrain train`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME-DIGEST.")] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
+    resume: Annotated[str, typer.Option(help="auto, never or must go on from a commit.")] = "auto",
+    override: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Accept a change of this field on resume.")] = None,
+) -> int:
+    """Train a recipe, or go on where its run stopped: the same command does both."""
+    started = time.time()
+    import os
+
+    from rich.console import Console
+
+    from drivetrain.api import start
+    from drivetrain.launch.job import plan_job
+    from drivetrain.runtime.place import from_environment
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.spec.load import load
+    from drivetrain.watch.console import closing
+
+    if resume not in ("auto", "never", "must"):
+        raise Failure(Exit.BAD_COMMAND, f"--resume {resume}", "it is auto, never or must")
+    place = from_environment(os.environ)
+    asked = [*(overrides or []), *([f"launch.processes={place.world if place else processes}"] if place or processes else [])]
+    run = Path(recipe) if run is None and Path(recipe).is_dir() else run
+    resolved = load(recipe, asked)
+    job = plan_job(resolved, run=run, overrides=asked, resume=resume, override=override or [], started=started)
+    console = Console(file=sys.stdout)
+    outcome = start(job, console if place is None or place.rank == 0 else None, in_process=place is not None)
+    if place is None or place.rank == 0:
+        closing(console, Path(job.folder), outcome, f"drivetrain {' '.join(sys.argv[1:])}")
+    sys.stdout.flush()
+    if outcome.code is not Exit.DONE:
+        print(outcome.line(), file=sys.stderr, flush=True)
+    return int(outcome.code)

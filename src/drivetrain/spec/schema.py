@@ -1,0 +1,96 @@
+"""The JSON schema of recipes, with a sentence about each field and what it affects."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from drivetrain.spec.affects import settings_of
+from drivetrain.spec.amount import Amount
+from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, SECTIONS, imported
+
+_OWN = {
+    "type": "object",
+    "description": "your own: a class by its import path; the other keys are its constructor's arguments",
+    "properties": {"kind": {"type": "string", "pattern": r"^[\w.]+:\w+$"}},
+    "required": ["kind"],
+}
+_BY_NETWORK = ("optimizer", "schedule")
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Draft 2020-12. Contradictions between fields are not in it; `drivetrain recipe check` finds them."""
+    schema = _class_schema(Recipe)
+    for name, path in SECTIONS.items():
+        section = _class_schema(imported(path)) | {"description": schema["properties"][name]["description"]}
+        schema["properties"][name] = {"anyOf": [section, {"type": "null"}]} if name == "init" else section
+    for name in ("task", "optimizer", "schedule", "launch"):
+        component = _component_schema(name)
+        if name in _BY_NETWORK:
+            component["anyOf"].append({"type": "object", "additionalProperties": {"anyOf": list(component["anyOf"])}})
+        schema["properties"][name] |= component
+    data = schema["properties"]["data"]["properties"]
+    source = _component_schema("source")
+    data["train"]["properties"]["sources"]["items"] = source
+    data["validation"] |= {"type": "object", "additionalProperties": source}
+    base = {"description": "recipes to build on", "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    schema["properties"] = {"base": base, **schema["properties"]}
+    schema["required"] = ["name", "task", "data", "batch", "budget"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Drivetrain recipe", **schema}
+
+
+def _component_schema(section: str) -> dict[str, Any]:
+    """A choice by `kind`."""
+    kinds = []
+    for kind, path in KINDS[section].items():
+        schema = _class_schema(imported(path))
+        schema["properties"]["kind"]["const"] = kind
+        if kind != DEFAULT_KINDS.get(section):
+            schema["required"] = ["kind", *schema.get("required", [])]
+        kinds.append(schema)
+    return {"anyOf": kinds + ([_OWN] if section in CUSTOM_SECTIONS else [])}
+
+
+def _class_schema(cls: type) -> dict[str, Any]:
+    """A settings class: pydantic's schema of it, each field with its sentence and what it affects."""
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(cls).json_schema()
+    definitions = schema.pop("$defs", {})
+    schema = _inlined(schema, definitions)
+    _describe(schema, cls)
+    return schema
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """The schema without references, so that sections can be put together."""
+    if isinstance(schema, list):
+        return [_inlined(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inlined(part, definitions) for key, part in schema.items()}
+
+
+def _describe(schema: dict[str, Any], cls: type) -> None:
+    hints = get_type_hints(cls)
+    for name, setting in settings_of(cls).items():
+        part = schema["properties"][name]
+        inner = _dataclass_in(hints[name])
+        for option in [part, *part.get("anyOf", [])]:
+            if inner is not None and "properties" in option:
+                _describe(option, inner)
+                if inner is Amount:
+                    option |= {"minProperties": 1, "maxProperties": 1}
+                    for unit in ("samples", "tokens"):
+                        option["properties"][unit]["anyOf"].append({"type": "string", "pattern": r"^[0-9_.]+[kKMBT]$"})
+        part["description"] = setting.doc
+        part["affects"] = setting.affects
+
+
+def _dataclass_in(hint: Any) -> type | None:
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint
+    return next((found for arg in get_args(hint) if (found := _dataclass_in(arg))), None)

@@ -1,0 +1,80 @@
+"""Sinks and what feeds them: a thread that follows the ledger, so that training pays nothing and waits for nobody."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from drivetrain.ledger.ledger import parse
+
+_POLL = 0.1  # seconds
+
+
+class Sink(Protocol):
+    """Something that shows or forwards records. It sees all of them, from the first of the run, in order."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Take one record."""
+        ...
+
+    def close(self) -> None:
+        """No more will come."""
+        ...
+
+
+class Follower:
+    """Hands every record of a ledger, those that are there and those that come, to each sink.
+
+    A sink that raises is dropped with one line on stderr; its outage stops neither the run nor the others.
+    """
+
+    def __init__(self, path: Path, sinks: Sequence[Sink]) -> None:
+        self._path = path
+        self._sinks = list(sinks)
+        self._ended = threading.Event()
+        self._offset = 0
+        self._chain = ""
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Hand over what is there, then close the sinks."""
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._ended.wait(_POLL)  # read once more after the end was told
+            self._hand_over()
+        for sink in self._sinks:
+            self._try(sink, sink.close)
+
+    def _hand_over(self) -> None:
+        """Give the sinks all whole lines beyond the offset."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    record = parse(line, self._chain)
+                    if record is None:  # a torn line that its writer cuts off next, or damage that the writer names
+                        return
+                    self._offset += len(line)
+                    self._chain = record["chain"]
+                    for sink in list(self._sinks):
+                        self._try(sink, lambda sink=sink, record=record: sink.record(record))
+        except FileNotFoundError:
+            pass
+
+    def _try(self, sink: Sink, action: Any) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._sinks = [other for other in self._sinks if other is not sink]
+            name = type(sink).__name__
+            print(f"drivetrain: {name} is dropped, the run goes on: {type(error).__name__}: {error}", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""TensorBoard event files, replayed from the ledger."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from drivetrain.spec.exits import Exit, Failure
+
+
+class TensorBoardSink:
+    """Writes scalars and texts by step. The files are derived: a new sink writes them anew from the ledger's start.
+
+    Where an attempt goes back, TensorBoard's own mark for a restart makes void what was written beyond, so that a
+    point is never shown twice.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises Failure(78) where the tensorboard package is missing."""
+        try:
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError as error:
+            raise Failure(
+                Exit.BAD_RECIPE, "watch.tensorboard: the package is not installed", "pip install 'drivetrain[tensorboard]'"
+            ) from error
+        shutil.rmtree(folder, ignore_errors=True)
+        self._writer = EventFileWriter(str(folder))
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Add the record's points."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if record["kind"] == "attempt":
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=record["time"], step=record["from_step"] + 1, session_log=start))
+            return
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
+        if record["kind"] == "show":
+            values += [_text(f"gallery/{name}", text) for name, text in record["text"].items()]
+        if values:
+            event = Event(wall_time=record["time"], step=record["step"], summary=Summary(value=values))
+            self._writer.add_event(event)
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        self._writer.close()
+
+
+def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The tags and values of a step's or evaluation's record."""
+    if record["kind"] == "step":
+        yield from ((f"train/{name}", float(value)) for name, value in record["losses"].items())
+        yield from ((f"gradient_norm/{name}", float(value)) for name, value in record["norm"].items())
+        yield from ((f"learning_rate/{name}", float(value)) for name, value in record["lr"].items())
+        seconds = record["seconds"] + record["wait"]
+        if seconds > 0:
+            yield from ((f"{unit}_per_second/all", count / seconds) for unit, count in record["counts"].items())
+    elif record["kind"] == "evaluation":
+        for name, metrics in record["metrics"].items():
+            yield from ((f"{name}/{metric}", float(value)) for metric, value in metrics.items() if not math.isinf(float(value)))
+
+
+def _text(tag: str, text: str) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    fenced = "    " + text.replace("\n", "\n    ")  # Markdown's code block
+    return Summary.Value(tag=tag, metadata=metadata, tensor=TensorProto(dtype=DT_STRING, string_val=[fenced.encode()]))
