@@ -34,7 +34,7 @@ from drivetrain.loop.journal import Journal, Stopwatch
 from drivetrain.loop.loop import Loop, Parts
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.task import Task
-from drivetrain.optim.updater import Updater, build_updaters
+from drivetrain.optim.updater import build_updaters
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.place import Place
@@ -65,7 +65,9 @@ def execute(job: Job, place: Place, listen_fd: int | None = None) -> Outcome:
         except Exception as error:
             traceback.print_exc()
             cause = f"{type(error).__name__}: {error}"
-            return Outcome(code=Exit.INTERNAL, cause=cause, hint="the traceback is above", where=_raised_at(error, place))
+            return Outcome(
+                code=Exit.INTERNAL, cause=cause, hint="the traceback is above", where=_raised_at(error, place)
+            )
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,9 @@ class _Attempt:
         group.agree("the weights", _weights_digest(networks) if group.world > 1 else None)
         self._lap("load")
 
-        geometry = Geometry(recipe.batch.size, lanes, group.world, recipe.batch.micro or recipe.batch.size // group.world)
+        geometry = Geometry(
+            recipe.batch.size, lanes, group.world, recipe.batch.micro or recipe.batch.size // group.world
+        )
         train = recipe.data.train
         order = Order(len(inputs.train), recipe.seed, train.shuffle)
         feed = Feed(inputs.train, order, geometry, group.rank, total, task.collate, task.counts)
@@ -253,7 +257,7 @@ class _Attempt:
         self.startup[name] = self.watch.lap()
 
     def _claim_folder(self) -> None:
-        """Make the run directory this recipe's, or see that it is: Failure(76) with a diff where the bits would differ."""
+        """Make the run directory this recipe's, or see that it is; Failure(76) with a diff where bits would differ."""
         prepare(self.folder)
         kept = self.folder / "resolved.json"
         accepted: list[str] = []

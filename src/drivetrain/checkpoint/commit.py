@@ -1,7 +1,7 @@
 """Commits: state that is there whole and verified, or not there.
 
-A commit appears in `checkpoints/` by one rename, after every byte of it is on the disk, and is read back from there before
-anything older is removed. The newest commit is the highest one that verifies; there is no pointer file.
+A commit appears in `checkpoints/` by one rename, after every byte of it is on the disk, and is read back from there
+before anything older is removed. The newest commit is the highest one that verifies; there is no pointer file.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Commits:
                 shutil.rmtree(temporary, ignore_errors=True)
         said = self._group.broadcast_json({"error": error, "commit": asdict(commit) if commit else None})
         if said["error"]:
-            raise Failure(Exit.STORAGE, said["error"], "the commit before is whole; free space, then start again", step=step)
+            raise Failure(
+                Exit.STORAGE, said["error"], "the commit before is whole; free space, then start again", step=step
+            )
         return Commit(**said["commit"])
 
     def latest(self) -> Found | None:

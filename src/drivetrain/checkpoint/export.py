@@ -33,7 +33,9 @@ def export(found: Found, to: Path, layouts: Mapping[str, Layout | None]) -> list
         layout = layouts.get(name)
         renamed, config = layout(tensors) if layout else (tensors, {})
         write_tensors(folder / "model.safetensors", renamed, {"format": "pt"})
-        write_json(folder / "config.json", config | {"drivetrain": {"step": found.facts["step"], "commit": found.path.name}})
+        write_json(
+            folder / "config.json", config | {"drivetrain": {"step": found.facts["step"], "commit": found.path.name}}
+        )
         written += [folder / "model.safetensors", folder / "config.json"]
     return written
 

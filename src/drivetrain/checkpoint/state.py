@@ -40,7 +40,9 @@ def restore(tensors: Mapping[str, Tensor], networks: Mapping[str, nn.Module], op
         for name, tensor in wanted.items():
             tensor.copy_(given[name])
     for optimizer, parameter, slot, tensor in slots:
-        optimizer.state[parameter][slot] = tensor.to(parameter.device if tensor.ndim else _step_device(optimizer, parameter))
+        optimizer.state[parameter][slot] = tensor.to(
+            parameter.device if tensor.ndim else _step_device(optimizer, parameter)
+        )
 
 
 def initial_weights(path: Path, networks: Mapping[str, nn.Module], only: str | None) -> int:
@@ -72,7 +74,9 @@ def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], wher
         if mine.shape != other.shape or mine.dtype != other.dtype:
             problems.append(f"{name} is {_described(other)}, the network has {_described(mine)}")
     if problems:
-        shown = "; ".join(problems[:_SHOWN]) + (f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else "")
+        shown = "; ".join(problems[:_SHOWN]) + (
+            f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        )
         raise Failure(Exit.INCOMPATIBLE, f"{where} does not fit the networks: {shown}", "use the recipe that wrote it")
 
 
@@ -121,7 +125,9 @@ def _slots(
             owner, _, slot = name.rpartition("/")
             if owner not in owners or (tensor.ndim and tensor.shape != owners[owner][1].shape):
                 raise Failure(
-                    Exit.INCOMPATIBLE, f"the commit's optimizer state {name} fits no parameter", "use the recipe that wrote it"
+                    Exit.INCOMPATIBLE,
+                    f"the commit's optimizer state {name} fits no parameter",
+                    "use the recipe that wrote it",
                 )
             found.append((*owners[owner], slot, tensor))
     return found

@@ -1,7 +1,7 @@
 """Tensors in the safetensors format, written from and read into memory by hand.
 
-The format is 8 bytes of header length, a JSON header, and the tensors' bytes. Writing it here lets each tensor go to the
-file without a copy of the whole; reading it here lets the very bytes that were verified be the ones that are used.
+The format is 8 bytes of header length, a JSON header, and the tensors' bytes. Writing it here lets each tensor go to
+the file without a copy of the whole; reading it here lets the very bytes that were verified be the ones in use.
 """
 
 from __future__ import annotations

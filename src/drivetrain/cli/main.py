@@ -7,12 +7,13 @@ import sys
 import typer
 
 try:  # newer typers carry their own click
-    from typer._click.exceptions import Abort, ClickException
+    from typer._click.exceptions import ClickException
 except ImportError:
-    from click import Abort, ClickException
+    from click import ClickException
 
 from drivetrain.cli import evaluate, export, recipe, report, train
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.tree import RecipeMistakes
 
 app = typer.Typer(
     name="drivetrain",
@@ -43,10 +44,12 @@ def run(arguments: list[str]) -> int:
         return _say(failure)
     except ClickException as error:
         return _say(Failure(Exit.BAD_COMMAND, error.format_message(), "`drivetrain --help` names the commands"))
-    except (KeyboardInterrupt, Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return _say(Failure(Exit.STOPPED, "interrupted"))
 
 
 def _say(failure: Failure) -> int:
+    if isinstance(failure, RecipeMistakes):
+        print(failure, file=sys.stderr)
     print(failure.outcome.line(), file=sys.stderr)
     return failure.outcome.code

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="List, show, check and write recipes.", no_args_is_help=True)
+app = typer.Typer(help="List, show, check and write recipes.")
 Source = Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]

@@ -12,11 +12,15 @@ import typer
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME-DIGEST.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
     resume: Annotated[str, typer.Option(help="auto, never or must go on from a commit.")] = "auto",
-    override: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Accept a change of this field on resume.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Accept a change of this field on resume.")
+    ] = None,
 ) -> int:
     """Train a recipe, or go on where its run stopped: the same command does both."""
     started = time.time()
@@ -34,7 +38,10 @@ def train(
     if resume not in ("auto", "never", "must"):
         raise Failure(Exit.BAD_COMMAND, f"--resume {resume}", "it is auto, never or must")
     place = from_environment(os.environ)
-    asked = [*(overrides or []), *([f"launch.processes={place.world if place else processes}"] if place or processes else [])]
+    asked = [
+        *(overrides or []),
+        *([f"launch.processes={place.world if place else processes}"] if place or processes else []),
+    ]
     run = Path(recipe) if run is None and Path(recipe).is_dir() else run
     resolved = load(recipe, asked)
     job = plan_job(resolved, run=run, overrides=asked, resume=resume, override=override or [], started=started)

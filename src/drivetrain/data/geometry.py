@@ -46,7 +46,7 @@ class Geometry:
     def share(self, rank: int, start: int, stop: int) -> list[Chunk]:
         """The micro-batches of a rank in the step that covers the positions [start, stop).
 
-        In a ragged last step, where stop - start < batch, lanes keep their places, and the last ones are short or empty.
+        In a ragged last step, where stop - start < batch, lanes keep their places; the last ones are short or empty.
         """
         own = self.batch // self.processes
         lane_size = self.batch // self.lanes

@@ -1,4 +1,4 @@
-"""Shares read ahead of the loop. Readers are caches addressed by step: they own no cursor, and killing them loses nothing."""
+"""Shares read ahead of the loop. Readers are caches addressed by step: killing them loses nothing."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ class Tokens(TokenSource):
 class Train(Settings):
     """What is trained on, and in which order."""
 
-    sources: Annotated[tuple[Any, ...], MinLen(1), bits("where the samples come from: text, tokens, package.module:Name")]
+    sources: Annotated[
+        tuple[Any, ...], MinLen(1), bits("where the samples come from: text, tokens, package.module:Name")
+    ]
     shuffle: Annotated[bool, bits("a new keyed permutation for each epoch; false: in order")] = True
     workers: Annotated[Whole, cost("processes that read samples; 0: the training process, ahead in the background")] = 0
     prefetch: Annotated[Count, cost("steps that are read ahead")] = 4
@@ -67,4 +69,6 @@ class Data(Settings):
     """Training data, and named validation sets."""
 
     train: Annotated[Train, bits("training data")]
-    validation: Annotated[Mapping[str, Any], bits("validation sets by name, each one source")] = field(default_factory=dict)
+    validation: Annotated[Mapping[str, Any], bits("validation sets by name, each one source")] = field(
+        default_factory=dict
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from fnmatch import fnmatch
 from pathlib import Path
@@ -37,12 +38,14 @@ def open_text(settings: Text, cache: Path) -> Windows:
         )
     contents = [path.read_bytes() for path in chosen]
     names = [str(path.relative_to(root)) for path in chosen]
-    digest = combined([f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in zip(names, contents, strict=True)])
+    digest = combined(
+        [f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in zip(names, contents, strict=True)]
+    )
     windows = Windows(np.frombuffer(_SEPARATOR.join([*contents, b""]), dtype=np.uint8), settings.context, digest)
     if len(windows) == 0:
         raise Failure(
             Exit.BAD_DATA,
-            f"{settings.path}: {len(chosen)} of {len(files)} files, {size} bytes: not one sample of {settings.context} + 1",
+            f"{settings.path}: {len(chosen)} of {len(files)} files, {size} bytes: no sample of {settings.context} + 1",
             "look at include, part and holdout, or give more text",
         )
     return windows
@@ -55,15 +58,13 @@ def _files(settings: Text) -> tuple[Path, list[Path]]:
         return root.parent, [root]
     if not root.is_dir():
         raise Failure(Exit.INPUT_MISSING, f"no text at {root}", "give a file, a folder, or python-stdlib as path")
-    patterns = ("*.py",) if settings.path == STDLIB else settings.include
-    hidden = _NOT_STDLIB if settings.path == STDLIB else set()
-    found = [
-        path
-        for path in root.rglob("*")
-        if path.is_file()
-        and any(fnmatch(path.name, pattern) for pattern in patterns)
-        and not hidden.intersection(path.relative_to(root).parts)
-    ]
+    stdlib = settings.path == STDLIB
+    patterns = ("*.py",) if stdlib else settings.include
+    found: list[Path] = []
+    for folder, below, names in os.walk(root):
+        if stdlib:
+            below[:] = [name for name in below if name not in _NOT_STDLIB]
+        found += [Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
     return root, sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 

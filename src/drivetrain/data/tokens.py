@@ -52,7 +52,7 @@ def _checked_digest(path: Path, dtype: np.dtype, vocabulary: int | None) -> str:
 
 
 def _check(tokens: np.ndarray, vocabulary: int, path: Path, offset: int) -> None:
-    if 0 <= int(tokens.min()) and int(tokens.max()) < vocabulary:
+    if int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary:
         return
     at = int(np.flatnonzero((tokens >= vocabulary) | (tokens < 0))[0])
     raise Failure(

@@ -156,7 +156,7 @@ _CLIP_EPSILON = 1e-6
 """Added to the norm in the clipping factor, as torch.nn.utils.clip_grad_norm_ does."""
 
 
-def _norm(gradients: Sequence[Tensor], device: torch.device) -> Tensor:
+def _norm(gradients: list[Tensor], device: torch.device) -> Tensor:
     """The 2-norm of all gradients together, a 0-d tensor."""
     if not gradients:
         return torch.zeros((), device=device)

@@ -25,7 +25,7 @@ class Losses(dict[str, Term]):
     """
 
     def __init__(self, **sums: tuple[Tensor] | tuple[Tensor, str] | tuple[Tensor, str, float]) -> None:
-        super().__init__({name: Term(*given) for name, given in sums.items()})
+        super().__init__({name: Term(*given) for name, given in sums.items()})  # type: ignore[arg-type]
 
 
 def as_losses(result: Tensor | Losses, size: int) -> Mapping[str, Term]:

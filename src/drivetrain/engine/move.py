@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class Sums:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._host = device.type == "cpu"
-        self.values: list[float | Tensor] = []
+        self.values: list[Any] = []
         self.labels: list[tuple[str, str]] = []
 
     def add(self, losses: Mapping[str, Term]) -> None:

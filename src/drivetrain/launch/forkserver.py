@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -43,7 +44,10 @@ class ForkServer:
         return self._socket.fileno()
 
     def start(self, worker: str, rank: int, arguments: Sequence[Any], listen: socket.socket | None = None) -> None:
-        """Fork a worker that calls `worker` (`package.module:name`) with these arguments (JSON data), and last a socket."""
+        """Fork a worker that calls `worker` (`package.module:name`) with these arguments (JSON data).
+
+        Its last argument is the descriptor of `listen`, or None.
+        """
         message = json.dumps({"worker": worker, "rank": rank, "arguments": list(arguments)}).encode()
         socket.send_fds(self._socket, [message], [listen.fileno()] if listen else [])
 
@@ -102,7 +106,7 @@ def _fork(control: socket.socket, request: dict[str, Any], listen: int | None) -
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 70
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

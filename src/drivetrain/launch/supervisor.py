@@ -1,4 +1,4 @@
-"""The process that a user starts: it never loads torch, starts the workers, forwards signals, and says why a run ended."""
+"""The process that a user starts: without torch, it starts workers, forwards signals, and says why a run ended."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def prepare(run: Path) -> Path:
 
 def record(run: Path, outcome: Outcome) -> Outcome:
     """Keep a run's outcome in `exit.json`, with the last committed step; returns it completed."""
-    committed = [int(match.group(1)) for path in (run / "checkpoints").glob("step-*") if (match := _COMMIT.fullmatch(path.name))]
+    committed = [
+        int(match.group(1)) for path in (run / "checkpoints").glob("step-*") if (match := _COMMIT.fullmatch(path.name))
+    ]
     where = outcome.where | {"last_committed_step": max(committed, default=None)}
     complete = Outcome(code=outcome.code, cause=outcome.cause, hint=outcome.hint, where=where)
     try:

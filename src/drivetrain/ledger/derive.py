@@ -1,4 +1,4 @@
-"""What follows from a ledger: the final history, curves, metrics, and where the time went. Pure functions of records."""
+"""What follows from a ledger: the final history, curves, metrics, where the time went. Pure functions of records."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def buckets(records: Sequence[Record]) -> dict[str, float]:
     Lost work is the time of steps that a later attempt made again. Other is what no record tells: the end of an attempt
     that was cut off, and the writing of the last records.
     """
-    total = dict.fromkeys(BUCKETS, 0.0)
+    total: dict[str, float] = dict.fromkeys(BUCKETS, 0.0)
     own = _by_attempt(records)
     kept = {id(record) for record in lineage(records)}
     previous_end: float | None = None

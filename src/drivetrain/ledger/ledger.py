@@ -87,9 +87,13 @@ class Ledger:
         try:
             written = os.write(self._descriptor, line)
         except OSError as error:
-            raise Failure(Exit.STORAGE, f"the ledger cannot be written: {error}", "free space, then start again") from error
+            raise Failure(
+                Exit.STORAGE, f"the ledger cannot be written: {error}", "free space, then start again"
+            ) from error
         if written != len(line):  # a full disk: the torn line is cut off at the next start
-            raise Failure(Exit.STORAGE, "the ledger cannot be written: the disk is full", "free space, then start again")
+            raise Failure(
+                Exit.STORAGE, "the ledger cannot be written: the disk is full", "free space, then start again"
+            )
         self.tail = tail
 
 

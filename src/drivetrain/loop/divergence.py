@@ -31,7 +31,7 @@ def diverged(engine: Engine, group: Group, done: Done) -> Failure:
         return Failure(
             Exit.DIVERGED,
             cause,
-            "no micro-batch alone is not finite when it is run again: suspect the hardware or a loss that couples samples",
+            "each micro-batch is finite when run again alone: suspect the hardware, or a loss that couples samples",
             step=done.work.step,
         )
     ids = [sample for _, _, samples in found for sample in samples]

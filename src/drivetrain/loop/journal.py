@@ -4,25 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-
-class Writer(Protocol):
-    """What a journal needs of a ledger."""
-
-    tail: str
-
-    def append(self, record: dict[str, Any]) -> None:
-        """Append one record."""
-        ...
-
-    def append_step(self, **fields: Any) -> None:
-        """Append the record of a step, fast."""
-        ...
-
-    def sync(self) -> None:
-        """Make all records durable."""
-        ...
+from drivetrain.ledger.ledger import Ledger
 
 
 class Stopwatch:
@@ -45,10 +29,10 @@ class Journal:
     `seconds` adds up the attempt's time by bucket: start, wait, step, evaluation, commit.
     """
 
-    def __init__(self, writer: Writer | None, attempt: int, watch: Stopwatch) -> None:
+    def __init__(self, writer: Ledger | None, attempt: int, watch: Stopwatch) -> None:
         self.attempt = attempt
         self.watch = watch
-        self.seconds = dict.fromkeys(("start", "wait", "step", "evaluation", "commit"), 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(("start", "wait", "step", "evaluation", "commit"), 0.0)
         self._writer = writer
 
     def lap(self, bucket: str) -> float:

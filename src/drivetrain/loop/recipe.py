@@ -14,4 +14,6 @@ class Evaluate(Settings):
     """When the validation sets are scored. They are scored at the end in any case."""
 
     every: Annotated[Amount | None, cost("between evaluations; null: only at the end")] = None
-    batch: Annotated[Count | None, cost("samples per forward pass and process; the training micro-batch where absent")] = None
+    batch: Annotated[
+        Count | None, cost("samples per forward pass and process; the training micro-batch where absent")
+    ] = None

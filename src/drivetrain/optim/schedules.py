@@ -44,6 +44,6 @@ def linear(settings: Linear, span: Span) -> Factor:
 def cosine(settings: Cosine, span: Span) -> Factor:
     """floor + (1 - floor) * (1 + cos(pi * progress)) / 2, after the warm-up (arXiv 1608.03983, equation 5)."""
     half = (1.0 - settings.floor) / 2.0
-    return lambda position: span.rise(position) * (
-        settings.floor + half * (1.0 + math.cos(math.pi * span.progress(position)))
+    return lambda position: (
+        span.rise(position) * (settings.floor + half * (1.0 + math.cos(math.pi * span.progress(position))))
     )

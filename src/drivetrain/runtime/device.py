@@ -25,7 +25,9 @@ def choose(name: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if accelerator is None or accelerator.type != name or local_rank >= torch.accelerator.device_count():
         there = f"{torch.accelerator.device_count()} of {accelerator.type}" if accelerator else "no accelerator"
-        raise Failure(Exit.BAD_RECIPE, f"device: {name} for local rank {local_rank}, but there is {there}", "use device: auto")
+        raise Failure(
+            Exit.BAD_RECIPE, f"device: {name} for local rank {local_rank}, but there is {there}", "use device: auto"
+        )
     return torch.device(name, local_rank)
 
 
@@ -38,7 +40,8 @@ def settle(device: torch.device, threads: int, matmul: str) -> None:
     """Fix what numbers depend on: threads, matrix precision, deterministic kernels (a kernel that has none warns)."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a pass over every new tensor, decides no bit
+    # Filling new tensors costs a pass over each and decides no bit.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.accelerator.set_device_index(device.index or 0)

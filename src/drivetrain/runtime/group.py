@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from drivetrain.runtime.place import Place
 from drivetrain.spec.exits import Exit, Failure
@@ -29,8 +30,8 @@ class Group:
     def __init__(self, rank: int = 0, world: int = 1) -> None:
         self.rank = rank
         self.world = world
-        self.main: dist.ProcessGroup | None = None
-        self.side: dist.ProcessGroup | None = None
+        self.main: Any = None  # torch.distributed process groups; None where the process is alone
+        self.side: Any = None
 
     @property
     def leader(self) -> bool:
@@ -38,9 +39,7 @@ class Group:
         return self.rank == 0
 
     @classmethod
-    def join(
-        cls, place: Place, device: torch.device, *, listen_fd: int | None = None, timeout: float = 600.0
-    ) -> Group:
+    def join(cls, place: Place, device: torch.device, *, listen_fd: int | None = None, timeout: float = 600.0) -> Group:
         """Meet the other processes.
 
         On one machine nothing listens beyond the loopback: rank 0 is given a socket that is bound there (`listen_fd`).
@@ -53,7 +52,7 @@ class Group:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         wait = timedelta(seconds=timeout)
         try:
-            store = dist.TCPStore(
+            store = TCPStore(
                 place.host,
                 place.port,
                 place.world,
@@ -64,11 +63,11 @@ class Group:
             )
             dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world, timeout=wait)
             group.side = dist.group.WORLD
-            group.main = dist.new_group(backend="nccl") if device.type == "cuda" else dist.new_group(backend="gloo")
+            group.main = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
         except (RuntimeError, ValueError) as error:
             raise Failure(
                 Exit.PEER_UNAVAILABLE,
-                f"rank {place.rank} of {place.world} did not meet the others at {place.host}:{place.port}: {_first(error)}",
+                f"rank {place.rank} of {place.world} met nobody at {place.host}:{place.port}: {_first(error)}",
                 "look for the rank that failed first; see that all ranks reach that address",
             ) from error
         return group
@@ -109,7 +108,10 @@ class Group:
         text = str(error)
         if self.world > 1 and any(sign in text for sign in _PEER_LOST):
             return Failure(
-                Exit.PEER_UNAVAILABLE, f"lost a peer: {_first(error)}", "look for the rank that failed first", rank=self.rank
+                Exit.PEER_UNAVAILABLE,
+                f"lost a peer: {_first(error)}",
+                "look for the rank that failed first",
+                rank=self.rank,
             )
         return None
 
@@ -130,7 +132,14 @@ class Group:
         return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths.tolist(), strict=True)]
 
 
-_PEER_LOST = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error", "gloo", "Broken pipe")
+_PEER_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Timed out waiting",
+    "NCCL error",
+    "gloo",
+    "Broken pipe",
+)
 
 
 def _hosted_by_agent() -> bool:

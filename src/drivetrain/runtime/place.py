@@ -85,7 +85,9 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
     if text is None and default is not None:
         return default
     if text is None or not text.isascii() or not text.isdigit():
-        raise Failure(Exit.BAD_COMMAND, f"{name}={text!r} in the environment is no whole number", f"unset or mend {name}")
+        raise Failure(
+            Exit.BAD_COMMAND, f"{name}={text!r} in the environment is no whole number", f"unset or mend {name}"
+        )
     return int(text)
 
 
@@ -93,7 +95,8 @@ def _checked(place: Place) -> Place:
     if not (0 <= place.rank < place.world and 0 <= place.local_rank < place.local_world <= place.world):
         raise Failure(
             Exit.BAD_COMMAND,
-            f"the environment says rank {place.rank} of {place.world}, local rank {place.local_rank} of {place.local_world}",
+            f"the environment says rank {place.rank} of {place.world}, "
+            f"and on this machine {place.local_rank} of {place.local_world}",
             "ranks count from 0 and are below the number of processes: mend or unset RANK, WORLD_SIZE, LOCAL_RANK ...",
         )
     return place

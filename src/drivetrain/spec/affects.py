@@ -73,13 +73,13 @@ class Difference:
 
 def differences(old: Recipe, new: Recipe) -> list[Difference]:
     """What changed between two recipes, in the order of the new one."""
-    before = {dotted(path): (value, affects) for path, value, affects in leaves(old)}
-    after = {dotted(path): (value, affects) for path, value, affects in leaves(new)}
+    before: dict[str, tuple[Any, Affects]] = {dotted(path): (value, affects) for path, value, affects in leaves(old)}
+    after: dict[str, tuple[Any, Affects]] = {dotted(path): (value, affects) for path, value, affects in leaves(new)}
     changed = []
     for path in [*after, *(path for path in before if path not in after)]:
         was, now = before.get(path, (None, "nothing")), after.get(path, (None, "nothing"))
         if was[0] != now[0]:
-            affects = max(was[1], now[1], key=_STRENGTH.__getitem__)
+            affects = was[1] if _STRENGTH[was[1]] > _STRENGTH[now[1]] else now[1]
             changed.append(Difference(path, was[0], now[0], affects))
     return changed
 

@@ -75,8 +75,7 @@ class Outcome:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `exit.json`; `class` is the code in words."""
-        fields = asdict(self) | {"code": int(self.code), "class": self.code.title}
-        return fields
+        return asdict(self) | {"code": int(self.code), "class": self.code.title}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Outcome:
@@ -86,10 +85,9 @@ class Outcome:
     def line(self) -> str:
         """The last line on stderr: code, cause, place, hint."""
         place = ", ".join(f"{name} {value}" for name, value in self.where.items() if value is not None)
-        parts = [f"drivetrain: {int(self.code)} {self.code.title}"]
-        parts += [self.cause] if self.cause else []
-        parts += [f"({place})"] if place else []
-        text = ": ".join(parts[:2]) + "".join(f" {part}" for part in parts[2:])
+        text = f"drivetrain: {int(self.code)} {self.code.title}"
+        text += f": {self.cause.rstrip('.')}" if self.cause else ""
+        text += f" ({place})" if place else ""
         return text + (f". {self.hint}" if self.hint else "")
 
 

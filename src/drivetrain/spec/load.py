@@ -66,12 +66,14 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), 
 
 
 def find(source: str) -> tuple[Path, Path | None]:
-    """The file that a name, a path or a run directory means, and the folder for its modules (None for a shipped one)."""
+    """The file that a name, a path or a run directory means, and the folder of its modules (None for a shipped one)."""
     given = Path(source)
     if given.is_dir():
         resolved = given / "resolved.json"
         if not resolved.is_file():
-            raise Failure(Exit.INPUT_MISSING, f"{source} is a folder, but no run directory", "give a recipe file or a run")
+            raise Failure(
+                Exit.INPUT_MISSING, f"{source} is a folder, but no run directory", "give a recipe file or a run"
+            )
         folder = json.loads(resolved.read_text()).get("folder")
         return resolved, Path(folder) if folder else None
     if given.suffix in (".yaml", ".yml", ".json") or given.is_file():
@@ -111,7 +113,9 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...]) -> Tree:
     """A file's tree over those of its `base:`."""
     if path.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, path.resolve()))
-        raise RecipeMistakes([Mistake(("base",), f"recipes build on each other in a circle: {chain}", Origin(layer, str(path), 1))])
+        raise RecipeMistakes(
+            [Mistake(("base",), f"recipes build on each other in a circle: {chain}", Origin(layer, str(path), 1))]
+        )
     tree = parse_file(path, layer)
     bases = tree.items.get("base")
     if bases is None:
@@ -162,15 +166,13 @@ class _Checker:
 
     def resolved(self) -> Resolved:
         """The recipe, or RecipeMistakes with all that is wrong."""
-        top = {**dict.fromkeys(_OPTIONAL, {}), **self._data}
-        for name in _OPTIONAL:
-            top[name] = {} if top[name] is None else top[name]
+        top = self._data | {name: self._data.get(name) or {} for name in _OPTIONAL}
         recipe = self._settings(Recipe, top, ())
         sections: dict[str, Any] = {}
         for name, value in top.items():
             if name in SECTIONS and not (name == "init" and value is None):
                 sections[name] = self._settings(imported(SECTIONS[name]), value, (name,))
-            elif name in _BY_NETWORK and _names_networks(name, value):
+            elif name in _BY_NETWORK and isinstance(value, dict) and _names_networks(name, value):
                 sections[name] = {net: self._component(name, part, (name, net)) for net, part in value.items()}
             elif name in KINDS:
                 sections[name] = self._component(name, value, (name,))
@@ -213,18 +215,26 @@ class _Checker:
         elif isinstance(kind, str) and kind in kinds:
             return self._settings(imported(kinds[kind]), data, path)
         elif isinstance(kind, str) and section in CUSTOM_SECTIONS and re.fullmatch(r"[\w.]+:\w+", kind):
-            settings = {key: value for key, value in data.items() if key not in ("kind", "name" if section == "source" else "kind")}
+            settings = {
+                key: value
+                for key, value in data.items()
+                if key not in ("kind", "name" if section == "source" else "kind")
+            }
             folder = str(self._folder) if self._folder else None
             origin = self._origin((*path, "kind"))
             return Custom(kind=kind, settings=settings, folder=folder, place=f"{origin}: " if origin.file else "")
         else:
-            self._note((*path, "kind"), f"unknown kind {kind!r}{nearest(str(kind), list(kinds))}; there are {', '.join(kinds)}{own}")
+            self._note(
+                (*path, "kind"),
+                f"unknown kind {kind!r}{nearest(str(kind), list(kinds))}; there are {', '.join(kinds)}{own}",
+            )
         return None
 
     def _sources(self, data: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""
         train = tuple(
-            self._source(source, ("data", "train", "sources", index), task) for index, source in enumerate(data.train.sources)
+            self._source(source, ("data", "train", "sources", index), task)
+            for index, source in enumerate(data.train.sources)
         )
         validation = {
             name: self._source(source, ("data", "validation", name), task) for name, source in data.validation.items()
@@ -279,9 +289,9 @@ class _Checker:
         return {name: self._derived.get(name) or self._origins.get(path) or Origin("default")}
 
 
-def _names_networks(section: str, value: Any) -> bool:
+def _names_networks(section: str, value: dict[str, Any]) -> bool:
     """Whether a section is a mapping by network: all values are mappings, and no key is a setting of any kind."""
-    if not isinstance(value, dict) or not value or not all(isinstance(part, dict) for part in value.values()):
+    if not value or not all(isinstance(part, dict) for part in value.values()):
         return False
     known = {f.name for path in KINDS[section].values() for f in fields(imported(path))}
     return not known.intersection(value)

@@ -18,8 +18,12 @@ class Recipe(Settings):
     seed: Annotated[Whole, bits("every random number follows from it and a position")] = 0
     task: Annotated[Any, bits("what is trained: a kind, or package.module:Name")]
     data: Annotated[Any, bits("what it is trained on")]
-    lanes: Annotated[Count | Literal["auto"], bits("logical workers; auto: chosen at the first start, then frozen")] = "auto"
-    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], cost("where it runs; auto: an accelerator if there is one")] = "auto"
+    lanes: Annotated[Count | Literal["auto"], bits("logical workers; auto: chosen at the first start, then frozen")] = (
+        "auto"
+    )
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"], cost("where it runs; auto: an accelerator if there is one")
+    ] = "auto"
     matmul: Annotated[Literal["highest", "high", "medium"], bits("precision of fp32 matrix products")] = "highest"
     batch: Annotated[Any, bits("the global batch and its micro-batches")]
     budget: Annotated[Amount, bits("how long it trains: exactly one of steps, samples, tokens, epochs")]

@@ -87,7 +87,9 @@ def _find(custom: Custom) -> Any:
         where = Path(custom.folder or ".").resolve()
         raise _mistake(custom, f"no module {module!r} beside the recipe ({where}) or installed") from error
     if not hasattr(found, name):
-        raise _mistake(custom, f"module {module!r} has no {name!r}{nearest(name, [n for n in vars(found) if n[0] != '_'])}")
+        raise _mistake(
+            custom, f"module {module!r} has no {name!r}{nearest(name, [n for n in vars(found) if n[0] != '_'])}"
+        )
     return getattr(found, name)
 
 

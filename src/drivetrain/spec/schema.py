@@ -34,7 +34,10 @@ def recipe_schema() -> dict[str, Any]:
     source = _component_schema("source")
     data["train"]["properties"]["sources"]["items"] = source
     data["validation"] |= {"type": "object", "additionalProperties": source}
-    base = {"description": "recipes to build on", "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    base = {
+        "description": "recipes to build on",
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+    }
     schema["properties"] = {"base": base, **schema["properties"]}
     schema["required"] = ["name", "task", "data", "batch", "budget"]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Drivetrain recipe", **schema}

@@ -58,4 +58,3 @@ class Component(Settings):
     """
 
     factory: ClassVar[str]
-    kind: str

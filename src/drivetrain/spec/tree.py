@@ -69,8 +69,11 @@ class RecipeMistakes(Failure):
     def __init__(self, mistakes: Sequence[Mistake], code: Exit = Exit.BAD_RECIPE) -> None:
         self.mistakes = tuple(mistakes)
         count = f"{len(self.mistakes)} mistakes" if len(self.mistakes) > 1 else "1 mistake"
-        lines = "\n".join(f"  {mistake}" for mistake in self.mistakes)
-        super().__init__(code, f"{count} in the recipe\n{lines}\n", "`drivetrain recipe check` shows them again")
+        super().__init__(code, f"{count} in the recipe", "each is listed with its place")
+
+    def __str__(self) -> str:
+        """All mistakes, one a line."""
+        return "\n".join(map(str, self.mistakes))
 
 
 _MOST_NODES = 100_000
@@ -89,7 +92,9 @@ def parse_file(path: Path, layer: str) -> Node:
     try:
         text = path.read_text()
     except FileNotFoundError:
-        raise Failure(Exit.INPUT_MISSING, f"no recipe at {path}", "`drivetrain recipe list` names the shipped ones") from None
+        raise Failure(
+            Exit.INPUT_MISSING, f"no recipe at {path}", "`drivetrain recipe list` names the shipped ones"
+        ) from None
     except (UnicodeDecodeError, OSError) as error:
         raise Failure(Exit.BAD_RECIPE, f"{path} cannot be read: {error}", "a recipe is UTF-8 text") from error
     tree = parse(text, Origin(layer, str(path), 1))
@@ -184,8 +189,8 @@ _UNITS = frozenset({"steps", "samples", "tokens", "epochs"})
 def merge(lower: Tree, upper: Tree) -> Tree:
     """`upper` over `lower`: mappings merge, everything else replaces.
 
-    A mapping that switches `kind` drops the lower one, and so does one that gives an amount in another unit: the keys of
-    the old kind mean nothing to the new one.
+    A mapping that switches `kind` drops the lower one, whose keys mean nothing to the new kind; so does one that gives
+    an amount in another unit.
     """
     if not (isinstance(lower, Node) and isinstance(upper, Node)):
         return upper
@@ -245,7 +250,7 @@ def _put(tree: Tree | None, path: Path_, value: Tree, above: Path_, origin: Orig
 
 
 def _over(tree: Node, added: Node, key: str) -> Node:
-    """`added`, whose one item is complete already, over `tree`: only the rules for kinds and units are left to apply."""
+    """`added`, whose one item is complete already, over `tree`: the rules for kinds and units are left to apply."""
     if key == "kind" or (key in _UNITS and tree.items.keys() <= _UNITS):
         merged = merge(tree, added)
         assert isinstance(merged, Node)

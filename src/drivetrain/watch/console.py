@@ -106,10 +106,10 @@ class ConsoleSink:
     def _words(self, record: dict[str, Any]) -> Text:
         rate, left = self._pace(record)
         losses = "  ".join(f"{printable(name)} {_number(float(value))}" for name, value in record["losses"].items())
-        rates = [value for value in record["lr"].values()]
+        rate_now = next(iter(record["lr"].values()), 0.0)
         return Text(
             f"step {record['step']}/{self._steps}  {losses}  {_count(rate)} {self._unit}/s  "
-            f"lr {rates[0]:.1e}  {_duration(left)} left"
+            f"lr {rate_now:.1e}  {_duration(left)} left"
         )
 
     def _line(self, record: dict[str, Any]) -> Group:
@@ -138,7 +138,9 @@ def closing(console: Console, run: Path, outcome: Outcome, command: str) -> None
         lines.append(("go on", command))
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
-        console.print(Text(f"  {name:<{width}}  ", style="dim") + Text(printable(text)), highlight=False, soft_wrap=True)
+        console.print(
+            Text(f"  {name:<{width}}  ", style="dim") + Text(printable(text)), highlight=False, soft_wrap=True
+        )
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -24,15 +24,17 @@ class TensorBoardSink:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
             raise Failure(
-                Exit.BAD_RECIPE, "watch.tensorboard: the package is not installed", "pip install 'drivetrain[tensorboard]'"
+                Exit.BAD_RECIPE,
+                "watch.tensorboard: the package is not installed",
+                "pip install 'drivetrain[tensorboard]'",
             ) from error
         shutil.rmtree(folder, ignore_errors=True)
         self._writer = EventFileWriter(str(folder))
 
     def record(self, record: dict[str, Any]) -> None:
         """Add the record's points."""
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
         if record["kind"] == "attempt":
             start = SessionLog(status=SessionLog.START)
@@ -61,13 +63,15 @@ def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield from ((f"{unit}_per_second/all", count / seconds) for unit, count in record["counts"].items())
     elif record["kind"] == "evaluation":
         for name, metrics in record["metrics"].items():
-            yield from ((f"{name}/{metric}", float(value)) for metric, value in metrics.items() if not math.isinf(float(value)))
+            yield from (
+                (f"{name}/{metric}", float(value)) for metric, value in metrics.items() if not math.isinf(float(value))
+            )
 
 
 def _text(tag: str, text: str) -> Any:
-    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # type: ignore[attr-defined]
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[attr-defined]
+    from tensorboard.compat.proto.types_pb2 import DT_STRING  # type: ignore[attr-defined]
 
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
     fenced = "    " + text.replace("\n", "\n    ")  # Markdown's code block

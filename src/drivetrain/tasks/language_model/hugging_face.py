@@ -20,7 +20,11 @@ _LAYER = {
     "mlp.up.weight": "mlp.up_proj.weight",
     "mlp.down.weight": "mlp.down_proj.weight",
 }
-_OUTSIDE = {"embed.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
+_OUTSIDE = {
+    "embed.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
 
 
 def llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[str, Tensor], dict[str, Any]]:

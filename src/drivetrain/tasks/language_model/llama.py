@@ -24,8 +24,8 @@ class Llama(nn.Module):
         if settings.tied:
             self.head.weight = self.embed.weight
         cos, sin = rotary_table(settings.context, settings.width // settings.heads, settings.rope_base)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        self.cos = nn.Buffer(cos, persistent=False)
+        self.sin = nn.Buffer(sin, persistent=False)
         self._initialize()
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
     def _initialize(self) -> None:
-        """Normal with 0.02; the layers' last matrices by 1 / sqrt(2 depth) less, so that the residual sum stays even."""
+        """Normal with 0.02; a layer's last matrices 1 / sqrt(2 depth) of that, so that the residual sum stays even."""
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:
                 continue

@@ -12,7 +12,7 @@ from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Se
 
 @dataclass(frozen=True, kw_only=True)
 class Llama(Component):
-    """A decoder-only transformer: RMSNorm, rotary positions, SwiGLU, no biases (Touvron et al. 2023, arXiv 2302.13971)."""
+    """A decoder: RMSNorm, rotary positions, SwiGLU, no biases (Touvron et al. 2023, arXiv 2302.13971)."""
 
     factory: ClassVar[str] = "drivetrain.tasks.language_model.llama:Llama"
     kind: Annotated[Literal["llama"], bits("Llama-style decoder")] = "llama"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def generate(model: nn.Module, prompt: Tensor, count: int, context: int, temperature: float) -> Tensor:
-    """Go on from `prompt` (int64 [1, length]) by `count` tokens; returns prompt and continuation, int64 [1, length + count].
+    """Go on from `prompt` (int64 [1, length]) by `count` tokens: int64 [1, length + count], the prompt included.
 
     Temperature 0 takes the likeliest token. Draws come from torch's default generator, which evaluation has seeded.
     """

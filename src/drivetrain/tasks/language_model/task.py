@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from drivetrain.engine.losses import Losses
 from drivetrain.loop.gallery import Gallery
-from drivetrain.loop.metrics import Mean
+from drivetrain.loop.metrics import Mean, Metric
 from drivetrain.loop.task import Task
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.language_model.hugging_face import llama_layout
@@ -49,9 +49,9 @@ class LanguageModelTask(Task):
         total = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
         return Losses(loss=(total, "tokens"))
 
-    def metrics(self) -> dict[str, Mean]:
+    def metrics(self) -> dict[str, Metric]:
         """Nats per token; for byte models the same in bits per byte."""
-        metrics = {"loss": Mean()}
+        metrics: dict[str, Metric] = {"loss": Mean()}
         if self._model.vocabulary == _BYTES:
             metrics["bits_per_byte"] = Mean(scale=1 / math.log(2))
         return metrics
