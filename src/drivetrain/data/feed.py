@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,20 +13,18 @@ from drivetrain.data.order import Order
 from drivetrain.data.source import Source
 
 
-@dataclass(frozen=True)
-class Micro:
-    """One micro-batch, collated: its samples' ids, and its place (position of the first sample, lane, index)."""
+class Micro(NamedTuple):
+    """One micro-batch, collated: its samples' ids, and its place (position of the first sample, lane, part)."""
 
     batch: Any
     size: int
     start: int
     lane: int
-    index: int
+    part: int
     ids: np.ndarray
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """A rank's part of a step, which covers the positions [start, stop) over all ranks.
 
     `counts` are this rank's sums of the task's counts, `digest` that of the sample ids it read.
@@ -72,7 +70,7 @@ class Feed:
         digest = 0
         for (chunk, ids), read in zip(plan, samples, strict=True):
             batch = self.collate(read)
-            micros.append(Micro(batch, len(ids), chunk.start, chunk.lane, chunk.index, ids))
+            micros.append(Micro(batch, len(ids), chunk.start, chunk.lane, chunk.part, ids))
             for unit, number in ({"samples": len(ids)} | self.counts(batch)).items():
                 counts[unit] = counts.get(unit, 0) + number
             digest += self.order.digest(chunk.start, chunk.stop)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from drivetrain.spec.exits import Exit, Failure
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """A micro-batch: positions [start, stop); `lane` is its first sample's, `index` counts within that lane."""
+class Chunk(NamedTuple):
+    """A micro-batch: positions [start, stop); `lane` is its first sample's, `part` counts within that lane."""
 
     start: int
     stop: int
     lane: int
-    index: int
+    part: int
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Geometry:
         chunks: list[Chunk] = []
         for at in range(first, last, self.micro):
             lane = (at - start) // lane_size
-            index = chunks[-1].index + 1 if chunks and chunks[-1].lane == lane else 0
-            chunks.append(Chunk(at, min(at + self.micro, last), lane, index))
+            part = chunks[-1].part + 1 if chunks and chunks[-1].lane == lane else 0
+            chunks.append(Chunk(at, min(at + self.micro, last), lane, part))
         return chunks
 
 

@@ -6,10 +6,12 @@ import ctypes
 import multiprocessing
 import signal
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,37 +28,59 @@ class Shares(Iterator[Share]):
         """Leave no thread and no process behind."""
 
 
-def prefetch(feed: Feed, first: int, last: int, depth: int, workers: int) -> Shares:
+SLOW = 200e-6
+"""Seconds from which reading a share is worth a thread: below, handing it over costs more than reading it."""
+_TRIED = 3  # shares that are read to see how long one takes; the first pays for what the others find ready
+
+
+def prefetch(
+    feed: Feed, first: int, last: int, depth: int, workers: int, clock: Callable[[], float] = time.perf_counter
+) -> Shares:
     """Shares of the steps `first` to `last`, read up to `depth` steps ahead.
 
-    With workers, processes read the samples. Without, a source that may be read beside training is read by a thread,
-    any other between the steps.
+    With workers, processes read the samples. Without, a source that may be read beside training is read by a thread
+    if a share takes long enough; everything else is read between the steps, in bursts.
     """
     if workers:
         return Processes(feed, first, last, depth, workers)
-    return Thread(feed, first, last, depth) if feed.source.thread_safe else Inline(feed, first, last)
+    if not feed.source.thread_safe:
+        return Bursts(feed, range(first, last + 1), depth)
+    tried, seconds = [], []
+    for step in range(first, min(first + _TRIED, last + 1)):
+        started = clock()
+        tried.append(feed.share(step))
+        seconds.append(clock() - started)
+    if min(seconds, default=0.0) > SLOW:
+        return Thread(feed, first + len(tried), last, depth, *tried)
+    return Bursts(feed, range(first + len(tried), last + 1), depth, *tried)
 
 
-class Inline(Shares):
-    """Reads when asked."""
+class Bursts(Shares):
+    """Reads between the steps, `depth` shares at a time: one after the other they find the caches warm."""
 
-    def __init__(self, feed: Feed, first: int, last: int) -> None:
+    def __init__(self, feed: Feed, steps: range, depth: int, *read: Share) -> None:
         self._feed = feed
-        self._steps = iter(range(first, last + 1))
+        self._steps = iter(steps)
+        self._depth = depth
+        self._ready = deque(read)
 
     def __next__(self) -> Share:
-        return self._feed.share(next(self._steps))
+        if not self._ready:
+            self._ready.extend(self._feed.share(step) for step in islice(self._steps, self._depth))
+        if not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
 
 
 class Thread(Shares):
     """One background thread. It refills in bursts, when half of what it read is used up, since each hand-over between
     threads costs about as much as reading a small batch."""
 
-    def __init__(self, feed: Feed, first: int, last: int, depth: int) -> None:
+    def __init__(self, feed: Feed, first: int, last: int, depth: int, *read: Share) -> None:
         self._feed = feed
         self._depth = depth
-        self._left = last - first + 1
-        self._ready: deque[Share | BaseException] = deque()
+        self._left = last - first + 1 + len(read)
+        self._ready: deque[Share | BaseException] = deque(read)
         self._arrived = threading.Event()
         self._wanted = threading.Event()
         self._closed = False

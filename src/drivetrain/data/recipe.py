@@ -61,7 +61,7 @@ class Train(Settings):
     ]
     shuffle: Annotated[bool, bits("a new keyed permutation for each epoch; false: in order")] = True
     workers: Annotated[Whole, cost("processes that read samples; 0: the training process, ahead in the background")] = 0
-    prefetch: Annotated[Count, cost("steps that are read ahead")] = 4
+    prefetch: Annotated[Count, cost("steps that are read ahead")] = 8
 
 
 @dataclass(frozen=True, kw_only=True)

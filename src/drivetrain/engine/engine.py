@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,8 +24,7 @@ Networks = Mapping[str, nn.Module]
 LossFunction = Callable[[Networks, Any], "Tensor | Losses"]
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by."""
 
     step: int
@@ -132,7 +130,7 @@ class Engine:
         return self._reducers[names]
 
     def _forward(self, loss: LossFunction, micro: Micro, work: Work) -> Mapping[str, Term]:
-        self.seed(work.step, work.call, micro.lane, micro.index)
+        self.seed(work.step, work.call, micro.lane, micro.part)
         self.position = micro.start
         with self._precision:
             return as_losses(loss(self.networks, to_device(micro.batch, self.device)), micro.size)
@@ -166,13 +164,14 @@ def _norm(gradients: list[Tensor], device: torch.device) -> Tensor:
 def _vote_on_host(updaters, gradients, norms, sums: Sums, counts: Mapping[str, int]) -> Move:
     """The CPU's way: look at the numbers, then move or not."""
     norms = [float(norm) for norm in norms]
-    move = Move(tuple(u.network for u in updaters), sums.labels, counts, [*sums.values, *norms])
-    if all(map(math.isfinite, move.values)):
+    values = [*sums.values, *norms]
+    finite = all(map(math.isfinite, values))
+    if finite:
         for updater, grads, norm in zip(updaters, gradients, norms, strict=True):
             if updater.clip is not None and norm > updater.clip:
                 torch._foreach_mul_(grads, updater.clip / (norm + _CLIP_EPSILON))
             updater.optimizer.step()
-    return move
+    return Move(tuple(updater.network for updater in updaters), sums.labels, counts, values, finite)
 
 
 def _vote_on_device(updaters, gradients, norms, sums: Sums, counts: Mapping[str, int]) -> Move:
@@ -193,4 +192,4 @@ def _vote_on_device(updaters, gradients, norms, sums: Sums, counts: Mapping[str,
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda).copy_(values, non_blocking=True)
     event = torch.Event(device=values.device)
     event.record()
-    return Move(tuple(u.network for u in updaters), sums.labels, counts, host, event)
+    return Move(tuple(u.network for u in updaters), sums.labels, counts, host, None, event)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,30 +51,26 @@ class Sums:
         self.values = packed.tolist() if self._host else list(packed.unbind())
 
 
-@dataclass(frozen=True)
-class Scalars:
-    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network."""
+class Scalars(NamedTuple):
+    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network, and the vote."""
 
     losses: dict[str, float]
     norms: dict[str, float]
-
-    @property
-    def finite(self) -> bool:
-        """Whether every loss and every norm is a finite number."""
-        return all(map(math.isfinite, self.losses.values())) and all(map(math.isfinite, self.norms.values()))
+    finite: bool
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(NamedTuple):
     """Networks that moved together, and where their numbers will be read.
 
-    `values` are loss sums, then norms: floats, or on an accelerator a host tensor that `event` says is filled.
+    `values` are loss sums, then norms: floats, or on an accelerator a host tensor that `event` says is filled. `finite`
+    is the vote, None where an accelerator has not told it yet.
     """
 
     networks: tuple[str, ...]
     labels: Sequence[tuple[str, str]]
     counts: Mapping[str, int]
     values: Sequence[float] | Tensor
+    finite: bool | None
     event: torch.Event | None = None
 
     def ready(self) -> bool:
@@ -94,4 +89,5 @@ class Move:
                 for (name, over), value in zip(self.labels, values, strict=False)
             },
             norms=dict(zip(self.networks, norms, strict=True)),
+            finite=all(map(math.isfinite, values)),
         )

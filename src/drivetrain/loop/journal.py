@@ -14,12 +14,12 @@ class Stopwatch:
 
     def __init__(self, started: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last = started
+        self.last = started  # when the last lap ended
 
     def lap(self) -> float:
         """Seconds since the last lap ended."""
         now = self._clock()
-        seconds, self._last = now - self._last, now
+        seconds, self.last = now - self.last, now
         return seconds
 
 
@@ -44,7 +44,7 @@ class Journal:
     def step(self, **fields: Any) -> None:
         """The record of one step."""
         if self._writer:
-            self._writer.append_step(time=time.time(), attempt=self.attempt, **fields)
+            self._writer.append_step(attempt=self.attempt, **fields)
 
     def record(self, kind: str, **fields: Any) -> None:
         """Any other record."""

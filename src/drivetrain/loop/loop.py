@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from drivetrain.checkpoint.commit import Commits, StateTree
 from drivetrain.checkpoint.state import capture
@@ -23,6 +24,9 @@ from drivetrain.loop.step import Step
 from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit
+
+_GROUP = 0.05
+"""Seconds for which records may be kept to be written together; steps that take longer are written one by one."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,15 @@ class Parts:
     workers: int
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A step that was made and is not in the ledger yet."""
+class Entry(NamedTuple):
+    """A step that was made and is not in the ledger yet. `time` is Unix time, `wait` and `seconds` are durations."""
 
     step: Step
     share: Share
     samples: int
     counts: dict[str, int]
     rates: dict[str, float]
+    time: float
     wait: float
     seconds: float
 
@@ -71,6 +75,7 @@ class Loop:
         self._committed = progress.step if committed else -1
         self._evaluated = progress.step if evaluated else -1
         self._unread: deque[Entry] = deque()
+        self._settled = parts.journal.watch.last
         # An accelerator's numbers are read a step later: by then they have arrived and nothing waits.
         self._lag = 0 if parts.engine.device.type == "cpu" else 1
 
@@ -88,6 +93,7 @@ class Loop:
             exchange.send(ahead=ahead)
             counts = exchange.receive().counts
             while ahead is not None:
+                kept = parts.journal.lap("step")
                 share, ahead = ahead, next(shares, None)  # 1 fetch, one step ahead
                 wait = parts.journal.lap("wait")
                 exchange.send(share, ahead)  # 6 the pulse leaves, off the training stream
@@ -97,7 +103,7 @@ class Loop:
                 parts.task.update(step)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
                 heard = exchange.receive()
                 before, self.progress = self.progress, self.progress.after(share.stop, step.moved)
-                self._enter(step, share, heard.digest, counts, wait)  # 5 the ledger
+                self._enter(step, share, heard.digest, counts, wait, kept)  # 5 the ledger
                 counts = heard.counts
                 if timetable.commit_due(before, self.progress):  # 7
                     self._commit()
@@ -108,14 +114,17 @@ class Loop:
         self._commit()
         return Exit.DONE
 
-    def _enter(self, step: Step, share: Share, samples: int, counts: dict[str, int], wait: float) -> None:
+    def _enter(self, step: Step, share: Share, samples: int, counts: dict[str, int], wait: float, kept: float) -> None:
         rates = {name: updater.lr for name, updater in self.parts.engine.updaters.items()}
-        seconds = self.parts.journal.lap("step")
-        self._unread.append(Entry(step, share, samples, counts, rates, wait, seconds))
-        self._settle(self._lag)
+        seconds = kept + self.parts.journal.lap("step")  # the last entry was written in this step's time
+        self._unread.append(Entry(step, share, samples, counts, rates, time.time(), wait, seconds))
+        refused = any(done.move.finite is False for done in step.done)
+        if refused or self.parts.journal.watch.last - self._settled >= _GROUP:
+            self._settle(0 if refused else self._lag)
 
     def _settle(self, lag: int = 0) -> None:
         """Write the entries whose numbers have arrived, all but the newest `lag`; stop where they are not finite."""
+        self._settled = self.parts.journal.watch.last
         while len(self._unread) > lag:
             entry = self._unread.popleft()
             losses: dict[str, float] = {}
@@ -138,6 +147,7 @@ class Loop:
                 lr=entry.rates,
                 seconds=entry.seconds,
                 wait=entry.wait,
+                time=entry.time,
             )
             if culprit:
                 raise diverged(self.parts.engine, self.parts.group, culprit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -32,8 +32,7 @@ class Cache:
         return self._kept[key]
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     """One `minimize` call that a step has made."""
 
     move: Move
