@@ -14,7 +14,13 @@ def build() -> nn.Module:
     """An MLP of three layers."""
     torch.manual_seed(SEED)
     return nn.Sequential(
-        nn.Linear(WIDTH, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 10)
+        nn.Linear(WIDTH, 128),
+        nn.GELU(),
+        nn.Linear(128, 128),
+        nn.GELU(),
+        nn.Linear(128, 128),
+        nn.GELU(),
+        nn.Linear(128, 10),
     )
 
 

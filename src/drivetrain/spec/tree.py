@@ -233,7 +233,8 @@ def _parse_path(text: str) -> Path_ | None:
 
 def _put(tree: Tree | None, path: Path_, value: Tree, above: Path_, origin: Origin) -> Tree:
     if not path:
-        return merge(tree, value) if tree is not None else value
+        emptied = isinstance(value, Node) and not value.items  # `key={}` takes away what was there
+        return value if tree is None or emptied else merge(tree, value)
     key, rest = path[0], path[1:]
     if isinstance(key, int):
         if not isinstance(tree, Node) or not isinstance(tree.items, list) or key >= len(tree.items):
