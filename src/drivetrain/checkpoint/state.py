@@ -55,9 +55,8 @@ def initial_weights(path: Path, networks: Mapping[str, nn.Module], only: str | N
     if not chosen:
         raise Failure(Exit.BAD_RECIPE, f"init.network: no network {only!r}", f"there are {sorted(networks)}")
     wanted = dict(_network_tensors(chosen))
-    given = _weights(path, chosen)
-    if only is not None:
-        given = {name: tensor for name, tensor in given.items() if name.startswith(f"{NETWORKS}/{only}/")}
+    prefix = f"{NETWORKS}/{only}/" if only is not None else f"{NETWORKS}/"
+    given = {name: tensor for name, tensor in _weights(path, chosen).items() if name.startswith(prefix)}
     require_same(wanted, given, str(path))
     with torch.no_grad():
         for name, tensor in wanted.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 _ROUNDS = 6
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
 _BLOCK = 4096  # positions that are computed at a time, so that a small request costs a slice
 
 
@@ -46,35 +48,34 @@ class Order:
         return start - self._start
 
     def _compute(self, positions: np.ndarray) -> np.ndarray:
-        places = positions % self.size
+        epochs, places = np.divmod(positions, self.size)
         if not self._shuffle:
             return places
-        epochs = positions // self.size
-        ids = np.empty_like(places)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            chosen = epochs == epoch
-            ids[chosen] = self._permute(places[chosen].astype(np.uint64), epoch)
-        return ids
+        return self._permute(places.astype(np.uint64), epochs - epochs[0], self._keys(int(epochs[0]), int(epochs[-1])))
 
-    def _permute(self, values: np.ndarray, epoch: int) -> np.ndarray:
+    def _keys(self, first: int, last: int) -> np.ndarray:
+        """Round keys of the epochs from first to last, uint64 [rounds, epochs]."""
+        base = np.array(
+            [(self._seed * _GOLDEN + epoch * 64) & _MASK for epoch in range(first, last + 1)], dtype=np.uint64
+        )
+        with np.errstate(over="ignore"):
+            return _mix(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
+
+    def _permute(self, values: np.ndarray, epochs: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Encipher until every value lies below `size` again: less than four rounds of walking on average."""
-        keys = [_mix(np.uint64((self._seed * 0x9E3779B97F4A7C15 + epoch * 64 + r) & _MASK64)) for r in range(_ROUNDS)]
-        result = self._encipher(values, keys)
+        result = self._encipher(values, epochs, keys)
         outside = np.flatnonzero(result >= self.size)
         while len(outside):
-            result[outside] = self._encipher(result[outside], keys)
+            result[outside] = self._encipher(result[outside], epochs[outside], keys)
             outside = outside[result[outside] >= self.size]
         return result.astype(np.int64)
 
-    def _encipher(self, values: np.ndarray, keys: list[np.uint64]) -> np.ndarray:
+    def _encipher(self, values: np.ndarray, epochs: np.ndarray, keys: np.ndarray) -> np.ndarray:
         shift, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
         left, right = values >> shift, values & mask
         for key in keys:
-            left, right = right, left ^ (_mix(right ^ key) & mask)
+            left, right = right, left ^ (_mix(right ^ key[epochs]) & mask)
         return (left << shift) | right
-
-
-_MASK64 = (1 << 64) - 1
 
 
 def digest(ids: np.ndarray, positions: np.ndarray) -> int:
@@ -93,7 +94,7 @@ def _digests(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
 def _mix(values):
     """splitmix64's finalizer on uint64."""
     with np.errstate(over="ignore"):
-        values = values + np.uint64(0x9E3779B97F4A7C15)
+        values = values + np.uint64(_GOLDEN)
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return values ^ (values >> np.uint64(31))

@@ -77,6 +77,9 @@ class RecipeMistakes(Failure):
 
 
 _MOST_NODES = 100_000
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp")
+)
 _FLOAT = re.compile(r"[-+]?(\d[\d_]*)(\.[\d_]*)?[eE][-+]?\d+|[-+]?\.\d+[eE][-+]?\d+")
 
 
@@ -128,7 +131,7 @@ def _build(loader: _Loader, node: yaml.Node, above: Origin, mistakes: list[Mista
     if seen[0] > _MOST_NODES:
         raise yaml.YAMLError("aliases blow it up beyond 100,000 values")
     origin = Origin(above.layer, above.file, node.start_mark.line + 1, above.text) if above.file else above
-    if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.rpartition(":")[2].startswith("python"):
+    if node.tag not in _TAGS:
         mistakes.append(Mistake((), f"the YAML tag {node.tag!r} is refused", origin))
         return Value(None, origin)
     if isinstance(node, yaml.MappingNode):

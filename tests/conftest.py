@@ -1,0 +1,87 @@
+"""What tests share: small recipes, runs under the real supervisor, and what is compared between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from drivetrain.launch.job import plan_job
+from drivetrain.launch.supervisor import supervise
+from drivetrain.ledger.derive import lineage, steps
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Outcome
+from drivetrain.spec.load import load
+
+TEXT = "".join(f"line {n}: the quick brown fox jumps over the lazy dog {n * n % 97}\n" for n in range(400))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder of small text files."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text(TEXT[number * 999 :])
+    return folder
+
+
+@pytest.fixture
+def tiny(corpus: Path) -> dict:
+    """A language model that takes a millisecond a step, with dropout, accumulation and shuffling."""
+    return {
+        "name": "tiny",
+        "task": {
+            "kind": "language_model",
+            "model": {"kind": "llama", "width": 16, "depth": 1, "heads": 2, "context": 16, "dropout": 0.1},
+        },
+        "data": {
+            "train": {"sources": [{"kind": "text", "path": str(corpus)}]},
+            "validation": {"dogs": {"kind": "text", "path": str(corpus / "3.txt")}},
+        },
+        "lanes": 4,
+        "batch": {"size": 8, "micro": 2},
+        "budget": {"steps": 12},
+        "optimizer": {"kind": "adamw", "lr": 1e-2},
+        "schedule": {"kind": "cosine", "warmup": {"steps": 2}},
+        "checkpoint": {"every": {"steps": 5}},
+        "evaluate": {"every": {"steps": 6}, "batch": 64},
+        "launch": {"threads": 1},
+    }
+
+
+def run_under_supervisor(recipe: dict, run: Path, *overrides: str, **options) -> Outcome:
+    """Train a recipe as `drivetrain train` does, without its console."""
+    settings = {
+        "overrides": overrides,
+        "resume": "auto",
+        "override": (),
+        "started": __import__("time").time(),
+    } | options
+    return supervise(plan_job(load(recipe, overrides), run=run, **settings))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All that must be equal between two runs that are the same."""
+
+    state: str
+    losses: tuple
+    samples: tuple
+
+
+def trace(run: Path) -> Trace:
+    """The newest commit's tensors and values, and the history of losses and samples."""
+    commit = max((run / "checkpoints").glob("step-*"))
+    content = b"".join(path.read_bytes() for path in sorted(commit.iterdir()) if path.name != "MANIFEST.json")
+    made = steps(lineage(read(run / "ledger.jsonl")))
+    return Trace(
+        state=hashlib.sha256(content).hexdigest(),
+        losses=tuple((r["step"], *r["losses"].items(), *r["norm"].items(), *r["lr"].items()) for r in made),
+        samples=tuple((r["step"], r["start"], r["stop"], r["samples"]) for r in made),
+    )

@@ -1,0 +1,137 @@
+import json
+import math
+import os
+import random
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.ledger.ledger import Ledger, read
+from drivetrain.spec.exits import Exit, Failure
+
+STEP = {
+    "time": 1.5,
+    "attempt": 1,
+    "step": 3,
+    "start": 16,
+    "stop": 24,
+    "samples": 255,
+    "losses": {"loss": 0.1 + 0.2},
+    "counts": {"samples": 8},
+    "norm": {"model": math.inf},
+    "lr": {"model": 1e-3},
+    "seconds": 0.25,
+    "wait": 0.0,
+}
+
+
+def write(path, count=5):
+    ledger = Ledger.open(path)
+    for number in range(count):
+        ledger.append({"kind": "note", "text": f"n{number}", "value": number / 3})
+        ledger.append_step(**STEP | {"step": number})
+    ledger.close()
+
+
+def test_what_was_appended_is_read(tmp_path):
+    write(tmp_path / "l", 2)
+    records = list(read(tmp_path / "l"))
+    assert [r["kind"] for r in records] == ["note", "step"] * 2
+    assert records[3]["losses"]["loss"] == 0.1 + 0.2
+    assert records[3]["norm"]["model"] == "inf"
+    assert records[3]["samples"] == "00000000000000ff"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_floats_keep_their_bits(value):
+    ledger = Ledger.open(path := __import__("pathlib").Path(f"/tmp/drivetrain-test-{os.getpid()}"))
+    try:
+        ledger.append_step(**STEP | {"losses": {"loss": value}})
+        ledger.append({"kind": "note", "value": value})
+        ledger.close()
+        step, note = read(path)
+        assert step["losses"]["loss"].hex() == note["value"].hex() == value.hex()
+    finally:
+        path.unlink()
+
+
+def test_a_ledger_goes_on_after_it_was_closed(tmp_path):
+    write(tmp_path / "l", 2)
+    write(tmp_path / "l", 2)
+    assert len(list(read(tmp_path / "l"))) == 8
+
+
+@pytest.mark.parametrize("cut", [1, 7, 60])
+def test_a_torn_last_line_is_cut_off_and_told(tmp_path, cut):
+    path = tmp_path / "l"
+    write(path, 2)
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert len(list(read(path))) == 3
+    Ledger.open(path).close()
+    records = list(read(path))
+    assert [r["kind"] for r in records] == ["note", "step", "note", "repair"]
+    assert records[-1]["bytes"] > 0
+
+
+def lines_of(path):
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def falsified(lines, how, at, generator):
+    lines = list(lines)
+    if how == "dropped":
+        del lines[at]
+    elif how == "doubled":
+        lines.insert(at, lines[at])
+    elif how == "reordered":
+        lines[at], lines[at + 1] = lines[at + 1], lines[at]
+    else:
+        spot = generator.randrange(len(lines[at]) - 1)
+        flipped = lines[at][spot] ^ (1 << generator.randrange(8))
+        lines[at] = lines[at][:spot] + bytes([flipped]) + lines[at][spot + 1 :]
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize("how", ["dropped", "doubled", "reordered", "flipped"])
+def test_falsified_records_are_found_and_named(tmp_path, how):
+    path = tmp_path / "l"
+    write(path, 10)
+    original = lines_of(path)
+    generator = random.Random(5)
+    for _ in range(40):
+        at = generator.randrange(len(original) - 2)
+        path.write_bytes(falsified(original, how, at, generator))
+        with pytest.raises(Failure) as caught:
+            list(read(path))
+        assert caught.value.outcome.code == Exit.STORAGE
+        assert abs(caught.value.outcome.where["line"] - (at + 1)) <= 1
+
+
+def test_x17_only_its_owner_may_read_it(tmp_path):
+    os.umask(0)
+    try:
+        write(tmp_path / "l", 1)
+    finally:
+        os.umask(0o022)
+    assert stat.S_IMODE((tmp_path / "l").stat().st_mode) == 0o600
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").write_text("")
+    (tmp_path / "l").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        Ledger.open(tmp_path / "l")
+
+
+def test_each_line_is_plain_json(tmp_path):
+    write(tmp_path / "l", 3)
+    for line in lines_of(tmp_path / "l"):
+        json.loads(line)
+
+
+def test_no_ledger_is_66(tmp_path):
+    with pytest.raises(Failure) as caught:
+        list(read(tmp_path / "nowhere"))
+    assert caught.value.outcome.code == Exit.INPUT_MISSING

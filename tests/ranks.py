@@ -1,0 +1,129 @@
+"""Functions that test processes execute, each as one rank among several: real gloo, the real forkserver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from drivetrain.runtime.place import Place
+from drivetrain.spec.files import write_json
+
+
+def joined(place, listen_fd):
+    import torch
+
+    from drivetrain.runtime.group import Group
+
+    return Group.join(Place(**place), torch.device("cpu"), listen_fd=listen_fd, timeout=20)
+
+
+def leave(job, place, outcome):
+    write_json(Path(job["folder"]) / "logs" / f"outcome-{place['rank']}.json", outcome)
+    return outcome["code"]
+
+
+def end(code, cause="test"):
+    return {"code": code, "class": "", "cause": cause, "hint": "", "where": {}}
+
+
+def talk(job, place, listen_fd):
+    """Everything that ranks say to each other."""
+    from drivetrain.runtime.pulse import Pulse
+    from drivetrain.spec.exits import Failure
+
+    group = joined(place, listen_fd)
+    rank, world = group.rank, group.world
+    assert group.gather_json({"rank": rank, "text": "é" * rank}) == [{"rank": r, "text": "é" * r} for r in range(world)]
+    assert group.broadcast_json(f"from {rank}") == "from 0"
+    group.agree("nothing", 1)
+    try:
+        group.agree("the number", rank if rank < 2 else 0)
+        refused = ""
+    except Failure as failure:
+        refused = failure.outcome.line()
+    pulse = Pulse(group, 3)
+    for number in range(50):
+        pulse.send([rank, number, -(2**62)])
+        rows = pulse.receive()
+        assert rows.tolist() == [[r, number, -(2**62)] for r in range(world)]
+    listeners = listening(os.getpid())
+    group.close()
+    return leave(job, place, end(0, json.dumps({"refused": refused, "listeners": listeners})))
+
+
+def listening(pid):
+    """Addresses on which a process listens, as /proc/net/tcp and tcp6 show them."""
+    inodes = set()
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{entry}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.append(fields[1].partition(":")[0])
+    return found
+
+
+def die(job, place, listen_fd):
+    """Rank `job["overrides"][0]` ends in the way of `job["overrides"][1]`; the others wait for it in a collective."""
+    victim, how = int(job["overrides"][0]), job["overrides"][1]
+    group = joined(place, listen_fd)
+    group.barrier()
+    Path(job["folder"], f"died-{group.rank}").write_text(str(time.time()))
+    if group.rank == victim:
+        if how.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, how))
+            time.sleep(60)
+        if how == "exit":
+            os._exit(0)
+        if how == "raise":
+            raise ValueError("on purpose")
+        return leave(job, place, end(int(how), "its own reason"))
+    from drivetrain.spec.exits import Failure
+
+    try:
+        while True:
+            group.barrier()
+    except Failure as failure:
+        return leave(job, place, failure.outcome.to_json())
+
+
+def hang(job, place, listen_fd):
+    """Never ends by itself; tells its pid."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    Path(job["folder"], f"pid-{place['rank']}").write_text(str(os.getpid()))
+    time.sleep(600)
+    return 0
+
+
+def stoppable(job, place, listen_fd):
+    """Ends with 75 once it is asked to."""
+    from drivetrain.runtime.signals import StopRequests
+
+    with StopRequests() as stops:
+        Path(job["folder"], f"pid-{place['rank']}").write_text(str(os.getpid()))
+        while stops.requested is None:
+            time.sleep(0.01)
+    return leave(job, place, end(75, stops.requested))
+
+
+def supervise_hanging(folder):
+    """A supervisor of two workers that never end, for a test that kills it."""
+    from drivetrain.launch.job import Job
+    from drivetrain.launch.supervisor import supervise
+
+    supervise(Job(folder=folder, recipe={}, origins={}, processes=2), worker="ranks:hang", preload=())
+
+
+if __name__ == "__main__":
+    supervise_hanging(sys.argv[1])

@@ -1,0 +1,216 @@
+"""Sixty seeded mistakes: each is caught, with its place, before torch is imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drivetrain.spec.exits import Exit
+from drivetrain.spec.load import load
+from drivetrain.spec.tree import RecipeMistakes, dotted
+
+LINES = """\
+version: 1
+name: good
+seed: 0
+task:
+  kind: language_model
+  model:
+    kind: llama
+    width: 32
+    heads: 4
+    context: 16
+data:
+  train:
+    sources:
+      - kind: text
+        path: corpus
+  validation:
+    dogs:
+      kind: text
+      path: corpus
+lanes: 4
+batch:
+  size: 16
+  micro: 4
+budget:
+  steps: 100
+optimizer:
+  kind: adamw
+  lr: 0.01
+  groups:
+    - match: embed
+      lr: 0.1
+schedule:
+  kind: cosine
+  warmup:
+    steps: 10
+evaluate:
+  every:
+    steps: 50
+checkpoint:
+  keep: 3
+launch:
+  processes: 2
+""".splitlines()
+
+# (line to replace, counted from 1; what stands there instead; path of the mistake; words of the message)
+IN_FILE = [
+    (3, "sede: 0", "sede", "did you mean 'seed'"),
+    (8, "    widht: 32", "task.model.widht", "did you mean 'width'"),
+    (10, "    contxt: 16", "task.model.contxt", "did you mean 'context'"),
+    (14, "      - kidn: text", "data.train.sources[0]", "needs a kind"),
+    (15, "        pth: corpus", "data.train.sources[0].pth", "did you mean 'path'"),
+    (16, "  validaton:", "data.validaton", "did you mean 'validation'"),
+    (20, "lane: 4", "lane", "did you mean 'lanes'"),
+    (22, "  sizes: 16", "batch.sizes", "did you mean 'size'"),
+    (23, "  micros: 4", "batch.micros", "did you mean 'micro'"),
+    (25, "  stesp: 100", "budget.stesp", "did you mean 'steps'"),
+    (28, "  learning_rate: 0.01", "optimizer.learning_rate", "unknown key"),
+    (30, "    - mtch: embed", "optimizer.groups[0].mtch", "did you mean 'match'"),
+    (31, "      weight_deacy: 0.1", "optimizer.groups[0].weight_deacy", "did you mean 'weight_decay'"),
+    (34, "  warmpu:", "schedule.warmpu", "did you mean 'warmup'"),
+    (37, "  evry:", "evaluate.evry", "did you mean 'every'"),
+    (40, "  keeps: 3", "checkpoint.keeps", "did you mean 'keep'"),
+    (42, "  proceses: 2", "launch.proceses", "did you mean 'processes'"),
+    (5, "  kind: langauge_model", "task.kind", "did you mean 'language_model'"),
+    (7, "    kind: lama", "task.model.kind", "llama"),
+    (14, "      - kind: texts", "data.train.sources[0].kind", "did you mean 'text'"),
+    (27, "  kind: adamz", "optimizer.kind", "did you mean 'adamw'"),
+    (33, "  kind: cosin", "schedule.kind", "did you mean 'cosine'"),
+    (42, "  kind: slurmy", "launch.kind", "unknown kind"),
+    (3, "seed: many", "seed", "valid integer"),
+    (3, "seed: 1e3", "seed", "valid integer"),
+    (3, "seed: true", "seed", "valid integer"),
+    (3, 'seed: "3"', "seed", "valid integer"),
+    (8, "    width: 12a", "task.model.width", "valid integer"),
+    (8, "    width: 32.5", "task.model.width", "valid integer"),
+    (22, "  size: [16]", "batch.size", "valid integer"),
+    (25, "  steps: true", "budget.steps", "valid integer"),
+    (25, "  steps: null", "budget", "exactly one"),
+    (28, '  lr: "0.01"', "optimizer.lr", "valid number"),
+    (28, "  lr: yes", "optimizer.lr", "valid number"),
+    (30, "    - match: 3", "optimizer.groups[0].match", "valid string"),
+    (2, "name: 7", "name", "valid string"),
+    (15, "        path: {a: b}", "data.train.sources[0].path", "valid string"),
+    (17, "    cats: 3\n    dogs:", "data.validation.cats", "mapping with a kind"),
+    (1, "version: 2", "version", "1"),
+    (28, "  lr: -1", "optimizer.lr", "greater than or equal to 0"),
+    (28, "  lr: .nan", "optimizer.lr", "finite"),
+    (28, "  lr: .inf", "optimizer.lr", "finite"),
+    (8, "    width: 0", "task.model.width", "greater than or equal to 1"),
+    (8, "    dropout: 1.0", "task.model.dropout", "less than 1"),
+    (25, "  steps: 0", "budget.steps", "greater than or equal to 1"),
+    (40, "  keep: 0", "checkpoint.keep", "greater than or equal to 1"),
+    (25, "  tokens: 1.00000005M", "budget.tokens", "valid integer"),
+    (25, "  steps: 100\n  tokens: 5", "budget", "exactly one"),
+    (35, "    steps: 100", "schedule.warmup", "a warm-up of 100 steps in a budget of 100"),
+    (20, "lanes: 3", "lanes", "may be 1, 2, 4, 8, 16"),
+    (42, "  processes: 3", "launch.processes", "do not share 4 lanes"),
+    (23, "  micro: 17", "batch.micro", "more than batch.size"),
+    (9, "    heads: 5", "task.model", "not a multiple of heads"),
+    (37, "  every: 50\n  batch:", "evaluate.every", ""),
+    (3, "seed: 0\nseed: 1", "seed", "twice"),
+    (17, "    d/gs:", "data.validation.d/gs", "names of validation sets"),
+    (3, "seed: [1", "", "not YAML"),
+]
+ON_COMMAND_LINE = [
+    ("optimizer.lrr=1", "optimizer.lrr", "did you mean 'lr'"),
+    ("budget.steps=many", "budget.steps", "valid integer"),
+    ("data.train.sources[1].path=x", "data.train.sources[1]", "the list has 1"),
+    ("optimizer.lr", "", "key=value"),
+]
+
+
+def test_there_are_sixty():
+    assert len(IN_FILE) + len(ON_COMMAND_LINE) >= 60
+
+
+def write(folder: Path, replaced: dict[int, str]) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text("\n".join(replaced.get(number, line) for number, line in enumerate(LINES, start=1)) + "\n")
+    return path
+
+
+def test_the_recipe_without_a_mistake_is_fine(tmp_path):
+    assert load(write(tmp_path, {})).recipe.batch.size == 16
+
+
+@pytest.mark.parametrize(("line", "text", "path", "words"), IN_FILE, ids=[case[1].strip() for case in IN_FILE])
+def test_a_mistake_in_the_file_is_caught_with_file_line_and_path(tmp_path, line, text, path, words):
+    source = write(tmp_path, {line: text})
+    with pytest.raises(RecipeMistakes) as caught:
+        load(source)
+    assert caught.value.outcome.code == Exit.BAD_RECIPE
+    found = [m for m in caught.value.mistakes if dotted(m.path) == path and words in m.message]
+    assert found, str(caught.value)
+    assert found[0].origin.file == str(source)
+    nearby = (
+        range(line - 2, line + 2)
+        if words in ("exactly one", "a warm-up of 100 steps in a budget of 100", "twice", "not YAML")
+        else [line]
+    )
+    assert found[0].origin.line in nearby or "multiple of heads" in words
+
+
+@pytest.mark.parametrize(("text", "path", "words"), ON_COMMAND_LINE)
+def test_a_mistake_on_the_command_line_is_caught_with_its_words(tmp_path, text, path, words):
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {}), [text])
+    (mistake,) = caught.value.mistakes
+    assert dotted(mistake.path) == path
+    assert words in mistake.message
+    assert str(mistake.origin) == f"command line: {text}"
+
+
+def test_all_mistakes_are_told_together(tmp_path):
+    source = write(tmp_path, {3: "seed: x", 22: "  sizes: 16", 27: "  kind: adamz"})
+    with pytest.raises(RecipeMistakes) as caught:
+        load(source, ["checkpoint.keep=none"])
+    assert [m.origin.line for m in caught.value.mistakes if m.origin.file] == [3, 21, 22, 27]
+    assert any(m.origin.text == "checkpoint.keep=none" for m in caught.value.mistakes)
+
+
+def test_c01_mistakes_end_the_command_with_78_and_without_torch(tmp_path):
+    source = write(tmp_path, {3: "sede: 0"})
+    code = (
+        "import sys\nfrom drivetrain.cli.main import run\n"
+        f"code = run(['train', {str(source)!r}, '--run', {str(tmp_path / 'run')!r}])\n"
+        "assert 'torch' not in sys.modules\nsys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    first, last = done.stderr.splitlines()
+    assert first == f"{source}:3: sede: unknown key 'sede'; did you mean 'seed'?"
+    assert last.startswith("drivetrain: 78 bad recipe: 1 mistake")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!!python/object/apply:os.system ['true']", "!!python/name:os.system", "!mine 3"],
+    ids=["apply", "name", "own"],
+)
+def test_x05_yaml_tags_are_refused(tmp_path, text):
+    source = write(tmp_path, {3: f"seed: {text}"})
+    with pytest.raises(RecipeMistakes) as caught:
+        load(source)
+    assert caught.value.outcome.code == Exit.SECURITY
+    assert caught.value.mistakes[0].origin.line == 3
+
+
+@pytest.mark.parametrize("name", ["../../etc/x", "a/../b", "a\\0b", "x" * 101, "/etc/passwd", ".."])
+def test_x07_a_name_cannot_leave_the_run_directory(tmp_path, name):
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {2: f'name: "{name}"'}))
+    assert caught.value.outcome.code == Exit.SECURITY
+
+
+def test_aliases_that_blow_up_are_refused(tmp_path):
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 8)
+    )
+    (tmp_path / "bomb.yaml").write_text(bomb)
+    with pytest.raises(RecipeMistakes, match="100,000"):
+        load(tmp_path / "bomb.yaml")
