@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from drivetrain.ledger.derive import attempts, buckets, curve, goodput, lineage, samples_used, scores, steps
 
@@ -78,3 +80,38 @@ def test_an_empty_ledger_derives_nothing():
     assert steps([]) == []
     assert sum(buckets([]).values()) == 0
     assert goodput([]) == 0
+
+
+def test_the_time_before_a_repair_is_between_attempts():
+    records = killed_and_resumed()
+    records.insert(7, {"kind": "repair", "time": 110.5, "bytes": 9})
+    assert buckets(records) == buckets(killed_and_resumed())
+    assert attempts(records)[0].ended == 106.0
+
+
+def test_the_first_entry_of_a_cut_off_start_is_an_attempt():
+    (only,) = attempts([attempt(1, 0, 100.0)])
+    assert (only.to_step, only.code, only.ended) == (0, None, 101.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 100), st.floats(0, 10), st.lists(st.floats(0, 5), max_size=9), st.booleans()),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_buckets_add_up_whatever_the_clock_and_the_order_of_attempts(told):
+    records, clock, reached = [], 1e9, 0
+    for number, (pause, start, durations, again) in enumerate(told):
+        clock += pause
+        records.append(attempt(number + 1, 0 if again else reached, clock, start))
+        reached = 0 if again else reached
+        clock += start
+        for seconds in durations:
+            clock += seconds
+            reached += 1
+            records.append(step(reached, clock) | {"seconds": seconds / 2, "wait": seconds / 4})
+    spent = buckets(records)
+    assert sum(spent.values()) == pytest.approx(records[-1]["time"] - records[0]["started"], abs=1e-4)
+    assert min(spent.values()) >= -1e-4

@@ -3,7 +3,12 @@ import math
 import os
 import random
 import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,17 +49,24 @@ def test_what_was_appended_is_read(tmp_path):
     assert records[3]["samples"] == "00000000000000ff"
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False))
-def test_floats_keep_their_bits(value):
-    ledger = Ledger.open(path := __import__("pathlib").Path(f"/tmp/drivetrain-test-{os.getpid()}"))
-    try:
-        ledger.append_step(**STEP | {"losses": {"loss": value}})
-        ledger.append({"kind": "note", "value": value})
+@given(st.floats(allow_nan=False, allow_infinity=False), st.text())
+def test_floats_keep_their_bits_and_names_their_characters(value, name):
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.open(Path(folder) / "l")
+        ledger.append_step(**STEP | {"losses": {name: value}})
+        ledger.append({name: 1, "kind": "note", "value": value})
         ledger.close()
-        step, note = read(path)
-        assert step["losses"]["loss"].hex() == note["value"].hex() == value.hex()
-    finally:
-        path.unlink()
+        step, note = read(Path(folder) / "l")
+    assert step["losses"][name].hex() == note["value"].hex() == value.hex()
+
+
+@pytest.mark.parametrize("value", [numpy.float64(0.1), numpy.float32(0.5), 1, True])
+def test_numbers_of_any_type_are_json_numbers(tmp_path, value):
+    ledger = Ledger.open(tmp_path / "l")
+    ledger.append_step(**STEP | {"losses": {"loss": value}, "counts": {"samples": numpy.int64(8)}})
+    ledger.close()
+    (record,) = read(tmp_path / "l")
+    assert (record["losses"], record["counts"]) == ({"loss": value}, {"samples": 8})
 
 
 def test_a_ledger_goes_on_after_it_was_closed(tmp_path):
@@ -73,6 +85,42 @@ def test_a_torn_last_line_is_cut_off_and_told(tmp_path, cut):
     records = list(read(path))
     assert [r["kind"] for r in records] == ["note", "step", "note", "repair"]
     assert records[-1]["bytes"] > 0
+
+
+def test_a_torn_line_of_any_length_is_cut_off(tmp_path):
+    path = tmp_path / "l"
+    ledger = Ledger.open(path)
+    ledger.append({"kind": "note"})
+    ledger.append({"kind": "show", "text": {"long": "x" * 3_000_000}})
+    ledger.close()
+    path.write_bytes(path.read_bytes()[:-1])
+    Ledger.open(path).close()
+    assert [r["kind"] for r in read(path)] == ["note", "repair"]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from drivetrain.ledger.ledger import Ledger
+from drivetrain.spec.exits import Failure
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writes beyond the limit fall short, as on a full disk
+path = Path(sys.argv[1])
+ledger = Ledger.open(path)
+ledger.append({"kind": "note"})
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 70, resource.RLIM_INFINITY))
+try:
+    ledger.append({"kind": "show", "text": "x" * 500})
+except Failure as failure:
+    code = failure.outcome.code
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+ledger.append({"kind": "exit", "code": int(code)})
+"""
+
+
+def test_what_did_not_fit_on_the_disk_does_not_spoil_what_follows(tmp_path):
+    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path / "l")], check=True)
+    assert [(r["kind"], r.get("code")) for r in read(tmp_path / "l")] == [("note", None), ("exit", int(Exit.STORAGE))]
 
 
 def lines_of(path):
@@ -121,8 +169,17 @@ def test_x17_only_its_owner_may_read_it(tmp_path):
 def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_text("")
     (tmp_path / "l").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError):
+    with pytest.raises(Failure) as caught:
         Ledger.open(tmp_path / "l")
+    assert caught.value.outcome.code == Exit.SECURITY
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
+def test_a_folder_in_its_place_is_74(tmp_path):
+    (tmp_path / "l").mkdir()
+    with pytest.raises(Failure) as caught:
+        Ledger.open(tmp_path / "l")
+    assert caught.value.outcome.code == Exit.STORAGE
 
 
 def test_each_line_is_plain_json(tmp_path):

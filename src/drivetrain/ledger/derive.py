@@ -88,26 +88,24 @@ BUCKETS = ("start", "data wait", "step", "evaluation", "commit", "lost work", "b
 
 
 def buckets(records: Sequence[Record]) -> dict[str, float]:
-    """Seconds by use, from the first attempt's start to the last record; they add up to that span.
+    """Seconds by use; they add up to the time from the first attempt's start to the last attempt's last record.
 
     Lost work is the time of steps that a later attempt made again. Other is what no record tells: the end of an attempt
-    that was cut off, and the writing of the last records.
+    that was cut off, and the writing of the last records. Where the clock was set back meanwhile, the time between
+    attempts, or other, is below zero.
     """
     total: dict[str, float] = dict.fromkeys(BUCKETS, 0.0)
-    own = _by_attempt(records)
     kept = {id(record) for record in lineage(records)}
     previous_end: float | None = None
-    for attempt in own:
+    for attempt in _by_attempt(records):
         started, ended = attempt[0]["started"], attempt[-1]["time"]
-        if previous_end is not None:
-            total["between attempts"] += max(0.0, started - previous_end)
+        total["between attempts"] += started - previous_end if previous_end is not None else 0.0
         previous_end = ended
-        told = 0.0
+        total["other"] += ended - started
         for record in attempt:
             for bucket, seconds in _seconds(record, kept=id(record) in kept):
                 total[bucket] += seconds
-                told += seconds
-        total["other"] += max(0.0, ended - started - told)
+                total["other"] -= seconds
     return total
 
 
@@ -130,11 +128,11 @@ def _seconds(record: Record, kept: bool) -> list[tuple[str, float]]:
 
 
 def _by_attempt(records: Iterable[Record]) -> list[list[Record]]:
-    """Records from one attempt record to the next."""
+    """Records from one attempt record to the next; a repair is made before an attempt and belongs to none."""
     groups: list[list[Record]] = []
     for record in records:
         if record["kind"] == "attempt":
             groups.append([])
-        if groups:
+        if groups and record["kind"] != "repair":
             groups[-1].append(record)
     return groups

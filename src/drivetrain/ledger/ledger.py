@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 _MARK = ',"chain":"'
 _CHAIN = 32  # hex digits
-_TAIL = len(_MARK) + _CHAIN + 2  # what follows a record's body in its line, before the newline
+_TAIL = len(_MARK) + _CHAIN + 3  # bytes that follow a record's body in its line
 
 
 class Ledger:
@@ -30,17 +32,25 @@ class Ledger:
         """Open for appending, or create (0600).
 
         A torn last line is cut off, and a repair record says how many bytes went. Raises Failure(74) for any other
-        damage, naming the record.
+        damage, naming the record, and where the file cannot be opened; 77 where it is a symbolic link.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
-        tail = ""
-        for record in read(path, torn_is_end=True):
-            tail = record["chain"]
-        torn = _torn_bytes(path)
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except OSError as error:
+            code = Exit.SECURITY if error.errno == errno.ELOOP else Exit.STORAGE
+            raise Failure(code, f"the ledger cannot be opened: {error}", "see what stands in its place") from error
+        try:
+            tail, whole = "", 0
+            for line in _lines(path):
+                tail, whole = _told(line), whole + len(line)
+        except Failure:
+            os.close(descriptor)
+            raise
         ledger = cls(descriptor, tail)
+        torn = os.fstat(descriptor).st_size - whole
         if torn:
-            os.ftruncate(descriptor, path.stat().st_size - torn)
+            os.ftruncate(descriptor, whole)
             ledger.append({"kind": "repair", "time": time.time(), "bytes": torn})
         return ledger
 
@@ -67,7 +77,7 @@ class Ledger:
         """Append the record of a step. Formatted by hand: it is written inside the loop, every step."""
         self._write(
             f'{{"kind":"step","time":{time!r},"attempt":{attempt},"step":{step},"start":{start},"stop":{stop},'
-            f'"samples":"{samples:016x}","losses":{_floats(losses)},"counts":{_floats(counts)},"norm":{_floats(norm)},'
+            f'"samples":"{samples:016x}","losses":{_floats(losses)},"counts":{_whole(counts)},"norm":{_floats(norm)},'
             f'"lr":{_floats(lr)},"seconds":{seconds:.7f},"wait":{wait:.7f}'
         )
 
@@ -82,43 +92,52 @@ class Ledger:
 
     def _write(self, body: str) -> None:
         """`body` is the record without its closing brace."""
-        tail = chain(self.tail, body)
-        line = f'{body}{_MARK}{tail}"}}\n'.encode()
+        content = body.encode()
+        tail = chain(self.tail, content)
+        line = content + _end(tail)
         try:
             written = os.write(self._descriptor, line)
+            if written != len(line):  # half a record must not stand before the next one
+                os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise Failure(
                 Exit.STORAGE, f"the ledger cannot be written: {error}", "free space, then start again"
             ) from error
-        if written != len(line):  # a full disk: the torn line is cut off at the next start
-            raise Failure(
-                Exit.STORAGE, "the ledger cannot be written: the disk is full", "free space, then start again"
-            )
         self.tail = tail
 
 
-def chain(previous: str, body: str) -> str:
+def chain(previous: str, body: bytes) -> str:
     """The hash that follows `previous`: the start of SHA-256 over it and the record without its chain member."""
-    return sha256(f"{previous}{body}".encode()).hexdigest()[:_CHAIN]
+    return sha256(previous.encode() + body).hexdigest()[:_CHAIN]
 
 
-def read(path: Path, *, torn_is_end: bool = True) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> Iterator[dict[str, Any]]:
     """The records, with the chain checked.
 
-    A last line without its newline is where a writer was cut off or still is: it ends the reading, or with
-    `torn_is_end` false raises. Raises Failure(74) naming the first record that does not fit, 66 where there is no file.
+    A last line without its newline is where a writer was cut off or still is: it ends the reading. Raises Failure(74)
+    naming the first record that does not fit, 66 where there is no file.
     """
+    return map(json.loads, _lines(path))
+
+
+def parse(line: bytes, previous: str) -> dict[str, Any] | None:
+    """The record of a whole line, or None where it is damaged or does not follow `previous`."""
+    return json.loads(line) if _follows(line, previous) else None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The whole lines, each checked against the one before; raises what `read` raises."""
     previous = ""
     try:
         file = path.open("rb")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise Failure(Exit.INPUT_MISSING, f"no ledger at {path}", "name a run directory") from None
     with file:
         for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n") and torn_is_end:
+            if not line.endswith(b"\n"):
                 return
-            record = parse(line, previous)
-            if record is None:
+            if not _follows(line, previous):
                 raise Failure(
                     Exit.STORAGE,
                     f"{path}: record {number} does not follow from the one before: edited, dropped or damaged",
@@ -126,43 +145,43 @@ def read(path: Path, *, torn_is_end: bool = True) -> Iterator[dict[str, Any]]:
                     file=str(path),
                     line=number,
                 )
-            previous = record["chain"]
-            yield record
+            previous = _told(line)
+            yield line
 
 
-def parse(line: bytes, previous: str) -> dict[str, Any] | None:
-    """The record of a whole line, or None where it is damaged or does not follow `previous`."""
-    try:
-        text = line.decode()
-        body = text[: -_TAIL - 1]
-        record = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or record.get("chain") != chain(previous, body):
-        return None
-    return record
+def _follows(line: bytes, previous: str) -> bool:
+    """Whether a line is whole, and its chain member is what `previous` and its body make."""
+    return line.endswith(_end(chain(previous, line[:-_TAIL])))
 
 
-def number(value: float | str) -> float:
-    """A float as a record holds it: JSON's number, or "nan", "inf", "-inf"."""
-    return float(value)
+def _told(line: bytes) -> str:
+    """The chain member of a line that was checked."""
+    return line[-_CHAIN - 3 : -3].decode()
 
 
-def _torn_bytes(path: Path) -> int:
-    """Bytes after the last newline."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - (1 << 20)))
-        return len(file.read().rpartition(b"\n")[2])
+def _end(tail: str) -> bytes:
+    """What follows a record's body in its line."""
+    return f'{_MARK}{tail}"}}\n'.encode()
+
+
+@lru_cache(maxsize=1024)
+def _key(name: str) -> str:
+    """A name as JSON: those of losses and networks are chosen by users."""
+    return json.dumps(name)
+
+
+def _whole(numbers: Mapping[str, int]) -> str:
+    """A JSON object of whole numbers."""
+    return "{" + ",".join([f"{_key(name)}:{value:d}" for name, value in numbers.items()]) + "}"
 
 
 def _floats(numbers: Mapping[str, float]) -> str:
     """A JSON object of numbers."""
-    return "{" + ",".join([f'"{name}":{_float(value)}' for name, value in numbers.items()]) + "}"
+    return "{" + ",".join([f"{_key(name)}:{_float(value)}" for name, value in numbers.items()]) + "}"
 
 
 def _float(value: float) -> str:
-    return repr(value) if math.isfinite(value) else f'"{value}"'
+    return repr(float(value)) if math.isfinite(value) else f'"{float(value)}"'
 
 
 def _plain(value: Any) -> Any:

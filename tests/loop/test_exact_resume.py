@@ -1,0 +1,114 @@
+"""The promise: stop and start again equals never stopped, bit for bit. Real processes, real signals."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+from conftest import run_under_supervisor, trace
+
+from drivetrain.ledger.derive import lineage, samples_used
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Exit
+
+
+def stop_after(run, steps, number):
+    """Send a signal to the supervisor (this process) once the ledger has that many steps more than now."""
+
+    def watch():
+        path = run / "ledger.jsonl"
+        deadline = time.time() + 60
+        before = path.read_bytes().count(b'"kind":"step"') if path.exists() else 0
+        while time.time() < deadline:
+            if path.exists() and path.read_bytes().count(b'"kind":"step"') >= before + steps:
+                os.kill(os.getpid(), number)
+                return
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_p13_stopped_at_random_steps_equals_never_stopped(tiny, tmp_path, processes):
+    tiny["budget"] = {"steps": 200}
+    tiny["evaluate"] = {"every": {"steps": 60}, "batch": 64}
+    tiny["checkpoint"] = {"every": {"steps": 70}}
+    tiny["launch"]["processes"] = processes
+    assert run_under_supervisor(tiny, tmp_path / "straight").code == Exit.DONE
+    generator = random.Random(processes)
+    codes = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        thread = stop_after(tmp_path / "stopped", generator.randint(1, 40), number)
+        codes.append(run_under_supervisor(tiny, tmp_path / "stopped").code)
+        thread.join()
+    codes.append(run_under_supervisor(tiny, tmp_path / "stopped").code)
+    assert codes.count(Exit.STOPPED) >= 2, codes
+    assert codes[-1] == Exit.DONE
+    assert trace(tmp_path / "stopped") == trace(tmp_path / "straight")
+    evaluations = {run: evaluated(tmp_path / run) for run in ("stopped", "straight")}
+    assert evaluations["stopped"] == evaluations["straight"]
+
+
+def evaluated(run):
+    return [(r["step"], r["metrics"]) for r in lineage(read(run / "ledger.jsonl")) if r["kind"] == "evaluation"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_p11_killed_without_warning_equals_never_stopped(tiny, tmp_path, processes):
+    """SIGKILL of a worker: what was not committed is made again, to the same bits."""
+    tiny["budget"] = {"steps": 120}
+    tiny["evaluate"] = {}
+    tiny["checkpoint"] = {"every": {"steps": 10}}
+    tiny["launch"]["processes"] = processes
+    run_under_supervisor(tiny, tmp_path / "straight")
+    pids = {}
+
+    def kill():
+        import psutil
+
+        path = tmp_path / "killed" / "ledger.jsonl"
+        while not path.exists() or path.read_bytes().count(b'"kind":"step"') < 37:
+            time.sleep(0.005)
+        workers = [p for p in psutil.Process().children(recursive=True) if p.children() == []]
+        pids["killed"] = workers[-1].pid
+        workers[-1].kill()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    outcome = run_under_supervisor(tiny, tmp_path / "killed")
+    thread.join()
+    assert outcome.code == Exit.INTERNAL
+    assert "SIGKILL" in outcome.cause
+    assert run_under_supervisor(tiny, tmp_path / "killed").code == Exit.DONE
+    assert trace(tmp_path / "killed") == trace(tmp_path / "straight")
+
+
+def test_c07_two_then_one_then_two_processes_use_each_sample_once(tiny, tmp_path):
+    tiny["budget"] = {"epochs": 1}
+    tiny["evaluate"] = {}
+    for steps, processes in ((4, 2), (5, 1), (None, 2)):
+        thread = stop_after(tmp_path / "run", steps, signal.SIGTERM) if steps else None
+        outcome = run_under_supervisor(tiny, tmp_path / "run", f"launch.processes={processes}")
+        if thread:
+            thread.join()
+    assert outcome.code == Exit.DONE
+    run_under_supervisor(tiny, tmp_path / "alone")
+    used = samples_used(lineage(read(tmp_path / "run" / "ledger.jsonl")))
+    assert used == samples_used(lineage(read(tmp_path / "alone" / "ledger.jsonl")))
+    assert [start for _, start, _, _ in used[1:]] == [stop for _, _, stop, _ in used[:-1]]
+    attempts = [r for r in read(tmp_path / "run" / "ledger.jsonl") if r["kind"] == "attempt"]
+    assert [r["world"] for r in attempts] == [2, 1, 2]
+    assert len({r["claim"]["key"] for r in attempts}) == 2
+
+
+def test_p23_a_finished_run_that_is_started_again_does_nothing(tiny, tmp_path):
+    run_under_supervisor(tiny, tmp_path / "run")
+    before = trace(tmp_path / "run")
+    assert run_under_supervisor(tiny, tmp_path / "run").code == Exit.DONE
+    assert trace(tmp_path / "run") == before
+    last = [r for r in read(tmp_path / "run" / "ledger.jsonl") if r["attempt"] == 2]
+    assert [r["kind"] for r in last] == ["attempt", "exit"]

@@ -1,0 +1,97 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import drivetrain
+from drivetrain.engine.losses import objective
+from drivetrain.tasks.language_model.hugging_face import llama_layout
+from drivetrain.tasks.language_model.llama import Llama
+from drivetrain.tasks.language_model.recipe import LanguageModel
+from drivetrain.tasks.language_model.recipe import Llama as Settings
+from drivetrain.tasks.language_model.sampling import generate
+from drivetrain.tasks.language_model.task import LanguageModelTask
+
+SETTINGS = Settings(width=32, depth=2, heads=4, kv_heads=2, context=16, vocabulary=50)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_are_those_of_hugging_faces_llama(tied, tmp_path):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    settings = Settings(**{**SETTINGS.__dict__, "tied": tied})
+    torch.manual_seed(0)
+    model = Llama(settings).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    tensors, config = llama_layout(model.state_dict(), settings)
+    theirs = LlamaForCausalLM(LlamaConfig(**config)).eval()
+    missing, unexpected = theirs.load_state_dict(tensors, strict=False)
+    assert not unexpected
+    assert missing in ([], ["lm_head.weight"])
+    theirs.tie_weights()
+    tokens = torch.randint(0, 50, (3, 16))
+    with torch.no_grad():
+        assert torch.allclose(model(tokens), theirs(tokens).logits, atol=1e-4)
+
+
+def test_a_run_is_exported_so_that_transformers_reads_it(tiny, tmp_path):
+    from transformers import LlamaForCausalLM
+
+    run = drivetrain.train(tiny, ["budget.steps=3"], run=tmp_path / "run", progress=False).run
+    files = drivetrain.export(run, tmp_path / "out")
+    assert [path.name for path in files] == ["model.safetensors", "config.json"]
+    theirs = LlamaForCausalLM.from_pretrained(tmp_path / "out").eval()
+    scores = drivetrain.evaluate(run)
+    text = np.frombuffer((tmp_path / "corpus" / "3.txt").read_bytes() + b"\0", dtype=np.uint8)
+    windows = np.stack([text[i * 16 : i * 16 + 17] for i in range((len(text) - 1) // 16)]).astype(np.int64)
+    with torch.no_grad():
+        logits = theirs(torch.from_numpy(windows[:, :-1])).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(windows[:, 1:]).flatten())
+    assert scores.metrics["dogs"]["loss"] == pytest.approx(float(loss), abs=1e-4)
+    assert scores.metrics["dogs"]["bits_per_byte"] == pytest.approx(float(loss) / np.log(2), abs=1e-4)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["drivetrain"]["step"] == 3
+    with pytest.raises(drivetrain.Failure):
+        drivetrain.export(run, tmp_path / "out")
+
+
+def test_a_later_token_never_changes_an_earlier_logit():
+    model = Llama(SETTINGS).eval()
+    tokens = torch.randint(0, 50, (1, 16))
+    changed = tokens.clone()
+    changed[0, 10] = (changed[0, 10] + 1) % 50
+    with torch.no_grad():
+        before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :10], after[:, :10])
+    assert not torch.equal(before[:, 10:], after[:, 10:])
+
+
+def test_the_loss_is_the_mean_over_tokens():
+    task = LanguageModelTask(LanguageModel(model=SETTINGS))
+    nets = task.networks()
+    batch = task.collate(np.random.default_rng(0).integers(0, 50, (4, 17)).astype(np.uint8))
+    assert task.counts(batch) == {"tokens": 64}
+    logits = nets["model"](batch["tokens"])
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+    assert float(objective(task.loss(nets, batch), {"tokens": 64})) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_generation_follows_the_generator_and_temperature_zero_the_likeliest():
+    model = Llama(SETTINGS).eval()
+    prompt = torch.tensor([[1, 2, 3]])
+    drawn = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        drawn.append(generate(model, prompt, 20, 16, 1.0))
+    assert torch.equal(*drawn)
+    assert drawn[0].shape == (1, 23)
+    greedy = generate(model, prompt, 1, 16, 0.0)
+    assert int(greedy[0, -1]) == int(model(prompt)[0, -1].argmax())
+
+
+def test_text_to_look_at_is_shown_and_kept(tiny, tmp_path):
+    shown = ["task.sample={prompt: 'li', tokens: 12}", "budget.steps=3"]
+    run = drivetrain.train(tiny, shown, run=tmp_path / "run", progress=False).run
+    text = (run / "gallery" / "step-00000003" / "sample.txt").read_text()
+    assert text.startswith("li")
