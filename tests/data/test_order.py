@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +52,7 @@ def test_sample_ids_are_spread_evenly():
 def test_digests_of_parts_add_up_to_that_of_the_whole(size, cuts):
     order = Order(size, 1, True)
     ends = sorted({0, 200, *cuts})
-    parts = sum(order.digest(a, b) for a, b in zip(ends, ends[1:]))
+    parts = sum(order.digest(a, b) for a, b in pairwise(ends))
     assert parts % 2**64 == digest(order.ids(0, 200), np.arange(200))
 
 

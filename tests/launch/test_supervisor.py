@@ -128,7 +128,7 @@ def test_p12_a_killed_supervisor_leaves_nothing_behind(tmp_path):
     assert len(below) >= 3
     process.kill()
     process.wait()
-    gone, alive = psutil.wait_procs(below, timeout=2)
+    _, alive = psutil.wait_procs(below, timeout=2)
     assert not alive
 
 

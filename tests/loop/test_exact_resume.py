@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from conftest import run_under_supervisor, trace
 
+from conftest import run_under_supervisor, trace
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit

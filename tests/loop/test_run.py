@@ -6,9 +6,9 @@ import textwrap
 
 import numpy as np
 import pytest
-from conftest import trace
 
 import drivetrain
+from conftest import trace
 from drivetrain import Exit, Failure
 from drivetrain.data.order import Order
 from drivetrain.ledger.derive import lineage

@@ -8,8 +8,8 @@ from drivetrain.spec.affects import bits_digest, differences, settings_of
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load, shipped_names
-from drivetrain.spec.registry import KINDS, SECTIONS, Custom, build_custom, imported
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import KINDS, SECTIONS, Custom, build_custom, imported
 from drivetrain.spec.schema import recipe_schema
 from drivetrain.spec.show import STARTER, as_yaml
 from drivetrain.spec.tree import RecipeMistakes

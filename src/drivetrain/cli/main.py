@@ -13,7 +13,6 @@ except ImportError:
 
 from drivetrain.cli import evaluate, export, recipe, report, train
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.tree import RecipeMistakes
 
 app = typer.Typer(
     name="drivetrain",
@@ -49,7 +48,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _say(failure: Failure) -> int:
-    if isinstance(failure, RecipeMistakes):
-        print(failure, file=sys.stderr)
+    if failure.details:
+        print(failure.details, file=sys.stderr)
     print(failure.outcome.line(), file=sys.stderr)
     return failure.outcome.code

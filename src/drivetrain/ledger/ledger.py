@@ -56,7 +56,7 @@ class Ledger:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a record of JSON data; floats that are not finite are written as strings."""
-        self._write(json.dumps(_plain(record), separators=(",", ":"), allow_nan=False)[:-1])
+        self._write(json.dumps(plain(record), separators=(",", ":"), allow_nan=False)[:-1])
 
     def append_step(
         self,
@@ -184,12 +184,12 @@ def _float(value: float) -> str:
     return repr(float(value)) if math.isfinite(value) else f'"{float(value)}"'
 
 
-def _plain(value: Any) -> Any:
-    """The value with floats that are not finite as strings, at any depth."""
+def plain(value: Any) -> Any:
+    """JSON data with floats that are not finite as strings, at any depth."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     return value

@@ -92,7 +92,12 @@ class Outcome:
 
 
 class Failure(Exception):  # noqa: N818 - it also carries ends that are no error, such as 75
-    """Ends a run with a documented exit code, a cause, a place and a hint."""
+    """Ends a run with a documented exit code, a cause, a place and a hint.
+
+    `details` are lines to print before the one that says all of that, where there is more to say.
+    """
+
+    details = ""
 
     def __init__(self, code: Exit, cause: str, hint: str = "", **where: Any) -> None:
         super().__init__(cause)

@@ -40,7 +40,7 @@ def recipe_schema() -> dict[str, Any]:
     }
     schema["properties"] = {"base": base, **schema["properties"]}
     schema["required"] = ["name", "task", "data", "batch", "budget"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Drivetrain recipe", **schema}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Drivetrain recipe"}
 
 
 def _component_schema(section: str) -> dict[str, Any]:

@@ -70,10 +70,11 @@ class RecipeMistakes(Failure):
         self.mistakes = tuple(mistakes)
         count = f"{len(self.mistakes)} mistakes" if len(self.mistakes) > 1 else "1 mistake"
         super().__init__(code, f"{count} in the recipe", "each is listed with its place")
+        self.details = "\n".join(map(str, self.mistakes))
 
     def __str__(self) -> str:
         """All mistakes, one a line."""
-        return "\n".join(map(str, self.mistakes))
+        return self.details
 
 
 _MOST_NODES = 100_000

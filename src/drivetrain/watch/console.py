@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import deque
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
@@ -16,33 +17,38 @@ from drivetrain.spec.exits import Exit, Outcome
 
 _WINDOW = 5.0  # seconds of steps that the rate is taken over
 _REFRESH = 0.1  # seconds between two pictures of the live line
-_PLAIN = 5.0  # seconds between two plain lines
-_BAR = 24  # characters
+_PLAIN = (5.0, 60.0)  # seconds between two plain lines: at first, and at most in a long run
+_BAR = (6, 24)  # characters: less is no picture, more says no more
+_LINES = 24  # of a shown text; its file has all
 
 
 class ConsoleSink:
     """Progress for a terminal, or plain lines where there is none. Earlier attempts' records are passed over."""
 
     def __init__(self, console: Console, started: float) -> None:
-        """`started`: records before this Unix time belong to earlier attempts."""
+        """`started`: attempts that were started before this Unix time are earlier ones."""
         self._console = console
-        self._started = started
+        self._since = started
+        self._mine = False  # whether the records that come are of an attempt to be shown
+        self._started = started  # the attempt
         self._live: Live | None = None
         self._shown = 0.0
         self._steps = 0
-        self._reached = 0  # highest step of earlier attempts
-        self._recent: deque[tuple[float, float, int]] = deque()  # seconds, units, steps
+        self._reached = 0  # step
+        self._recent: deque[tuple[float, int]] = deque()  # seconds and units of each step
+        self._seconds = 0.0  # sum over recent
+        self._units = 0  # sum over recent
         self._unit = "samples"
 
     def record(self, record: dict[str, Any]) -> None:
         """Show one record."""
-        if record["time"] < self._started:
-            if record["kind"] == "step":
-                self._reached = max(self._reached, record["step"])
-            return
+        if record["kind"] == "attempt":
+            self._mine = record["started"] >= self._since
         show = getattr(self, f"_{record['kind']}", None)
-        if show:
+        if self._mine and show:
             show(record)
+        if record["kind"] in ("attempt", "step"):
+            self._reached = record["step" if record["kind"] == "step" else "from_step"]
 
     def close(self) -> None:
         """Leave the last picture of the live line standing."""
@@ -51,91 +57,115 @@ class ConsoleSink:
             self._live = None
 
     def _attempt(self, record: dict[str, Any]) -> None:
+        self._started = record["started"]
         self._steps = record["budget"]["steps"]
         parameters = sum(record["parameters"].values())
         processes = f"{record['world']} process{'es' if record['world'] > 1 else ''}"
-        begin = f"{_count(parameters)} parameters, {processes}, {self._steps} steps"
-        if record["from_step"]:
-            begin += f"; goes on after step {record['from_step']}"
+        self._print(Text(f"{amount(parameters)} parameters, {processes}, {self._steps} steps"))
         lost = self._reached - record["from_step"]
         if lost > 0:
-            begin += f" ({lost} step{'s' if lost > 1 else ''} made before are made again)"
-        self._print(Text(begin))
-        if self._console.is_terminal:
+            again = f"; {lost} made after it {'are' if lost > 1 else 'is'} made again"
+            self._print(Text(f"goes on after step {record['from_step']}{again}"))
+        elif record["from_step"]:
+            self._print(Text(f"goes on after step {record['from_step']}"))
+        if self._console.is_terminal and self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
 
     def _step(self, record: dict[str, Any]) -> None:
-        seconds = record["seconds"] + record["wait"]
         self._unit = "tokens" if "tokens" in record["counts"] else "samples"
-        self._recent.append((seconds, record["counts"].get(self._unit, 0), 1))
-        while len(self._recent) > 1 and sum(part[0] for part in self._recent) > _WINDOW:
-            self._recent.popleft()
-        last = record["step"] == self._steps
-        pause = _REFRESH if self._live else _PLAIN
-        if last or record["time"] - self._shown >= pause:
+        self._remember(record["seconds"] + record["wait"], record["counts"].get(self._unit, 0))
+        first, most = _PLAIN
+        pause = _REFRESH if self._live else min(most, max(first, (record["time"] - self._started) / 20))
+        if record["step"] == self._steps or record["time"] - self._shown >= pause:
             self._shown = record["time"]
             if self._live:
                 self._live.update(self._line(record), refresh=True)
             else:
-                self._console.print(self._words(record), highlight=False, soft_wrap=True)
+                self._print(self._words(record))
+
+    def _remember(self, seconds: float, units: int) -> None:
+        """Add a step to the window; running sums, for there may be thousands of steps in it."""
+        self._recent.append((seconds, units))
+        self._seconds += seconds
+        self._units += units
+        while len(self._recent) > 1 and self._seconds > _WINDOW:
+            gone, fewer = self._recent.popleft()
+            self._seconds -= gone
+            self._units -= fewer
 
     def _evaluation(self, record: dict[str, Any]) -> None:
         for name, metrics in record["metrics"].items():
-            words = "  ".join(f"{metric} {_number(float(value))}" for metric, value in metrics.items())
-            self._print(Text(f"evaluation at step {record['step']}  {name}  {words}", style="bold"))
+            words = "  ".join(f"{printable(metric)} {_number(float(value))}" for metric, value in metrics.items())
+            self._print(Text(f"evaluation at step {record['step']}  {printable(name)}  {words}", style="bold"))
 
     def _show(self, record: dict[str, Any]) -> None:
         for name, text in record["text"].items():
-            title = f"{printable(name)} at step {record['step']}"
-            body = Text(printable(text, keep="\n\t"))
+            title = Text(f"{printable(name)} at step {record['step']}")
+            lines = printable(text, keep="\n\t").strip("\n").split("\n")
+            body = Text("\n".join(lines[:_LINES]))
+            if len(lines) > _LINES:
+                where = f" in {printable(record['files'][name])}" if name in record["files"] else ""
+                body.append(f"\n... {len(lines) - _LINES} more lines{where}", style="dim")
             self._print(Panel(body, title=title, title_align="left", border_style="dim"))
+
+    def _commit(self, record: dict[str, Any]) -> None:
+        size = f"{record['bytes'] / 1e6:.1f} MB in {record['seconds']:.2f} s"
+        self._print(Text(f"commit {printable(record['name'])}  {size}", style="dim"))
 
     def _note(self, record: dict[str, Any]) -> None:
         self._print(Text(f"note: {printable(record['text'])}", style="yellow"))
 
+    def _exit(self, record: dict[str, Any]) -> None:
+        self.close()
+        if record["code"] == Exit.DONE:
+            took = duration(record["time"] - self._started)
+            self._print(Text(f"done in {took}: {printable(record['cause'])}", style="green"))
+
     def _print(self, what: RenderableType) -> None:
         self._console.print(what, highlight=False, soft_wrap=not isinstance(what, Panel))
 
-    def _pace(self, record: dict[str, Any]) -> tuple[float, float]:
-        """Units per second, and seconds left."""
-        seconds = sum(part[0] for part in self._recent) or 1e-9
-        units = sum(part[1] for part in self._recent)
-        return units / seconds, (self._steps - record["step"]) * seconds / len(self._recent)
-
     def _words(self, record: dict[str, Any]) -> Text:
-        rate, left = self._pace(record)
         losses = "  ".join(f"{printable(name)} {_number(float(value))}" for name, value in record["losses"].items())
-        rate_now = next(iter(record["lr"].values()), 0.0)
+        seconds = max(self._seconds, 1e-9)
+        left = (self._steps - record["step"]) * seconds / len(self._recent)
+        rate = next(iter(record["lr"].values()), 0.0)
         return Text(
-            f"step {record['step']}/{self._steps}  {losses}  {_count(rate)} {self._unit}/s  "
-            f"lr {rate_now:.1e}  {_duration(left)} left"
+            f"step {record['step']:>{len(str(self._steps))}}/{self._steps}  {losses}  "
+            f"{amount(self._units / seconds)} {self._unit}/s  {duration(left)} left  lr {rate:.1e}"
         )
 
-    def _line(self, record: dict[str, Any]) -> Group:
-        full = _BAR * record["step"] // max(1, self._steps)
-        bar = Text("━" * full, style="green") + Text("━" * (_BAR - full), style="dim")
-        return Group(bar + Text("  ") + self._words(record))
+    def _line(self, record: dict[str, Any]) -> Text:
+        words = self._words(record)
+        least, most = _BAR
+        width = min(most, self._console.width - words.cell_len - 3)
+        if width < least:
+            return words
+        full = width * record["step"] // max(1, self._steps)
+        return Text.assemble(("━" * full, "green"), ("━" * (width - full), "dim"), "  ", words)
 
 
 def closing(console: Console, run: Path, outcome: Outcome, command: str) -> None:
     """The summary after a run: where everything is, and what to run next."""
     shown = _near(run)
+    quoted = shlex.quote(shown)
     lines = [("run", shown)]
     gallery = sorted((run / "gallery").glob("step-*"))
     commits = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     if commits:
-        lines.append(("commits", f"{shown}/checkpoints/  ({', '.join(commits)})"))
+        more = f"{len(commits)} commits, the newest " if len(commits) > 1 else ""
+        lines.append(("commits", f"{shown}/checkpoints/  ({more}{commits[-1]})"))
     if gallery:
         lines.append(("gallery", f"{_near(gallery[-1])}/"))
     if (run / "tensorboard").is_dir():
-        lines.append(("tensorboard", f"tensorboard --logdir {shown}/tensorboard"))
-    if outcome.code is Exit.DONE:
-        lines.append(("report", f"drivetrain report {shown}"))
-        lines.append(("evaluate", f"drivetrain evaluate {shown}"))
-        lines.append(("export", f"drivetrain export {shown} --to exported"))
-    elif outcome.code is Exit.STOPPED:
+        lines.append(("tensorboard", f"tensorboard --logdir {quoted}/tensorboard"))
+    if outcome.code is Exit.STOPPED:
         lines.append(("go on", command))
+    if commits:
+        lines.append(("report", f"drivetrain report {quoted}"))
+    if outcome.code is Exit.DONE:
+        lines.append(("evaluate", f"drivetrain evaluate {quoted}"))
+        lines.append(("export", f"drivetrain export {quoted} --to exported"))
     width = max(len(name) for name, _ in lines)
     for name, text in lines:
         console.print(
@@ -157,17 +187,20 @@ def _near(path: Path) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else str(value)
+    """Four digits, zeros too, so that the live line does not jump."""
+    return f"{value:#.4g}".rstrip(".") if math.isfinite(value) else str(value)
 
 
-def _count(value: float) -> str:
-    for limit, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if value >= limit:
-            return f"{value / limit:.3g}{suffix}"
+def amount(value: float) -> str:
+    """Three digits and a suffix, such as 25.4k."""
+    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= limit * 0.9995:  # what three digits round to the limit
+            return f"{f'{value / limit:#.3g}'.rstrip('.')}{suffix}"
     return f"{value:.3g}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """As m:ss or h:mm:ss."""
     whole = max(0, round(seconds))
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from drivetrain.ledger.derive import Attempt, attempts, buckets, curve, goodput, lineage, scores, steps
-from drivetrain.spec.exits import Exit
-from drivetrain.watch.console import printable
+from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.watch.console import amount, duration, printable
 
 _WIDTH, _HEIGHT = 64, 10  # of a curve, in characters
+_SPARK = 12  # characters of a metric's small curve
+_SHARE = 20  # characters of a whole in the table of time
 
 
-def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The report as plain data."""
+def summary(run: Path, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The report as plain data. Numbers may be NaN or infinite."""
     history = lineage(records)
     made = steps(history)
     spent = buckets(records)
@@ -28,32 +32,48 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "samples": made[-1]["stop"] if made else 0,
         "losses": {name: float(value) for name, value in made[-1]["losses"].items()} if made else {},
         "metrics": {f"{name}.{metric}": points[-1][1] for (name, metric), points in scores(history).items()},
-        "attempts": [vars(attempt) for attempt in attempts(records)],
+        "attempts": [vars(attempt) for attempt in told(run, attempts(records))],
         "seconds": spent,
         "wall_clock": sum(spent.values()),
         "goodput": goodput(records),
     }
 
 
+def told(run: Path, found: list[Attempt]) -> list[Attempt]:
+    """The attempts, the last one with the end that `exit.json` tells where the ledger has none (a killed process)."""
+    path = run / "exit.json"
+    try:
+        if found and found[-1].code is None and path.stat().st_mtime >= found[-1].started:
+            outcome = Outcome.from_json(json.loads(path.read_text()))
+            return [*found[:-1], replace(found[-1], code=int(outcome.code), cause=str(outcome.cause))]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # nobody has told: the attempt is shown without an end
+    return found
+
+
 def show(console: Console, run: Path, records: Sequence[dict[str, Any]]) -> None:
     """Print the report."""
     history = lineage(records)
     made = steps(history)
-    console.print(Text(f"{run.name}", style="bold"), highlight=False)
+    found = told(run, attempts(records))
+    _print(console, Text(printable(run.resolve().name), style="bold"))
     if made:
-        total = next((r["budget"]["steps"] for r in reversed(history) if r["kind"] == "attempt"), 0)
-        console.print(f"step {made[-1]['step']} of {total}, {made[-1]['stop']} samples", highlight=False)
+        total = next(record["budget"]["steps"] for record in reversed(history) if record["kind"] == "attempt")
+        _print(console, Text(f"step {made[-1]['step']} of {total}  {_pace(made)}"))
     for name in made[-1]["losses"] if made else ():
-        console.print()
-        console.print(Text(f"training {printable(name)}, median of the steps under each column", style="dim"))
-        console.print(chart(curve(history, name)), highlight=False)
-    _metrics(console, history)
-    _attempts(console, attempts(records))
-    _time(console, records)
+        _print(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
+        _print(console, chart(curve(history, name), width=min(_WIDTH, console.width - 12)))
+    for table in (_metrics(history), _attempts(found), _time(records)):
+        if table.row_count:
+            _print(console, Text())
+            console.print(table)
 
 
 def chart(points: Sequence[tuple[int, float]], width: int = _WIDTH, height: int = _HEIGHT) -> Text:
-    """A curve in braille dots, two columns and four rows a character, with its ends labelled."""
+    """A curve in braille dots, two columns and four rows a character, with its ends labelled.
+
+    Values that are not finite have no dot; a line under the chart says how many they are.
+    """
     finite = [(step, value) for step, value in points if math.isfinite(value)]
     if not finite:
         return Text("no finite value")
@@ -64,52 +84,93 @@ def chart(points: Sequence[tuple[int, float]], width: int = _WIDTH, height: int 
     medians = {column: sorted(values)[len(values) // 2] for column, values in columns.items()}
     low, high = min(medians.values()), max(medians.values())
     cells = [[0x2800] * width for _ in range(height)]
+    before = None
     for column, value in medians.items():
         row = round((high - value) / (high - low) * (4 * height - 1)) if high > low else 2 * height
-        cells[row // 4][column // 2] |= _DOTS[column % 2][row % 4]
+        between = range(min(row, before + 1), max(row, before - 1) + 1) if before is not None else (row,)
+        for dot in between:  # down or up to the neighbour's row, so that the eye sees one line
+            cells[dot // 4][column // 2] |= _DOTS[column % 2][dot % 4]
+        before = row
     labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
     margin = max(len(label) for label in labels)
     lines = [f"{label:>{margin}} │{''.join(map(chr, row))}" for label, row in zip(labels, cells, strict=True)]
     lines.append(f"{'':>{margin}} └{'─' * width}")
     lines.append(f"{'':>{margin}}  step {first}{f'step {last}':>{width - 5 - len(str(first))}}")
+    if len(finite) < len(points):
+        lines.append(f"{'':>{margin}}  not finite, so not shown: {len(points) - len(finite)} of {len(points)}")
     return Text("\n".join(lines))
 
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 
-def _metrics(console: Console, history: Sequence[dict[str, Any]]) -> None:
-    found = scores(history)
-    if not found:
-        return
-    table = Table("validation set", "metric", "first", "best low", "last", "at step", box=None, padding=(0, 2, 0, 0))
-    for (name, metric), points in found.items():
+def spark(values: Sequence[float]) -> str:
+    """The newest values as small bars, the lowest one the lowest bar."""
+    newest = values[-_SPARK:]
+    finite = [value for value in newest if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    scale = 7 / (high - low) if high > low else 0.0
+    return "".join("▁▂▃▄▅▆▇█"[round((value - low) * scale)] if math.isfinite(value) else "?" for value in newest)
+
+
+def _print(console: Console, text: Text) -> None:
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _table(*heads: str) -> Table:
+    return Table(*heads, box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def _row(table: Table, *cells: str, style: str = "") -> None:
+    """Add a row of texts as they are: a name or a cause may hold what rich takes for markup."""
+    table.add_row(*[Text(printable(cell)) for cell in cells], style=style)
+
+
+def _pace(made: Sequence[dict[str, Any]]) -> str:
+    unit = "tokens" if "tokens" in made[-1]["counts"] else "samples"
+    units = sum(record["counts"].get(unit, 0) for record in made)
+    seconds = sum(record["seconds"] + record["wait"] for record in made)
+    told = [f"{made[-1]['stop']} samples"]
+    told += [f"{amount(units)} tokens"] if unit == "tokens" else []
+    told += [f"{amount(units / seconds)} {unit}/s"] if seconds > 0 else []
+    return "  ".join(told)
+
+
+def _metrics(history: Sequence[dict[str, Any]]) -> Table:
+    table = _table("validation set", "metric", "first", "lowest", "highest", "last", "at step", "")
+    for (name, metric), points in scores(history).items():
         values = [value for _, value in points]
-        numbers = [f"{values[0]:.5g}", f"{min(values):.5g}", f"{values[-1]:.5g}", str(points[-1][0])]
-        table.add_row(printable(name), printable(metric), *numbers)
-    console.print()
-    console.print(table)
+        finite = [value for value in values if math.isfinite(value)] or [math.nan]
+        numbers = [f"{value:.5g}" for value in (values[0], min(finite), max(finite), values[-1])]
+        _row(table, name, metric, *numbers, str(points[-1][0]), spark(values) if len(values) > 1 else "")
+    return table
 
 
-def _attempts(console: Console, found: Sequence[Attempt]) -> None:
-    table = Table("attempt", "processes", "steps", "seconds", "ended", box=None, padding=(0, 2, 0, 0))
+def _attempts(found: Sequence[Attempt]) -> Table:
+    table = _table("attempt", "processes", "steps", "took", "ended")
     for attempt in found:
-        ended = f"{attempt.code} {Exit(attempt.code).title}" if attempt.code is not None else attempt.cause
+        ended = "cut off"
+        if attempt.code is not None:
+            ended = f"{attempt.code} {'done' if attempt.code == Exit.DONE else attempt.cause}"
+        elif attempt is found[-1]:
+            ended = "not yet, or cut off"
         span = f"{attempt.from_step + 1} to {attempt.to_step}" if attempt.to_step > attempt.from_step else "none"
-        table.add_row(
-            str(attempt.number), str(attempt.world), span, f"{attempt.ended - attempt.started:.1f}", printable(ended)
-        )
-    console.print()
-    console.print(table)
+        _row(table, str(attempt.number), str(attempt.world), span, _span(attempt.ended - attempt.started), ended)
+    return table
 
 
-def _time(console: Console, records: Sequence[dict[str, Any]]) -> None:
+def _time(records: Sequence[dict[str, Any]]) -> Table:
     spent = buckets(records)
-    whole = sum(spent.values()) or 1.0
-    table = Table("time", "seconds", "share", box=None, padding=(0, 2, 0, 0))
+    whole = sum(spent.values())
+    table = _table("time", "", "share", "")
     for name, seconds in spent.items():
-        if seconds >= 0.0005:
-            table.add_row(name, f"{seconds:.1f}", f"{seconds / whole:.1%}")
-    table.add_row("wall-clock", f"{whole:.1f}", "100.0%", style="bold")
-    console.print()
-    console.print(table)
+        if abs(seconds) >= 0.05 and whole > 0:
+            name = "step (goodput)" if name == "step" else name
+            _row(table, name, _span(seconds), f"{seconds / whole:.1%}", "█" * round(_SHARE * seconds / whole))
+    if whole > 0:
+        _row(table, "wall-clock", _span(whole), "100.0%", style="bold")
+    return table
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 600 else duration(seconds)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,11 +48,13 @@ class Follower:
 
     def _follow(self) -> None:
         ended = False
-        while not ended:
-            ended = self._ended.wait(_POLL)  # read once more after the end was told
-            self._hand_over()
-        for sink in self._sinks:
-            self._try(sink, sink.close)
+        try:
+            while not ended:
+                ended = self._ended.wait(_POLL)  # read once more after the end was told
+                self._hand_over()
+        finally:
+            for sink in list(self._sinks):
+                self._try(sink, sink.close)
 
     def _hand_over(self) -> None:
         """Give the sinks all whole lines beyond the offset."""
@@ -71,10 +74,12 @@ class Follower:
         except FileNotFoundError:
             pass
 
-    def _try(self, sink: Sink, action: Any) -> None:
+    def _try(self, sink: Sink, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:
             self._sinks = [other for other in self._sinks if other is not sink]
             name = type(sink).__name__
+            with suppress(Exception):  # a terminal's live line, for one, must not stay behind
+                sink.close()
             print(f"drivetrain: {name} is dropped, the run goes on: {type(error).__name__}: {error}", file=sys.stderr)

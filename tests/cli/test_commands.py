@@ -1,0 +1,163 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from conftest import trace
+from drivetrain.cli.main import run as command
+
+
+@pytest.fixture
+def recipe(tiny, tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    return str(path)
+
+
+def drivetrain(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "drivetrain", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        **options,
+    )
+
+
+def test_train_evaluate_report_and_export(recipe, tmp_path):
+    run = str(tmp_path / "run")
+    done = drivetrain("train", recipe, "optimizer.lr=1e-3", "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert "step 12/12" in done.stdout
+    assert "evaluation at step 12  dogs" in done.stdout
+    assert f"drivetrain report {run}" in done.stdout
+    assert done.stderr == ""
+    scores = json.loads(drivetrain("evaluate", run, "--json").stdout)
+    told = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    last = [record for record in told if record["kind"] == "evaluation"][-1]
+    assert scores["metrics"]["dogs"] == pytest.approx(last["metrics"]["dogs"], abs=1e-6)
+    assert json.loads(drivetrain("report", run, "--json").stdout)["steps"] == 12
+    assert drivetrain("export", run, "--to", str(tmp_path / "out")).returncode == 0
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_the_default_run_directory_is_named_by_what_decides_the_bits(recipe, tmp_path):
+    for overrides in ([], ["launch.processes=2"], ["seed=1"]):
+        assert drivetrain("train", recipe, *overrides, cwd=tmp_path).returncode == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_ctrl_c_and_the_same_command_again(recipe, tmp_path):
+    command_line = [
+        sys.executable,
+        "-m",
+        "drivetrain",
+        "train",
+        recipe,
+        "budget.steps=400",
+        "--run",
+        str(tmp_path / "run"),
+    ]
+    process = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    while not ledger.exists() or ledger.read_bytes().count(b'"kind":"step"') < 20:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert "go on" in out
+    assert err.splitlines()[-1].startswith("drivetrain: 75 stopped and committed")
+    assert drivetrain("train", recipe, "budget.steps=400", "--run", str(tmp_path / "run")).returncode == 0
+    assert drivetrain("train", recipe, "budget.steps=400", "--run", str(tmp_path / "straight")).returncode == 0
+    assert trace(tmp_path / "run") == trace(tmp_path / "straight")
+
+
+def test_torchruns_workers_take_their_places(recipe, tmp_path):
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    line = [sys.executable, "-m", "drivetrain", "train", recipe, "--run", str(tmp_path / "run")]
+    ranks = [subprocess.Popen(line, env=os.environ | place | {"RANK": str(r), "LOCAL_RANK": str(r)}) for r in range(2)]
+    assert [rank.wait(timeout=60) for rank in ranks] == [0, 0]
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["code"] == 0
+    assert drivetrain("train", recipe, "launch.processes=2", "--run", str(tmp_path / "ours")).returncode == 0
+    assert trace(tmp_path / "run") == trace(tmp_path / "ours")
+
+
+def test_torchrun_itself(recipe, tmp_path):
+    line = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "--",
+        "drivetrain",
+    ]
+    done = subprocess.run(
+        [*line, "train", recipe, "--run", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads((tmp_path / "run" / "exit.json").read_text())["class"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["trian"], 64, "Did you mean 'train'"),
+        (["train"], 64, "Missing argument"),
+        (["train", "quickstart", "--procesess", "2"], 64, "--processes"),
+        (["train", "quickstart", "--resume", "maybe"], 64, "auto, never or must"),
+        (["train", "quickstrat"], 66, "did you mean 'quickstart'"),
+        (["train", "quickstart", "optimizer.lr=x"], 78, "valid number"),
+        (["report", "/nowhere"], 66, "no ledger"),
+        (["evaluate", "/nowhere"], 66, "no recipe"),
+        (["recipe", "show", "/tmp"], 66, "no run directory"),
+    ],
+)
+def test_what_is_wrong_is_told_on_the_last_line_with_its_code(arguments, code, words, capsys):
+    assert command(arguments) == code
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.splitlines()[-1].startswith(f"drivetrain: {code} ")
+
+
+def test_recipe_commands(tmp_path, capsys):
+    assert command(["recipe", "list", "--json"]) == 0
+    assert "quickstart" in json.loads(capsys.readouterr().out)
+    assert command(["recipe", "new", str(tmp_path / "mine.yaml")]) == 0
+    assert command(["recipe", "new", str(tmp_path / "mine.yaml")]) == 73
+    assert command(["recipe", "check", str(tmp_path / "mine.yaml")]) == 0
+    capsys.readouterr()
+    assert command(["recipe", "show", str(tmp_path / "mine.yaml"), "seed=4"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["seed"] == 4
+    assert command(["recipe", "show", "quickstart", "--origin"]) == 0
+    assert "# default" in capsys.readouterr().out
+    assert command(["recipe", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "Drivetrain recipe"
+    assert command(["recipe", "check", "quickstart", "sed=1", "--json"]) == 78
+    assert json.loads(capsys.readouterr().out)["mistakes"][0]["path"] == "sed"
+
+
+def test_help_imports_neither_torch_nor_pydantic():
+    code = (
+        "import sys\nfrom drivetrain.cli.main import run\nrun(['--help'])\n"
+        "assert not {'torch', 'pydantic', 'numpy', 'yaml'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

