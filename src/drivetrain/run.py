@@ -44,7 +44,7 @@ from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.affects import bits_digest, differences
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure, Outcome
-from drivetrain.spec.files import write_json
+from drivetrain.spec.files import write_json, write_private
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom, build_custom, imported
@@ -266,6 +266,9 @@ class _Attempt:
             accepted = self._accepted(old)
         content = {"recipe": self.job.recipe, "origins": self.job.origins, "folder": self.job.modules}
         write_json(kept, content)
+        if self.job.text:
+            overrides = "".join(f"# on the command line: {text}\n" for text in self.job.overrides)
+            write_private(self.folder / "recipe.yaml", (self.job.text + overrides).encode())
         write_json(self.folder / "environment.json", devices.environment())
         self.notes += accepted
 

@@ -2,6 +2,7 @@ import io
 import json
 import threading
 import time
+from pathlib import Path
 
 from rich.console import Console
 
@@ -72,7 +73,7 @@ def shown(*records, terminal=False, started=0.0):
 def test_plain_lines_say_step_loss_rate_and_time_left():
     text = shown(attempt(), step(1), step(4))
     assert "12.3k parameters, 2 processes, 4 steps" in text
-    assert "step 1/4  loss 2.5  800 tokens/s  lr 1.0e-03  0:03 left" in text
+    assert "step 1/4  loss 2.500  800 tokens/s  0:03 left  lr 1.0e-03" in text
     assert "step 4/4" in text
     assert "\x1b" not in text
 
@@ -91,7 +92,7 @@ def test_evaluations_notes_and_what_is_shown():
 
 def test_a_resumed_run_says_what_is_made_again():
     text = shown(attempt(), step(1, 0), step(2, 0), attempt(2, 1, at=30.0), started=29.0)
-    assert "goes on after step 1 (1 step made before are made again)" in text
+    assert "goes on after step 1; 1 step after it is made again" in text
     assert "step 2/4" not in text
 
 
@@ -190,12 +191,12 @@ def test_tensorboard_shows_each_point_once_after_a_resume(tmp_path):
 def test_the_report_fits_eighty_columns_and_adds_up():
     records = [attempt(), *(step(n, loss=5.0 / n) for n in range(1, 5)), evaluation(4)]
     out = Console(file=io.StringIO(), width=80)
-    show(out, __import__("pathlib").Path("runs/x"), records)
+    show(out, Path("runs/x"), records)
     text = out.file.getvalue()
     assert max(map(len, text.splitlines())) <= 80
     for words in ("step 4 of 4", "training loss", "wall-clock", "dogs"):
         assert words in text
-    data = summary(records)
+    data = summary(Path("runs/x"), records)
     assert json.loads(json.dumps(data))["steps"] == 4
     assert abs(sum(data["seconds"].values()) - data["wall_clock"]) < 1e-9
 

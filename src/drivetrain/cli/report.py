@@ -18,10 +18,11 @@ def report(
     from rich.console import Console
 
     from drivetrain.ledger.ledger import plain, read
+    from drivetrain.watch.console import tolerant
     from drivetrain.watch.report import show, summary
 
     records = list(read(run / "ledger.jsonl"))
     if as_json:
         typer.echo(json.dumps(plain(summary(run, records)), allow_nan=False))
     else:
-        show(Console(), run, records)
+        show(tolerant(Console()), run, records)

@@ -16,7 +16,8 @@ from drivetrain.spec.load import Resolved
 class Job:
     """One start of a run.
 
-    `recipe` is the resolved tree, `origins` where each of its values comes from, `modules` the folder in which a user's
+    `recipe` is the resolved tree, `origins` where each of its values comes from, `text` the file
+    as it was written, `modules` the folder in which a user's
     own modules are looked up. `resume` is auto, never or must; `override` names the fields whose change is accepted.
     `started` is when the command began, in Unix seconds.
     """
@@ -24,6 +25,7 @@ class Job:
     folder: str
     recipe: Mapping[str, Any]
     origins: Mapping[str, str]
+    text: str = ""
     modules: str | None = None
     overrides: Sequence[str] = ()
     resume: str = "auto"
@@ -52,6 +54,7 @@ def plan_job(
         folder=str(folder.absolute()),
         recipe=resolved.tree,
         origins={path: str(origin) for path, origin in resolved.origins.items()},
+        text=resolved.text,
         modules=str(resolved.folder) if resolved.folder else None,
         overrides=tuple(overrides),
         resume=resume,

@@ -42,12 +42,16 @@ _SUFFIX = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 @dataclass(frozen=True)
 class Resolved:
-    """A checked recipe; `tree` is the same as plain JSON data, with every default; `folder` is where its file lies."""
+    """A checked recipe; `tree` is the same as plain JSON data, with every default.
+
+    `folder` is where its file lies, `text` that file as it was written ("" for a mapping and for a run's own).
+    """
 
     recipe: Recipe
     tree: dict[str, Any]
     origins: dict[str, Origin]
     folder: Path | None
+    text: str = ""
 
 
 def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), folder: Path | None = None) -> Resolved:
@@ -56,13 +60,17 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), 
     `folder` is where a mapping's own modules are looked up. Raises RecipeMistakes (78, or 77 for what is refused) with
     all mistakes together, Failure(66) where there is no such recipe.
     """
+    text = ""
     if isinstance(source, Mapping):
         tree: Tree = from_data(source, Origin("api"))
     else:
         path, folder = find(str(source))
-        tree = _with_bases(path, "file", ()) if path.name != "resolved.json" else _of_run(path)
+        if path.name == "resolved.json":
+            tree = _of_run(path)
+        else:
+            tree, text = _with_bases(path, "file", ()), path.read_text()
     tree = _overridden(tree, overrides)
-    return _Checker(tree, folder).resolved()
+    return replace(_Checker(tree, folder).resolved(), text=text)
 
 
 def find(source: str) -> tuple[Path, Path | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import shlex
 from collections import deque
@@ -64,7 +65,7 @@ class ConsoleSink:
         self._print(Text(f"{amount(parameters)} parameters, {processes}, {self._steps} steps"))
         lost = self._reached - record["from_step"]
         if lost > 0:
-            again = f"; {lost} made after it {'are' if lost > 1 else 'is'} made again"
+            again = f"; {lost} {'steps' if lost > 1 else 'step'} after it {'are' if lost > 1 else 'is'} made again"
             self._print(Text(f"goes on after step {record['from_step']}{again}"))
         elif record["from_step"]:
             self._print(Text(f"goes on after step {record['from_step']}"))
@@ -171,6 +172,13 @@ def closing(console: Console, run: Path, outcome: Outcome, command: str) -> None
         console.print(
             Text(f"  {name:<{width}}  ", style="dim") + Text(printable(text)), highlight=False, soft_wrap=True
         )
+
+
+def tolerant(console: Console) -> Console:
+    """The console, with a '?' for every character that its encoding does not have, rather than an error."""
+    if isinstance(console.file, io.TextIOWrapper):
+        console.file.reconfigure(errors="replace")
+    return console
 
 
 def printable(text: str, keep: str = "") -> str:

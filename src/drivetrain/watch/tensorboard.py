@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from drivetrain.spec.exits import Exit, Failure
+
+_FLUSH = 10  # seconds until a point is on disk
 
 
 class TensorBoardSink:
@@ -20,22 +22,22 @@ class TensorBoardSink:
 
     def __init__(self, folder: Path) -> None:
         """Raises Failure(78) where the tensorboard package is missing."""
-        try:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
+        if find_spec("tensorboard") is None:
             raise Failure(
                 Exit.BAD_RECIPE,
                 "watch.tensorboard: the package is not installed",
                 "pip install 'drivetrain[tensorboard]'",
-            ) from error
-        shutil.rmtree(folder, ignore_errors=True)
-        self._writer = EventFileWriter(str(folder))
+            )
+        self._folder = folder
+        self._writer: Any = None
 
     def record(self, record: dict[str, Any]) -> None:
-        """Add the record's points."""
+        """Add the record's points; the first record begins a new folder."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
+        if self._writer is None:
+            self._writer = _begin(self._folder)
         if record["kind"] == "attempt":
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=record["time"], step=record["from_step"] + 1, session_log=start))
@@ -49,7 +51,17 @@ class TensorBoardSink:
 
     def close(self) -> None:
         """Flush and close the files."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _begin(folder: Path) -> Any:
+    """A writer in a folder that is empty and this user's; FileExistsError where a link or a file stands in its place."""
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    return EventFileWriter(str(folder), flush_secs=_FLUSH)
 
 
 def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -63,9 +75,7 @@ def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield from ((f"{unit}_per_second/all", count / seconds) for unit, count in record["counts"].items())
     elif record["kind"] == "evaluation":
         for name, metrics in record["metrics"].items():
-            yield from (
-                (f"{name}/{metric}", float(value)) for metric, value in metrics.items() if not math.isinf(float(value))
-            )
+            yield from ((f"{name}/{metric}", float(value)) for metric, value in metrics.items())
 
 
 def _text(tag: str, text: str) -> Any:
@@ -74,5 +84,5 @@ def _text(tag: str, text: str) -> Any:
     from tensorboard.compat.proto.types_pb2 import DT_STRING  # type: ignore[attr-defined]
 
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-    fenced = "    " + text.replace("\n", "\n    ")  # Markdown's code block
-    return Summary.Value(tag=tag, metadata=metadata, tensor=TensorProto(dtype=DT_STRING, string_val=[fenced.encode()]))
+    fenced = ("    " + text.replace("\n", "\n    ")).encode(errors="replace")  # Markdown's code block
+    return Summary.Value(tag=tag, metadata=metadata, tensor=TensorProto(dtype=DT_STRING, string_val=[fenced]))
