@@ -97,7 +97,7 @@ def main() -> None:
             rate = STEPS * BATCH * CONTEXT / ours(path)[0] / 1e6
             print(
                 f"{megabytes} MB: {statistics.median(ratios):.2f} of the bare gather's rate "
-                f"({min(ratios):.2f} to {max(ratios):.2f}), {rate:.0f} M tokens/s, {resident(path)} MB resident (anonymous)",
+                f"({min(ratios):.2f} to {max(ratios):.2f}), {rate:.0f} M tokens/s, {resident(path)} MB resident",
                 flush=True,
             )
             path.unlink()

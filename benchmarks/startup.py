@@ -23,7 +23,7 @@ def wall(arguments: list[str], repeats: int) -> str:
 
 
 def first_step(repeats: int) -> str:
-    """Seconds from torch being imported in the worker to the end of the quickstart's first step, beside torch's import."""
+    """Seconds from the worker having imported torch to the end of the quickstart's first step."""
     after = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:

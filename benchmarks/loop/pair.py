@@ -15,7 +15,8 @@ torch.set_num_threads(1)
 
 def main(name: str, steps: int, blocks: int) -> None:
     train = FRAMEWORKS[name]
-    bare(steps // 4), train(steps // 4)  # noqa: B018 - warm-up
+    for warm_up in (bare, train):
+        warm_up(steps // 4)
     pairs = []
     for block in range(blocks):
         order = (bare, train) if block % 2 == 0 else (train, bare)

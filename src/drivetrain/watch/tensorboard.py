@@ -56,7 +56,7 @@ class TensorBoardSink:
 
 
 def _begin(folder: Path) -> Any:
-    """A writer in a folder that is empty and this user's; FileExistsError where a link or a file stands in its place."""
+    """A writer in a new, empty folder. Raises FileExistsError where a link or a file stands in its place."""
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,54 @@
+import json
+
+import pytest
+
+from drivetrain.cli.main import run as command
+from drivetrain.ledger.ledger import Ledger
+from records import attempt, ended, evaluation, step
+
+
+@pytest.fixture
+def run(tmp_path):
+    ledger = Ledger.open(tmp_path / "ledger.jsonl")
+    for record in (attempt(), step(1), step(2, loss=float("nan")), evaluation(2), attempt(2, 1, at=30.0)):
+        ledger.append(record)
+    ledger.append(step(2, at=31.0, loss=float("inf")))
+    ledger.append(ended(82, "loss is inf", at=40.0))
+    ledger.close()
+    return tmp_path
+
+
+def refuse(word):
+    raise AssertionError(f"{word} is no JSON")
+
+
+def test_the_report_for_people_is_in_eighty_columns(run, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert command(["report", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("step 2 of 4", "not finite, so not shown: 1 of 2", "82 loss is inf", "lost work", "wall-clock"):
+        assert words in text
+
+
+def test_the_report_for_programs_is_json_and_adds_up(run, capsys):
+    assert command(["report", str(run), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert told["losses"] == {"loss": "inf"}
+    assert [(a["from_step"], a["to_step"], a["code"]) for a in told["attempts"]] == [(0, 2, None), (1, 2, 82)]
+    assert sum(told["seconds"].values()) == pytest.approx(told["wall_clock"]) == pytest.approx(31.0)
+    assert told["seconds"]["lost work"] == pytest.approx(0.9)
+
+
+def test_a_damaged_ledger_is_named_with_its_record(run, capsys):
+    path = run / "ledger.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"0.001", b"0.002", 1))
+    assert command(["report", str(run)]) == 74
+    assert "record 2 does not follow" in capsys.readouterr().err
+
+
+def test_no_run_is_66(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for where in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
+        assert command(["report", str(where)]) == 66
+    assert "no ledger at" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+import io
+import json
+import math
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from drivetrain.ledger.derive import attempts
+from drivetrain.watch.report import chart, show, spark, told
+from records import attempt, ended, evaluation, step
+
+
+def report(records, run=Path("runs/x"), width=80):
+    console = Console(file=io.StringIO(), width=width)
+    show(console, run, records)
+    return console.file.getvalue()
+
+
+def trained():
+    return [attempt(), *(step(n, loss=5.0 / n) for n in range(1, 5)), evaluation(2, 3.0), evaluation(4, 1.5)]
+
+
+def test_it_fits_eighty_columns_and_has_everything():
+    text = report([*trained(), ended(0, "all made")])
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("step 4 of 4  32 samples  3.20k tokens  800 tokens/s", "training loss", "█▁", "0 done"):
+        assert words in text
+    assert "step (goodput)" in text
+    assert text.rstrip().splitlines()[-1].split() == ["wall-clock", "21.0", "s", "100.0%"]
+
+
+def test_it_fits_a_narrow_terminal():
+    curve = [line for line in report(trained(), width=40).splitlines() if "│" in line]
+    assert len(curve) == 10
+    assert max(map(len, curve)) <= 40
+
+
+def test_names_and_causes_are_shown_as_they_are():
+    cause = "shapes [batch, 2] and [/red] differ \x1b[31m"
+    text = report([*trained(), evaluation(4, 1.0, "v", "[bold]m"), ended(70, cause)], width=120)
+    assert "70 shapes [batch, 2] and [/red] differ \\x1b[31m" in text
+    assert "[bold]m" in text
+
+
+def test_a_run_without_an_end_is_not_called_cut_off_before_another_attempt():
+    first, second = [line for line in report([*trained(), attempt(2, 2, 40.0)]).splitlines() if " 2  " in line][-2:]
+    assert first.rstrip().endswith("  cut off")
+    assert second.rstrip().endswith("not yet, or cut off")
+
+
+def test_the_end_that_a_killed_process_could_not_write_is_taken_from_exit_json(tmp_path):
+    found = attempts(trained())
+    told_by = {"code": 70, "cause": "rank 1 was ended by SIGKILL", "hint": "", "where": {}, "class": "internal error"}
+    (tmp_path / "exit.json").write_text(json.dumps(told_by))
+    assert told(tmp_path, found)[0].cause == "rank 1 was ended by SIGKILL"
+    os.utime(tmp_path / "exit.json", (1.0, 1.0))  # of an earlier attempt
+    assert told(tmp_path, found) == found
+    (tmp_path / "exit.json").write_text("{")
+    assert told(tmp_path, found) == found
+
+
+def test_a_curve_goes_from_its_highest_to_its_lowest_value():
+    lines = chart([(n, 39.0 - n) for n in range(40)], width=20, height=5).plain.splitlines()
+    for row, label in enumerate(("39", "  ", "  ", "  ", " 0")):
+        assert lines[row] == f"{label} │{'⠀' * 4 * row}⠉⠒⠤⣀{'⠀' * (16 - 4 * row)}"
+    assert lines[6] == "     step 0        step 39"
+
+
+def test_a_jump_of_a_curve_is_one_line():
+    top, bottom = chart([(1, 1.0), (2, 0.0)], width=1, height=2).plain.splitlines()[:2]
+    assert (top, bottom) == ("1 │⢱", "0 │⢸")
+
+
+def test_a_curve_tells_what_it_cannot_show():
+    assert "no finite value" in chart([(1, math.nan)]).plain
+    assert "not finite, so not shown: 1 of 3" in chart([(1, 2.0), (2, math.inf), (3, 1.0)]).plain
+    assert "step 1" in chart([(1, 2.0)]).plain
+
+
+def test_small_curves():
+    assert spark([3.0, 2.0, 1.0]) == "█▅▁"
+    assert spark([1.0, 1.0]) == "▁▁"
+    assert spark([math.nan, 1.0, 2.0]) == "?▁█"
+    assert len(spark([float(n) for n in range(100)])) == 12
