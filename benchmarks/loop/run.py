@@ -50,9 +50,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES)
     asked = parser.parse_args()
     python = environment()
-    print(
-        "| framework | bare us | overhead us, means: median (min to max) | overhead us, medians | ratio |\n|---|---|---|---|---|"
-    )
+    print("| framework | bare us | overhead us, means: median (min to max) | overhead us, medians | ratio |")
+    print("|---|---|---|---|---|")
     results = {}
     for name in asked.names:
         pairs = results[name] = measure(python, name, asked.steps, asked.blocks)
