@@ -55,7 +55,7 @@ def test_a_scalar_is_the_mean_over_samples_whatever_the_micro_batches():
     counts = {"samples": 8}
     total = sum(objective(as_losses(mean_loss(nets, m.batch), m.size), counts) for m in batches)
     whole = mean_loss(nets, torch.cat([m.batch for m in batches]))
-    assert float(total) == pytest.approx(float(whole), rel=1e-6)
+    assert total.item() == pytest.approx(whole.item(), rel=1e-6)
 
 
 def test_named_sums_are_weighted_means_over_their_units():
@@ -74,7 +74,7 @@ def test_the_recorded_loss_is_the_global_mean():
     batches = micros(5, 3)
     losses = minimize(engine, mean_loss, batches).read().losses
     whole = mean_loss(engine.networks, torch.cat([m.batch for m in batches]))
-    assert losses["loss"] == pytest.approx(float(whole), rel=1e-6)
+    assert losses["loss"] == pytest.approx(whole.item(), rel=1e-6)
 
 
 def test_what_is_drawn_in_a_step_follows_from_its_place_only():
@@ -100,7 +100,7 @@ def test_clipping_is_torchs(clip):
     mean_loss(plain.networks, micro.batch).backward()
     expected = torch.nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)
     torch.optim.SGD(model.parameters(), lr=1.0).step()
-    assert norm == pytest.approx(float(expected), rel=1e-6)
+    assert norm == pytest.approx(expected.item(), rel=1e-6)
     assert torch.allclose(weights(engine), weights(plain), atol=1e-7)
 
 

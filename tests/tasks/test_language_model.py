@@ -74,7 +74,7 @@ def test_the_loss_is_the_mean_over_tokens():
     assert task.counts(batch) == {"tokens": 64}
     logits = nets["model"](batch["tokens"])
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
-    assert float(objective(task.loss(nets, batch), {"tokens": 64})) == pytest.approx(float(expected), rel=1e-6)
+    assert objective(task.loss(nets, batch), {"tokens": 64}).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_generation_follows_the_generator_and_temperature_zero_the_likeliest():

@@ -99,6 +99,8 @@ def test_a_resumed_run_shows_its_own_attempt_and_says_what_is_made_again():
 def test_a_second_attempt_in_one_session_goes_on_with_the_same_live_line():
     text = shown(attempt(), step(1), attempt(2, 1, at=30.0), step(2), step(4), terminal=True)
     assert "step 4/4" in text
+    hide, again = "\x1b[?25l", "\x1b[?25h"  # the cursor
+    assert (text.count(hide), text.count(again)) == (1, 1)
 
 
 def test_a_long_text_is_cut_and_its_file_named():
@@ -160,6 +162,7 @@ def test_the_summary_says_where_everything_is_and_what_to_run_next(tmp_path):
     run = tmp_path / "a run"
     for name in ("checkpoints/step-00000002", "checkpoints/step-00000004", "gallery/step-00000004", "tensorboard"):
         (run / name).mkdir(parents=True)
+    (run / "ledger.jsonl").touch()
     done = closed(run, Exit.DONE)
     for words in ("2 commits, the newest step-00000004", "gallery/step-00000004/", f"drivetrain report '{run}'"):
         assert words in done

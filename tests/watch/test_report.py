@@ -4,6 +4,7 @@ import math
 import os
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from drivetrain.ledger.derive import attempts
@@ -36,11 +37,22 @@ def test_it_fits_a_narrow_terminal():
     assert max(map(len, curve)) <= 40
 
 
+@pytest.mark.parametrize("width", [1, 10, 20])
+def test_a_hopelessly_narrow_terminal_is_no_error(width):
+    assert "step 4 of 4" in report(trained(), width=width)
+
+
 def test_names_and_causes_are_shown_as_they_are():
     cause = "shapes [batch, 2] and [/red] differ \x1b[31m"
     text = report([*trained(), evaluation(4, 1.0, "v", "[bold]m"), ended(70, cause)], width=120)
     assert "70 shapes [batch, 2] and [/red] differ \\x1b[31m" in text
     assert "[bold]m" in text
+
+
+def test_a_long_cause_is_cut():
+    text = report([*trained(), ended(70, "x" * 999)], width=80)
+    assert 100 < text.count("x") < 140
+    assert "..." in text
 
 
 def test_a_run_without_an_end_is_not_called_cut_off_before_another_attempt():
@@ -54,6 +66,10 @@ def test_the_end_that_a_killed_process_could_not_write_is_taken_from_exit_json(t
     told_by = {"code": 70, "cause": "rank 1 was ended by SIGKILL", "hint": "", "where": {}, "class": "internal error"}
     (tmp_path / "exit.json").write_text(json.dumps(told_by))
     assert told(tmp_path, found)[0].cause == "rank 1 was ended by SIGKILL"
+    peer = attempts([*trained(), ended(70, "RuntimeError: connection reset by peer")])
+    assert told(tmp_path, peer)[0].cause == "rank 1 was ended by SIGKILL"
+    own = attempts([*trained(), ended(82, "loss is nan")])
+    assert told(tmp_path, own) == own
     os.utime(tmp_path / "exit.json", (1.0, 1.0))  # of an earlier attempt
     assert told(tmp_path, found) == found
     (tmp_path / "exit.json").write_text("{")
@@ -64,7 +80,7 @@ def test_a_curve_goes_from_its_highest_to_its_lowest_value():
     lines = chart([(n, 39.0 - n) for n in range(40)], width=20, height=5).plain.splitlines()
     for row, label in enumerate(("39", "  ", "  ", "  ", " 0")):
         assert lines[row] == f"{label} │{'⠀' * 4 * row}⠉⠒⠤⣀{'⠀' * (16 - 4 * row)}"
-    assert lines[6] == "     step 0        step 39"
+    assert lines[6] == f"    step 0{'step 39':>14}"
 
 
 def test_a_jump_of_a_curve_is_one_line():

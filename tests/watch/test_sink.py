@@ -68,6 +68,23 @@ def test_a_torn_line_that_its_writer_cuts_off_is_never_shown(tmp_path):
     assert collector.records == ["a", "repair", "c"]
 
 
+def test_a_record_that_does_not_follow_is_not_handed_over_before_it_does(tmp_path):
+    path = tmp_path / "l"
+    ledger = Ledger.open(path)
+    for kind in "abc":
+        ledger.append({"kind": kind})
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"b"', b'"x"'))
+    collector = Collector()
+    follower = Follower(path, [collector])
+    time.sleep(0.25)
+    assert collector.records == ["a"]
+    with path.open("r+b") as file:
+        file.write(whole)
+    follower.close()
+    assert collector.records == ["a", "b", "c"]
+
+
 def test_a_ledger_that_never_comes_is_no_error(tmp_path):
     collector = Collector()
     Follower(tmp_path / "l", [collector]).close()

@@ -162,7 +162,7 @@ def closing(console: Console, run: Path, outcome: Outcome, command: str) -> None
         lines.append(("tensorboard", f"tensorboard --logdir {quoted}/tensorboard"))
     if outcome.code is Exit.STOPPED:
         lines.append(("go on", command))
-    if commits:
+    if (run / "ledger.jsonl").is_file():
         lines.append(("report", f"drivetrain report {quoted}"))
     if outcome.code is Exit.DONE:
         lines.append(("evaluate", f"drivetrain evaluate {quoted}"))

@@ -22,6 +22,10 @@ _SPARK = 12  # characters of a metric's small curve
 _SHARE = 20  # characters of a whole in the table of time
 
 
+_HEARSAY = (None, Exit.PEER_UNAVAILABLE, Exit.INTERNAL)  # ends of which another process may know better
+_CAUSE = 120  # characters of a cause
+
+
 def summary(run: Path, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The report as plain data. Numbers may be NaN or infinite."""
     history = lineage(records)
@@ -40,10 +44,13 @@ def summary(run: Path, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def told(run: Path, found: list[Attempt]) -> list[Attempt]:
-    """The attempts, the last one with the end that `exit.json` tells where the ledger has none (a killed process)."""
+    """The attempts, the last one with the first cause, which `exit.json` tells.
+
+    The ledger has only what its writer knew: nothing where that was killed, and the loss of a peer where a peer was.
+    """
     path = run / "exit.json"
     try:
-        if found and found[-1].code is None and path.stat().st_mtime >= found[-1].started:
+        if found and found[-1].code in _HEARSAY and path.stat().st_mtime >= found[-1].started:
             outcome = Outcome.from_json(json.loads(path.read_text()))
             return [*found[:-1], replace(found[-1], code=int(outcome.code), cause=str(outcome.cause))]
     except (OSError, ValueError, KeyError, TypeError):
@@ -62,7 +69,7 @@ def show(console: Console, run: Path, records: Sequence[dict[str, Any]]) -> None
         _print(console, Text(f"step {made[-1]['step']} of {total}  {_pace(made)}"))
     for name in made[-1]["losses"] if made else ():
         _print(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
-        _print(console, chart(curve(history, name), width=min(_WIDTH, console.width - 12)))
+        _print(console, chart(curve(history, name), width=max(8, min(_WIDTH, console.width - 12))))
     for table in (_metrics(history), _attempts(found), _time(records)):
         if table.row_count:
             _print(console, Text())
@@ -95,7 +102,7 @@ def chart(points: Sequence[tuple[int, float]], width: int = _WIDTH, height: int 
     margin = max(len(label) for label in labels)
     lines = [f"{label:>{margin}} │{''.join(map(chr, row))}" for label, row in zip(labels, cells, strict=True)]
     lines.append(f"{'':>{margin}} └{'─' * width}")
-    lines.append(f"{'':>{margin}}  step {first}{f'step {last}':>{width - 5 - len(str(first))}}")
+    lines.append(f"{'':>{margin}}  step {first}" + f"step {last}".rjust(width - 5 - len(str(first))))
     if len(finite) < len(points):
         lines.append(f"{'':>{margin}}  not finite, so not shown: {len(points) - len(finite)} of {len(points)}")
     return Text("\n".join(lines))
@@ -118,7 +125,10 @@ def _print(console: Console, text: Text) -> None:
 
 
 def _table(*heads: str) -> Table:
-    return Table(*heads, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for head in heads:
+        table.add_column(head, overflow="fold")  # a long path in a cause is folded, not cut
+    return table
 
 
 def _row(table: Table, *cells: str, style: str = "") -> None:
@@ -152,6 +162,7 @@ def _attempts(found: Sequence[Attempt]) -> Table:
         ended = "cut off"
         if attempt.code is not None:
             ended = f"{attempt.code} {'done' if attempt.code == Exit.DONE else attempt.cause}"
+            ended = ended if len(ended) <= _CAUSE else f"{ended[: _CAUSE - 3]}..."
         elif attempt is found[-1]:
             ended = "not yet, or cut off"
         span = f"{attempt.from_step + 1} to {attempt.to_step}" if attempt.to_step > attempt.from_step else "none"
