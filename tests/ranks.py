@@ -100,7 +100,8 @@ def die(job, place, listen_fd):
 
 def hang(job, place, listen_fd):
     """Never ends by itself; tells its pid."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     Path(job["folder"], f"pid-{place['rank']}").write_text(str(os.getpid()))
     time.sleep(600)
     return 0

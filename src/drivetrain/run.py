@@ -9,9 +9,9 @@ import time
 import traceback
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,7 +26,6 @@ from drivetrain.data.source import Source, open_source
 from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import prepare
-from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import Ledger, read
 from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
 from drivetrain.loop.exchange import WIDTH, Exchange
@@ -64,10 +63,7 @@ def execute(job: Job, place: Place, listen_fd: int | None = None) -> Outcome:
             return replace(outcome, where={"rank": place.rank} | outcome.where) if place.world > 1 else outcome
         except Exception as error:
             traceback.print_exc()
-            cause = f"{type(error).__name__}: {error}"
-            return Outcome(
-                code=Exit.INTERNAL, cause=cause, hint="the traceback is above", where=_raised_at(error, place)
-            )
+            return _internal(error, place)
 
 
 @dataclass(frozen=True)
@@ -188,10 +184,10 @@ class _Attempt:
         feed = Feed(inputs.train, order, geometry, group.rank, total, task.collate, task.counts)
         ledger = Ledger.open(self.folder / "ledger.jsonl") if group.leader else None
         try:
-            history = list(read(self.folder / "ledger.jsonl")) if group.leader else []
-            evaluated = group.broadcast_json(_evaluated(history, progress.step))
-            attempt = 1 + sum(record["kind"] == "attempt" for record in history)
+            attempts, evaluated = _past(self.folder / "ledger.jsonl", progress.step) if group.leader else (0, False)
+            attempt, evaluated = 1 + attempts, group.broadcast_json(evaluated)
             journal = Journal(ledger, attempt, self.watch)
+            journal.seconds["start"] = sum(self.startup.values())
             journal.record(
                 "attempt",
                 from_step=progress.step,
@@ -238,12 +234,13 @@ class _Attempt:
         """Run the loop, and keep in the ledger how it ended."""
         try:
             code = loop.run()
-        except Failure as failure:
-            journal.exit(int(failure.outcome.code), failure.outcome.cause, loop.progress.to_json())
-            raise
         except Exception as error:
-            journal.exit(int(Exit.INTERNAL), f"{type(error).__name__}: {error}", loop.progress.to_json())
-            raise
+            lost = loop.parts.group.translate(error) if isinstance(error, RuntimeError) else None
+            first = lost or error
+            outcome = first.outcome if isinstance(first, Failure) else _internal(first, self.place)
+            with suppress(Failure):  # a full disk must not hide why the run ended
+                journal.exit(int(outcome.code), outcome.cause, loop.progress.to_json())
+            raise first from error
         step, steps = loop.progress.step, loop.parts.timetable.steps
         if code is Exit.DONE:
             cause, hint = f"all {steps} steps are made and committed", ""
@@ -328,10 +325,16 @@ def _accepts(override: Sequence[str], path: str) -> bool:
     return any(path == key or path.startswith((f"{key}.", f"{key}[")) for key in override)
 
 
-def _evaluated(history: list[dict[str, Any]], step: int) -> bool:
-    """Whether the run's history has the evaluation of this step."""
-    kept = lineage(record for record in history if record["kind"] == "evaluation" or record["kind"] == "attempt")
-    return any(record["kind"] == "evaluation" and record["step"] == step for record in kept)
+def _past(ledger: Path, step: int) -> tuple[int, bool]:
+    """How many attempts a ledger tells of, and whether the history that counts has the evaluation of this step."""
+    attempts, evaluated = 0, False
+    for record in read(ledger):
+        if record["kind"] == "attempt":
+            attempts += 1
+            evaluated = evaluated and record["from_step"] >= step
+        elif record["kind"] == "evaluation" and record["step"] == step:
+            evaluated = True
+    return attempts, evaluated
 
 
 def _weights_digest(networks: Mapping[str, nn.Module]) -> str:
@@ -344,11 +347,12 @@ def _weights_digest(networks: Mapping[str, nn.Module]) -> str:
     return f"{checksum:08x}"
 
 
-def _raised_at(error: BaseException, place: Place) -> dict[str, Any]:
-    """Rank, file and line of the innermost frame."""
+def _internal(error: BaseException, place: Place) -> Outcome:
+    """The outcome of an error that is nobody's contract: its words, and rank, file and line of the innermost frame."""
     frames = traceback.extract_tb(error.__traceback__)
-    last = {"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {}
-    return {"rank": place.rank} | last
+    where = {"rank": place.rank} | ({"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {})
+    cause = f"{type(error).__name__}: {error}"
+    return Outcome(code=Exit.INTERNAL, cause=cause, hint="the traceback is above", where=where)
 
 
 def evaluate_run(run: Path, only: str | None) -> Scores:

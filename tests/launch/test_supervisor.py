@@ -84,7 +84,7 @@ def test_ranks_that_do_not_end_are_ended_after_a_second(tmp_path):
     assert children() <= before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_p13_a_signal_to_the_supervisor_asks_every_rank_to_stop(tmp_path, number):
     said = []
 
@@ -96,7 +96,7 @@ def test_p13_a_signal_to_the_supervisor_asks_every_rank_to_stop(tmp_path, number
     threading.Thread(target=ask).start()
     outcome = run(tmp_path, "stoppable", 2, say=said.append)
     assert outcome.code == Exit.STOPPED
-    assert outcome.cause == "SIGTERM"
+    assert outcome.cause == number.name
     assert len(said) == 1
 
 

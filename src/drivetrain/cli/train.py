@@ -25,6 +25,7 @@ def train(
     """Train a recipe, or go on where its run stopped: the same command does both."""
     started = time.time()
     import os
+    import shlex
 
     from rich.console import Console
 
@@ -48,7 +49,7 @@ def train(
     console = Console(file=sys.stdout)
     outcome = start(job, console if place is None or place.rank == 0 else None, in_process=place is not None)
     if place is None or place.rank == 0:
-        closing(console, Path(job.folder), outcome, f"drivetrain {' '.join(sys.argv[1:])}")
+        closing(console, Path(job.folder), outcome, shlex.join(["drivetrain", *sys.argv[1:]]))
     sys.stdout.flush()
     if outcome.code is not Exit.DONE:
         print(outcome.line(), file=sys.stderr, flush=True)

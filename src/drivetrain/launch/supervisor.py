@@ -19,6 +19,7 @@ from pathlib import Path
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
 from drivetrain.runtime.place import Place
+from drivetrain.runtime.signals import stopping
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.files import write_json
 
@@ -91,6 +92,7 @@ class _Watch:
     ended: dict[int, int] = field(default_factory=dict)  # rank: status, in the order of their ends
     asked: int = 0
     forwarded: int = 0
+    last: int = signal.SIGTERM  # the signal that asked
     deadline: float | None = None
 
     def run(self, worker: str) -> Outcome:
@@ -112,8 +114,9 @@ class _Watch:
                     )
         return self._outcome()
 
-    def _ask(self) -> None:
+    def _ask(self, number: int) -> None:
         self.asked += 1
+        self.last = number
 
     def _turn(self) -> bool:
         """One look at news, signals and the clock; False where the server is gone."""
@@ -145,7 +148,7 @@ class _Watch:
         else:
             self._kill()
             return
-        self._signal(signal.SIGTERM)
+        self._signal(self.last)
 
     def _kill(self) -> None:
         self._signal(signal.SIGKILL)
@@ -187,16 +190,16 @@ class _Watch:
 
 
 class _signals:  # noqa: N801 - used as a statement
-    """While entered, SIGINT and SIGTERM call `ask`; outside the main thread nothing is installed."""
+    """While entered, signals that ask for a stop call `ask`; outside the main thread nothing is installed."""
 
-    def __init__(self, ask: Callable[[], None]) -> None:
+    def __init__(self, ask: Callable[[int], None]) -> None:
         self._ask = ask
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, lambda *_: self._ask())
+            for number in stopping():
+                self._previous[number] = signal.signal(number, lambda number, _: self._ask(number))
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():

@@ -10,8 +10,14 @@ from types import FrameType
 from drivetrain.spec.exits import Exit
 
 
+def stopping() -> list[signal.Signals]:
+    """The signals that ask for a stop: SIGTERM, SIGINT, and a closed terminal's SIGHUP unless nohup had it ignored."""
+    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    return [signal.SIGTERM, signal.SIGINT, *hangup]
+
+
 class StopRequests:
-    """While entered, SIGTERM and SIGINT set `requested`; the third one ends the process at once.
+    """While entered, the signals of `stopping` set `requested`; the third one ends the process at once.
 
     Outside the main thread, where Python cannot install handlers, nothing is installed.
     """
@@ -23,7 +29,7 @@ class StopRequests:
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in stopping():
                 self._previous[number] = signal.signal(number, self._ask)  # type: ignore[assignment]
         return self
 
