@@ -125,7 +125,7 @@ class _Attempt:
         self.place = place
         self.stops = stops
         self.folder = Path(job.folder)
-        self.recipe = load(job.recipe, folder=Path(job.modules) if job.modules else None).recipe
+        self.recipe = load(job.recipe, folder=Path(job.modules) if job.modules else None, origins=job.origins).recipe
         self.watch = Stopwatch(time.monotonic() - (time.time() - job.started))
         self.startup: dict[str, float] = {}
         self.notes: list[str] = []

@@ -282,3 +282,12 @@ def test_lineage_of_a_whole_run_has_every_step_once(tiny, tmp_path):
     train(tiny, tmp_path / "run")
     made = [r["step"] for r in lineage(read(tmp_path / "run" / "ledger.jsonl")) if r["kind"] == "step"]
     assert made == list(range(1, 13))
+
+
+def test_a_mistake_that_only_the_users_class_can_tell_has_its_place_too(tmp_path):
+    path = recipe_of(tmp_path)
+    with pytest.raises(Failure) as caught:
+        train(path, tmp_path / "run", "task.widht=3")
+    assert caught.value.outcome.code == Exit.BAD_RECIPE
+    assert f"{path}:1: " in caught.value.outcome.cause
+    assert "did you mean 'width'" in caught.value.outcome.cause

@@ -25,7 +25,7 @@ from drivetrain.spec.tree import (
     dotted,
     from_data,
     merge,
-    origins,
+    origins_of,
     override,
     parse_file,
     to_data,
@@ -54,10 +54,16 @@ class Resolved:
     text: str = ""
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), folder: Path | None = None) -> Resolved:
+def load(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    folder: Path | None = None,
+    origins: Mapping[str, str] | None = None,
+) -> Resolved:
     """The recipe of a shipped name, a file (.yaml, .yml, .json), a run directory or a mapping, with overrides on top.
 
-    `folder` is where a mapping's own modules are looked up. Raises RecipeMistakes (78, or 77 for what is refused) with
+    `folder` is where a mapping's own modules are looked up, `origins` where its values were first written, for the
+    messages about them. Raises RecipeMistakes (78, or 77 for what is refused) with
     all mistakes together, Failure(66) where there is no such recipe.
     """
     text = ""
@@ -70,7 +76,7 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), 
         else:
             tree, text = _with_bases(path, "file", ()), path.read_text()
     tree = _overridden(tree, overrides)
-    return replace(_Checker(tree, folder).resolved(), text=text)
+    return replace(_Checker(tree, folder, origins or {}).resolved(), text=text)
 
 
 def find(source: str) -> tuple[Path, Path | None]:
@@ -165,8 +171,9 @@ def _overridden(tree: Tree, overrides: Sequence[str]) -> Tree:
 class _Checker:
     """Checks a tree section by section and gathers every mistake."""
 
-    def __init__(self, tree: Tree, folder: Path | None) -> None:
-        self._origins = origins(tree)
+    def __init__(self, tree: Tree, folder: Path | None, written: Mapping[str, str]) -> None:
+        self._origins = origins_of(tree)
+        self._written = written
         self._data = _amounts(to_data(tree))
         self._folder = folder
         self._mistakes: list[Mistake] = []
@@ -229,8 +236,9 @@ class _Checker:
                 if key not in ("kind", "name" if section == "source" else "kind")
             }
             folder = str(self._folder) if self._folder else None
-            origin = self._origin((*path, "kind"))
-            return Custom(kind=kind, settings=settings, folder=folder, place=f"{origin}: " if origin.file else "")
+            here = (*path, "kind")
+            place = self._written.get(dotted(here), str(self._origin(here)))
+            return Custom(kind=kind, settings=settings, folder=folder, place=f"{place}: ")
         else:
             self._note(
                 (*path, "kind"),

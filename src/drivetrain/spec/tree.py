@@ -175,13 +175,13 @@ def to_data(tree: Tree) -> Any:
     return [to_data(value) for value in tree.items]
 
 
-def origins(tree: Tree, path: Path_ = ()) -> dict[Path_, Origin]:
+def origins_of(tree: Tree, path: Path_ = ()) -> dict[Path_, Origin]:
     """The origin of every value, mapping, list and key."""
     found = {path: tree.origin}
     if isinstance(tree, Node):
         pairs = tree.items.items() if isinstance(tree.items, dict) else enumerate(tree.items)
         for key, value in pairs:
-            found |= origins(value, (*path, key))
+            found |= origins_of(value, (*path, key))
             if tree.keys and isinstance(key, str) and isinstance(value, Node):
                 found[(*path, key)] = tree.keys[key]
     return found
