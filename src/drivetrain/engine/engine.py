@@ -165,13 +165,12 @@ def _vote_on_host(updaters, gradients, norms, sums: Sums, counts: Mapping[str, i
     """The CPU's way: look at the numbers, then move or not."""
     norms = [float(norm) for norm in norms]
     values = [*sums.values, *norms]
-    finite = all(map(math.isfinite, values))
-    if finite:
+    if all(map(math.isfinite, values)):
         for updater, grads, norm in zip(updaters, gradients, norms, strict=True):
             if updater.clip is not None and norm > updater.clip:
                 torch._foreach_mul_(grads, updater.clip / (norm + _CLIP_EPSILON))
             updater.optimizer.step()
-    return Move(tuple(updater.network for updater in updaters), sums.labels, counts, values, finite)
+    return Move(tuple(updater.network for updater in updaters), sums.labels, counts, values)
 
 
 def _vote_on_device(updaters, gradients, norms, sums: Sums, counts: Mapping[str, int]) -> Move:
@@ -192,4 +191,4 @@ def _vote_on_device(updaters, gradients, norms, sums: Sums, counts: Mapping[str,
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda).copy_(values, non_blocking=True)
     event = torch.Event(device=values.device)
     event.record()
-    return Move(tuple(u.network for u in updaters), sums.labels, counts, host, None, event)
+    return Move(tuple(u.network for u in updaters), sums.labels, counts, host, event)

@@ -62,15 +62,13 @@ class Scalars(NamedTuple):
 class Move(NamedTuple):
     """Networks that moved together, and where their numbers will be read.
 
-    `values` are loss sums, then norms: floats, or on an accelerator a host tensor that `event` says is filled. `finite`
-    is the vote, None where an accelerator has not told it yet.
+    `values` are loss sums, then norms: floats, or on an accelerator a host tensor that `event` says is filled.
     """
 
     networks: tuple[str, ...]
     labels: Sequence[tuple[str, str]]
     counts: Mapping[str, int]
     values: Sequence[float] | Tensor
-    finite: bool | None
     event: torch.Event | None = None
 
     def ready(self) -> bool:

@@ -25,9 +25,6 @@ from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit
 
-_GROUP = 0.05
-"""Seconds for which records may be kept to be written together; steps that take longer are written one by one."""
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -53,7 +50,7 @@ class Parts:
 
 
 class Entry(NamedTuple):
-    """A step that was made and is not in the ledger yet. `time` is Unix time, `wait` and `seconds` are durations."""
+    """A step whose numbers may still be on their way. `time` is Unix time, `wait` and `seconds` are durations."""
 
     step: Step
     share: Share
@@ -75,7 +72,6 @@ class Loop:
         self._committed = progress.step if committed else -1
         self._evaluated = progress.step if evaluated else -1
         self._unread: deque[Entry] = deque()
-        self._settled = parts.journal.watch.last
         # An accelerator's numbers are read a step later: by then they have arrived and nothing waits.
         self._lag = 0 if parts.engine.device.type == "cpu" else 1
 
@@ -118,13 +114,10 @@ class Loop:
         rates = {name: updater.lr for name, updater in self.parts.engine.updaters.items()}
         seconds = kept + self.parts.journal.lap("step")  # the last entry was written in this step's time
         self._unread.append(Entry(step, share, samples, counts, rates, time.time(), wait, seconds))
-        refused = any(done.move.finite is False for done in step.done)
-        if refused or self.parts.journal.watch.last - self._settled >= _GROUP:
-            self._settle(0 if refused else self._lag)
+        self._settle(self._lag)
 
     def _settle(self, lag: int = 0) -> None:
-        """Write the entries whose numbers have arrived, all but the newest `lag`; stop where they are not finite."""
-        self._settled = self.parts.journal.watch.last
+        """Tell the journal of all but the newest `lag` steps; stop where their numbers are not finite."""
         while len(self._unread) > lag:
             entry = self._unread.popleft()
             losses: dict[str, float] = {}
