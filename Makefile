@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test check bench clean
+.PHONY: quickstart test check clean
 
 quickstart: $(READY)
 	$(BIN)/drivetrain train quickstart
@@ -19,9 +19,6 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
-
-bench: $(READY)
-	$(BIN)/python benchmarks/all.py
 
 # torch first and by itself: where pip knows a CPU build of the pinned version it takes that one.
 $(READY): pyproject.toml constraints.txt
