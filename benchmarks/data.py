@@ -1,4 +1,9 @@
-"""Token batches beside a bare memmap gather of the same rows, and resident memory. `python benchmarks/data.py`."""
+"""Token batches beside bare gathers of the same rows, and memory. `python benchmarks/data.py`.
+
+Each baseline makes the same int64 tensors of the same rows from a memory map. `rows given` is the fastest that numpy
+has and is told which rows; `rows shuffled` also computes which rows, by our order; `slices` stacks them one by one, as
+plain training scripts do. All maps are warm: each way has read all its rows before it is timed.
+"""
 
 import argparse
 import statistics
@@ -6,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-CONTEXT, BATCH, STEPS = 512, 64, 200
+BATCH, ROWS = 64, 1 << 16  # samples a step, samples that are timed
+CONTEXTS = (512, 2048)
 
 
 def write(path: Path, megabytes: int) -> None:
@@ -21,8 +28,8 @@ def write(path: Path, megabytes: int) -> None:
             generator.integers(0, 50_000, 1 << 19, dtype=np.uint16).tofile(file)
 
 
-def shares(path: Path):
-    """What a run reads: shares with int64 tensors, from a shuffled order."""
+def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
+    """Ours and the baselines, each a function that makes all batches once."""
     import torch
 
     from drivetrain.data.feed import Feed
@@ -32,74 +39,93 @@ def shares(path: Path):
     from drivetrain.data.recipe import Tokens
     from drivetrain.data.tokens import open_tokens
 
-    source = open_tokens(Tokens(path=str(path), context=CONTEXT), path.with_suffix(".json"))
+    steps = ROWS // BATCH
+    source = open_tokens(Tokens(path=str(path), context=context), path.with_suffix(".json"))
+    tokens = np.memmap(path, dtype=np.uint16, mode="r")
+    view = np.lib.stride_tricks.as_strided(tokens, (len(source), context + 1), (2 * context, 2), writeable=False)
     order = Order(len(source), 0, True)
+    given = [order.ids(step * BATCH, (step + 1) * BATCH).copy() for step in range(steps)]
 
     def collate(rows):
         windows = torch.from_numpy(rows.astype(np.int64))
         return {"tokens": windows[:, :-1], "targets": windows[:, 1:]}
 
-    feed = Feed(
-        source, order, Geometry(BATCH, 8, 1, BATCH), 0, 10**12, collate, lambda b: {"tokens": b["targets"].numel()}
-    )
-    return order, prefetch(feed, 1, STEPS, 8, 0)
+    def ours() -> None:
+        order = Order(len(source), 0, True)
+        feed = Feed(
+            source, order, Geometry(BATCH, 8, 1, BATCH), 0, ROWS, collate, lambda b: {"tokens": b["targets"].numel()}
+        )
+        shares = prefetch(feed, 1, steps, 8, 0)
+        assert sum(1 for _ in shares) == steps
+        shares.close()
+
+    def rows_given() -> None:
+        for ids in given:
+            collate(view[ids])
+
+    def rows_shuffled() -> None:
+        order = Order(len(source), 0, True)
+        for step in range(steps):
+            collate(view[order.ids(step * BATCH, (step + 1) * BATCH)])
+
+    def slices() -> None:
+        for ids in given[: steps // 8]:  # an eighth: it is slow
+            starts = (ids * context).tolist()
+            torch.stack([torch.from_numpy(tokens[at : at + context].astype(np.int64)) for at in starts])
+            torch.stack([torch.from_numpy(tokens[at + 1 : at + 1 + context].astype(np.int64)) for at in starts])
+
+    return {"ours": ours, "rows given": rows_given, "rows shuffled": rows_shuffled, "slices": slices}
 
 
-def bare(path: Path, order) -> float:
-    """Seconds for a plain gather of the same rows, made into the same tensors, in the fastest way that numpy has."""
-    import torch
-
-    tokens = np.memmap(path, dtype=np.uint16, mode="r")
-    count = (len(tokens) - 1) // CONTEXT
-    view = np.lib.stride_tricks.as_strided(tokens, (count, CONTEXT + 1), (2 * CONTEXT, 2), writeable=False)
+def seconds(way: Callable[[], None]) -> float:
     started = time.perf_counter()
-    for step in range(STEPS):
-        ids = order.ids(step * BATCH, (step + 1) * BATCH)
-        windows = torch.from_numpy(view[ids].astype(np.int64))
-        _ = windows[:, :-1], windows[:, 1:]
+    way()
     return time.perf_counter() - started
 
 
-def ours(path: Path) -> tuple[float, object]:
-    """Seconds for the same by way of the loader."""
-    order, feed = shares(path)
-    started = time.perf_counter()
-    for _ in feed:
-        pass
-    taken = time.perf_counter() - started
-    feed.close()
-    return taken, order
+def compare(path: Path, context: int, rounds: int) -> None:
+    """Print the ratios. All ways run in each round, in turn forwards and backwards, and are compared within it."""
+    chosen = ways(path, context)
+    for way in chosen.values():
+        way()
+    taken: dict[str, list[float]] = {name: [] for name in chosen}
+    for number in range(rounds):
+        for name in sorted(chosen, reverse=number % 2 == 1):
+            taken[name].append(seconds(chosen[name]) * (8 if name == "slices" else 1))
+    ours = taken.pop("ours")
+    rate = ROWS * context / statistics.median(ours) / 1e6
+    print(f"  context {context}: {statistics.median(ours) * BATCH / ROWS * 1e6:.0f} us a batch, {rate:.0f} M tokens/s")
+    for name, baseline in taken.items():
+        ratios = sorted(theirs / mine for theirs, mine in zip(baseline, ours, strict=True))
+        low, middle, high = (ratios[len(ratios) * k // 10] for k in (1, 5, 9))
+        print(f"    {middle:5.2f} of the rate of {name} (80% of rounds within {low:.2f} to {high:.2f})", flush=True)
 
 
-def resident(path: Path) -> str:
-    """Private resident megabytes of a process that reads batches all over the file."""
+def memory(path: Path) -> str:
+    """Megabytes of a process that has read batches all over the file: its own, and mapped from files."""
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path\nimport data\n"
-        f"data.ours(Path({str(path)!r}))\n"
+        f"data.ways(Path({str(path)!r}), {CONTEXTS[0]})['ours']()\n"
         "status = Path('/proc/self/status').read_text()\n"
-        "print(int(status.partition('RssAnon:')[2].split()[0]) // 1024)"
+        "print(*(int(status.partition(f'{name}:')[2].split()[0]) // 1024 for name in ('RssAnon', 'RssFile', 'VmRSS')))"
     )
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own, mapped, resident = done.stdout.split()
+    return f"{own} MB its own + {mapped} MB mapped from files (page cache) = {resident} MB resident"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=15)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for megabytes in (10, 2000):
             path = Path(folder) / f"{megabytes}.bin"
             write(path, megabytes)
-            _, order = ours(path)
-            bare(path, order)
-            ratios = [bare(path, order) / ours(path)[0] for _ in range(asked.pairs)]
-            rate = STEPS * BATCH * CONTEXT / ours(path)[0] / 1e6
-            print(
-                f"{megabytes} MB: {statistics.median(ratios):.2f} of the bare gather's rate "
-                f"({min(ratios):.2f} to {max(ratios):.2f}), {rate:.0f} M tokens/s, {resident(path)} MB resident",
-                flush=True,
-            )
+            print(f"{megabytes} MB of tokens: {memory(path)}", flush=True)
+            for context in CONTEXTS:
+                compare(path, context, asked.rounds)
             path.unlink()
 
 

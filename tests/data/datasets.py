@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 
 import numpy as np
 import torch
@@ -35,6 +36,37 @@ class Deadly(Noisy):
     def __getitem__(self, index):
         if index == 13:
             os._exit(1)
+        return index
+
+
+class Tensors(Noisy):
+    """Tensors of every sort, in a structure; the second is how many threads its process computes with."""
+
+    def __getitem__(self, index):
+        return {
+            "number": torch.full((3, 2), float(index)),
+            "threads": torch.tensor(torch.get_num_threads()),
+            "half": torch.tensor([index, -1.5], dtype=torch.bfloat16),
+            "view": torch.arange(10_000)[index : index + 4 : 2],
+            "leaf": torch.zeros(2, requires_grad=True),
+        }
+
+
+class Odd(Noisy):
+    """Arrays of Python objects, and a method where others have a fingerprint."""
+
+    def fingerprint(self):
+        raise NotImplementedError
+
+    def __getitem__(self, index):
+        return np.array(["x" * 99 + str(index), (index, None)], dtype=object), np.float32(index)
+
+
+class Slow(Noisy):
+    """Ten milliseconds a sample."""
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
         return index
 
 

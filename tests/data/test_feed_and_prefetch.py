@@ -1,3 +1,4 @@
+import dataclasses
 import threading
 import time
 from pathlib import Path
@@ -5,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from drivetrain.data.dataset import MapSource
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry
-from drivetrain.data.order import Order
+from drivetrain.data.order import Order, digest
 from drivetrain.data.prefetch import Bursts, Processes, Thread, prefetch
 from drivetrain.data.windows import Windows
 from drivetrain.spec.exits import Exit, Failure
@@ -21,6 +25,11 @@ HERE = str(Path(__file__).parent)
 def feed(source, *, batch=8, lanes=4, processes=1, micro=4, rank=0, total=1000, counts=lambda batch: {}):
     order = Order(len(source), 3, True)
     return Feed(source, order, Geometry(batch, lanes, processes, micro), rank, total, list, counts)
+
+
+def in_order(source):
+    """Four samples a step, in the order of the source."""
+    return Feed(source, Order(len(source), 3, False), Geometry(4, 1, 1, 4), 0, 1000, list, lambda batch: {})
 
 
 def windows(count=50):
@@ -48,6 +57,28 @@ def test_the_shares_of_all_ranks_are_the_samples_of_the_step():
     assert ids == [i for micro in alone.micro for i in micro.ids.tolist()]
     assert sum(share.digest for share in shares) % 2**64 == alone.digest
     assert sum(share.counts["samples"] for share in shares) == 8
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 60))
+def test_each_position_is_read_once_by_one_rank_whatever_the_shape_and_the_total(d, per_rank, size, micro, total):
+    """And the digests add up to that of all samples that one process would read."""
+    batch, lanes = d * per_rank * size, d * per_rank
+    source = windows(17)
+    read, digests = {}, 0
+    for rank in range(d):
+        part = feed(source, batch=batch, lanes=lanes, processes=d, micro=micro, rank=rank, total=total)
+        for step in range(1, -(-total // batch) + 1):
+            share = part.share(step)
+            digests += share.digest
+            for m in share.micro:
+                for position, sample in enumerate(m.ids.tolist(), m.start):
+                    assert position not in read
+                    read[position] = sample
+    order = Order(len(source), 3, True)
+    assert [read[p] for p in range(total)] == order.ids(0, total).tolist()
+    assert len(read) == total
+    assert digests % 2**64 == digest(order.ids(0, total), np.arange(total))
 
 
 def test_counts_are_summed_over_micro_batches():
@@ -103,22 +134,91 @@ def test_closing_leaves_no_thread_and_no_process():
     assert not [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
 
 
-def test_d12_an_error_while_reading_ahead_surfaces_at_its_step_with_the_sample():
-    for workers in (0, 1):
-        shares = prefetch(feed(dataset("Broken"), batch=4, lanes=1), 1, 5, 4, workers)
-        with pytest.raises(Failure) as caught:
-            list(shares)
+def steps_before_failure(shares, pause=0.0):
+    """The steps that came, and the error that came instead of the next; `pause` is what a training step takes."""
+    seen = []
+    try:
+        for share in shares:
+            seen.append(share.step)
+            time.sleep(pause)
+    except Exception as error:
+        return seen, error
+    finally:
         shares.close()
-        assert caught.value.outcome.code == Exit.BAD_DATA
-        assert caught.value.outcome.where["sample_id"] == 13
+    return seen, None
 
 
-def test_d12_a_worker_that_dies_is_told_with_the_samples_it_may_have_been_at():
-    shares = Processes(feed(dataset("Deadly"), batch=4, lanes=1), 1, 5, 1, 1)
-    with pytest.raises(Failure) as caught:
-        list(shares)
-    shares.close()
-    assert 13 in caught.value.outcome.where["sample_ids"]
+@pytest.mark.parametrize("workers", [0, 1])
+def test_d12_an_error_while_reading_ahead_surfaces_at_its_step_with_the_sample(workers):
+    broken = in_order(dataset("Broken"))  # sample 13 is in step 4
+    seen, failure = steps_before_failure(prefetch(broken, 1, 5, 5, workers))
+    assert seen == [1, 2, 3]
+    assert failure.outcome.code == Exit.BAD_DATA
+    assert failure.outcome.where["sample_id"] == 13
+
+
+def collate_that_raises(error, at):
+    calls = []
+
+    def collate(samples):
+        calls.append(samples)
+        if len(calls) == at:
+            raise error
+        return list(samples)
+
+    return collate
+
+
+@pytest.mark.parametrize("at", [1, 2, 5])
+def test_d12_an_error_while_the_first_shares_are_timed_surfaces_at_its_step_too(at):
+    wrong = dataclasses.replace(in_order(windows()), collate=collate_that_raises(ValueError("no"), at))
+    seen, error = steps_before_failure(prefetch(wrong, 1, 9, 4, 0))
+    assert seen == list(range(1, at))
+    assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("make", [Thread, lambda f, a, b, depth: Bursts(f, range(a, b + 1), depth)])
+def test_a_task_that_raises_stop_iteration_does_not_end_the_data(make):
+    wrong = dataclasses.replace(in_order(windows()), collate=collate_that_raises(StopIteration(), 5))
+    seen, error = steps_before_failure(make(wrong, 1, 9, 4))
+    assert seen == [1, 2, 3, 4]
+    assert isinstance(error, RuntimeError)
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_d12_a_worker_that_dies_is_told_with_the_samples_it_may_have_been_at(ahead, workers):
+    shares = Processes(in_order(dataset("Deadly", size=200)), 1, 50, ahead, workers)
+    seen, failure = steps_before_failure(shares, pause=0.02)
+    assert seen in ([1, 2, 3], [1, 2])  # the other worker's share may be lost with it
+    assert failure.outcome.code == Exit.INTERNAL
+    assert 13 in failure.outcome.where["sample_ids"]
+    assert len(failure.outcome.where["sample_ids"]) <= 4 * workers
+
+
+def test_workers_send_tensors_as_they_are_and_compute_with_as_many_threads():
+    source = dataset("Tensors")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        shares = Processes(feed(source), 1, 1, 1, 1)
+        (first, _), expected = (m.batch for m in next(shares).micro), feed(source).share(1).micro[0].batch
+        shares.close()
+    finally:
+        torch.set_num_threads(threads)
+    for sent, read in zip(first, expected, strict=True):
+        assert sent.keys() == read.keys()
+        for name in sent:
+            assert sent[name].dtype == read[name].dtype
+            assert torch.equal(sent[name], read[name])
+            assert sent[name].requires_grad == read[name].requires_grad
+
+
+def test_a_slow_dataset_holds_up_a_step_by_its_own_share_only():
+    shares = prefetch(in_order(dataset("Slow")), 1, 9, 8, 0)
+    started = time.perf_counter()
+    next(shares)
+    assert time.perf_counter() - started < 0.15  # eight shares would take 0.32
 
 
 def test_what_a_sample_draws_follows_from_its_position():
@@ -139,3 +239,8 @@ def test_a_datasets_fingerprint_follows_settings_and_content():
     assert dataset("Noisy").fingerprint == dataset("Noisy").fingerprint
     assert dataset("Noisy").fingerprint != dataset("Noisy", size=21).fingerprint
     assert dataset("Noisy").fingerprint != dataset("Broken", size=12).fingerprint
+
+
+def test_a_fingerprint_is_of_what_objects_hold_not_of_where_they_lie():
+    assert dataset("Odd").fingerprint == dataset("Odd").fingerprint
+    assert dataset("Odd").fingerprint != dataset("Odd", size=19).fingerprint

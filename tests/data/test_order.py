@@ -43,6 +43,14 @@ def test_the_order_of_a_seed_never_changes():
 GOLDEN = [630, 352, 692, 94, 464, 588]
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3000), st.integers(0, 2**63), st.booleans())
+def test_blocks_that_span_epochs_hold_the_same_ids_as_each_epoch_asked_for_alone(size, seed, shuffle):
+    whole = Order(size, seed, shuffle).ids(0, 3 * size)
+    alone = [Order(size, seed, shuffle).ids(e * size, (e + 1) * size) for e in range(3)]
+    assert whole.tolist() == np.concatenate(alone).tolist()
+
+
 def test_sample_ids_are_spread_evenly():
     ids = Order(10_000, 3, True).ids(0, 1000)
     assert 4500 < ids.mean() < 5500

@@ -1,5 +1,6 @@
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,49 @@ def test_the_fingerprint_follows_content_and_names(tmp_path):
     changed = open_source(text(tmp_path), 0, tmp_path / "c").fingerprint
     path.rename(tmp_path / "b.txt")
     assert len({before, changed, open_source(text(tmp_path), 0, tmp_path / "c").fingerprint}) == 3
+
+
+def test_file_names_need_not_be_unicode_nor_contents(tmp_path):
+    try:
+        (tmp_path / os.fsdecode(b"\xff.txt")).write_bytes(b"\xfe\xff\x80 not text")
+    except OSError:
+        pytest.skip("this file system wants Unicode names")
+    for part in ("all", "train"):
+        source = open_source(text(tmp_path, part=part, holdout=1e-9), 0, tmp_path / "c")
+        assert bytes(source.read(np.array([0]), np.array([0]))[0]) == b"\xfe\xff\x80 n"
+
+
+@pytest.mark.parametrize("what", ["dangling link", "pipe", "folder that cannot be listed"])
+def test_a_file_that_cannot_be_read_is_named_and_never_left_out(tmp_path, what, monkeypatch):
+    (tmp_path / "good.txt").write_text("good text")
+    bad = tmp_path / "bad.txt"
+    if what == "dangling link":
+        bad.symlink_to("nowhere")
+    elif what == "pipe":
+        os.mkfifo(bad)
+    else:
+        bad.mkdir()
+        listed = os.scandir
+
+        def scandir(path):  # root may list every folder, so no permission can be taken from it
+            if Path(path) == bad:
+                raise PermissionError(13, "Permission denied", str(bad))
+            return listed(path)
+
+        monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(Failure) as caught:
+        open_source(text(tmp_path), 0, tmp_path / "c")
+    assert caught.value.outcome.code == (Exit.BAD_DATA if what == "pipe" else Exit.INPUT_MISSING)
+    assert str(bad) in caught.value.outcome.cause
+
+
+def test_text_that_is_too_large_for_memory_is_refused_with_advice(tmp_path):
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.truncate((4 << 30) + 1)  # a hole: it takes no disk
+    with pytest.raises(Failure, match="not held in memory") as caught:
+        open_source(text(tmp_path), 0, tmp_path / "c")
+    assert caught.value.outcome.code == Exit.BAD_DATA
+    assert "token file" in caught.value.outcome.hint
 
 
 def test_the_standard_library_is_there_and_splits():

@@ -31,23 +31,30 @@ class MapSource:
 
     thread_safe = False
 
-    def __init__(self, settings: Custom, seed: int) -> None:
-        """Raises Failure(78) where settings do not fit the constructor, 65 where the dataset is empty."""
+    def __init__(self, settings: Custom, seed: int, fingerprint: str | None = None) -> None:
+        """`fingerprint` is given where it is known already.
+
+        Raises Failure(78) where settings do not fit the constructor, 65 where the dataset is empty.
+        """
         self._settings = settings
         self._seed = seed
         self._dataset = build_custom(settings)
         self._size = len(self._dataset)
         if self._size == 0:
             raise Failure(Exit.BAD_DATA, f"{settings.kind} has no sample", "a source needs at least one")
-        self.fingerprint = getattr(self._dataset, "fingerprint", None) or self._look()
+        own = getattr(self._dataset, "fingerprint", None)
+        self.fingerprint = fingerprint or (own if isinstance(own, str) and own else self._look())
 
     def __len__(self) -> int:
         """Number of samples."""
         return self._size
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Other processes build the dataset anew instead of being sent its content."""
-        return MapSource, (self._settings, self._seed)
+        """Other processes build the dataset anew instead of being sent its content.
+
+        They compute with as many threads as this one, so that no sum in a sample depends on who reads it.
+        """
+        return _rebuilt, (torch.get_num_threads(), self._settings, self._seed, self.fingerprint)
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> list[Any]:
         """The samples with these ids; Failure(65) names the one that cannot be read."""
@@ -84,8 +91,17 @@ class MapSource:
         return combined([code, settings, str(self._size), content.hexdigest()])
 
 
+def _rebuilt(threads: int, settings: Custom, seed: int, fingerprint: str) -> MapSource:
+    torch.set_num_threads(threads)
+    return MapSource(settings, seed, fingerprint)
+
+
 def _absorb(content: Any, sample: Any) -> None:
-    """Add a sample's canonical bytes to a hash."""
+    """Add a sample's canonical bytes to a hash. Of a class that is not known here, only the name enters."""
+    if isinstance(sample, np.ndarray) and sample.dtype.hasobject:
+        sample = sample.tolist()  # its bytes are addresses
+    elif isinstance(sample, np.generic):
+        sample = sample.item()  # whose words do not change with numpy's version
     if isinstance(sample, torch.Tensor):
         sample = sample.detach().cpu().contiguous()
         content.update(f"{sample.dtype}{tuple(sample.shape)}".encode())
@@ -100,7 +116,7 @@ def _absorb(content: Any, sample: Any) -> None:
         content.update(str(len(sample)).encode())
         for part in sample:
             _absorb(content, part)
-    elif isinstance(sample, (str, bytes, int, float, bool, type(None), np.generic)):
+    elif isinstance(sample, (str, bytes, int, float, complex, type(None))):
         content.update(repr(sample).encode())
     else:
         content.update(type(sample).__qualname__.encode())

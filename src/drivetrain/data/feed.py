@@ -8,9 +8,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drivetrain.data.geometry import Geometry
+from drivetrain.data.geometry import Chunk, Geometry
 from drivetrain.data.order import Order
 from drivetrain.data.source import Source
+
+
+class Planned(NamedTuple):
+    """A micro-batch before it is read: its place, its sample ids (int64), and the digest of these."""
+
+    chunk: Chunk
+    ids: np.ndarray
+    digest: int
+
+    @property
+    def positions(self) -> np.ndarray:
+        """The samples' positions, int64."""
+        return np.arange(self.chunk.start, self.chunk.stop)
 
 
 class Micro(NamedTuple):
@@ -50,29 +63,37 @@ class Feed:
     collate: Callable[[Sequence[Any]], Any]
     counts: Callable[[Any], dict[str, int]]
 
-    def plan(self, step: int) -> list[tuple[Any, np.ndarray]]:
-        """The micro-batches of a step, not read yet: their place and their sample ids."""
+    def plan(self, step: int) -> list[Planned]:
+        """The micro-batches of a step, not read yet."""
         start = (step - 1) * self.geometry.batch
+        order = self.order
         chunks = self.geometry.share(self.rank, start, min(start + self.geometry.batch, self.total))
-        return [(chunk, self.order.ids(chunk.start, chunk.stop)) for chunk in chunks]
+        return [Planned(c, order.ids(c.start, c.stop), order.digest(c.start, c.stop)) for c in chunks]
 
     def share(self, step: int) -> Share:
         """Read and collate a step's share."""
         plan = self.plan(step)
-        samples = [self.source.read(ids, np.arange(chunk.start, chunk.stop)) for chunk, ids in plan]
+        samples = [self.source.read(planned.ids, planned.positions) for planned in plan]
         return self.assemble(step, plan, samples)
 
-    def assemble(self, step: int, plan: list[tuple[Any, np.ndarray]], samples: list[Sequence[Any]]) -> Share:
-        """A share from its plan and the samples that were read for it."""
+    def assemble(self, step: int, plan: list[Planned], samples: list[Sequence[Any]]) -> Share:
+        """A share from its plan and the samples that were read for it.
+
+        Raises RuntimeError where `collate` or `counts` raises StopIteration, which would look like the end of the data.
+        """
         start = (step - 1) * self.geometry.batch
         counts: dict[str, int] = {}
         micros = []
         digest = 0
-        for (chunk, ids), read in zip(plan, samples, strict=True):
-            batch = self.collate(read)
+        for (chunk, ids, part_digest), read in zip(plan, samples, strict=True):
+            try:
+                batch = self.collate(read)
+                counted = {"samples": len(ids)} | self.counts(batch)
+            except StopIteration as error:
+                raise RuntimeError(f"the task's collate or counts raised StopIteration at step {step}") from error
             micros.append(Micro(batch, len(ids), chunk.start, chunk.lane, chunk.part, ids))
-            for unit, number in ({"samples": len(ids)} | self.counts(batch)).items():
+            for unit, number in counted.items():
                 counts[unit] = counts.get(unit, 0) + number
-            digest += self.order.digest(chunk.start, chunk.stop)
+            digest += part_digest
         stop = min(start + self.geometry.batch, self.total)
         return Share(step, start, stop, tuple(micros), counts, digest % (1 << 64))

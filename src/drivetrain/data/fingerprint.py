@@ -26,8 +26,8 @@ def remembered(path: Path, cache: Path, question: str, compute: Callable[[], str
 
 
 def combined(parts: list[str]) -> str:
-    """One digest of several, in their order."""
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    """One digest of several, in their order. They may hold file names that are no Unicode."""
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
 def _load(cache: Path) -> dict:

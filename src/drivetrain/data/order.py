@@ -7,7 +7,7 @@ import numpy as np
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
-_BLOCK = 4096  # positions that are computed at a time, so that a small request costs a slice
+_BLOCK = 16384  # positions that are computed at a time, so that a small request costs a slice
 
 
 class Order:
@@ -26,7 +26,7 @@ class Order:
         self._shuffle = shuffle
         self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
         self._start = self._stop = 0
-        self._ids = self._mixed = np.empty(0)
+        self._ids = self._sums = np.empty(0)
 
     def ids(self, start: int, stop: int) -> np.ndarray:
         """Sample ids of the positions [start, stop), int64."""
@@ -36,14 +36,14 @@ class Order:
     def digest(self, start: int, stop: int) -> int:
         """`digest` of the ids at the positions [start, stop)."""
         at = self._cover(start, stop)
-        return int(self._mixed[at : at + stop - start].sum(dtype=np.uint64))
+        return (int(self._sums[at + stop - start]) - int(self._sums[at])) & _MASK
 
     def _cover(self, start: int, stop: int) -> int:
         """Have a block at hand that holds these positions; returns where `start` is in it."""
         if start < self._start or stop > self._stop:
             positions = np.arange(start, max(stop, start + _BLOCK), dtype=np.int64)
             self._ids = self._compute(positions)
-            self._mixed = _digests(self._ids, positions)
+            self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_digests(self._ids, positions))])
             self._start, self._stop = start, start + len(positions)
         return start - self._start
 
@@ -55,11 +55,9 @@ class Order:
 
     def _keys(self, first: int, last: int) -> np.ndarray:
         """Round keys of the epochs from first to last, uint64 [rounds, epochs]."""
-        base = np.array(
-            [(self._seed * _GOLDEN + epoch * 64) & _MASK for epoch in range(first, last + 1)], dtype=np.uint64
-        )
-        with np.errstate(over="ignore"):
-            return _mix(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
+        epochs = np.arange(first, last + 1, dtype=np.uint64) * np.uint64(64)
+        base = epochs + np.uint64((self._seed * _GOLDEN) & _MASK)
+        return _mix(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
 
     def _permute(self, values: np.ndarray, epochs: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Encipher until every value lies below `size` again: less than four rounds of walking on average."""
@@ -73,8 +71,12 @@ class Order:
     def _encipher(self, values: np.ndarray, epochs: np.ndarray, keys: np.ndarray) -> np.ndarray:
         shift, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
         left, right = values >> shift, values & mask
+        one = keys.shape[1] == 1  # the usual block lies in one epoch
         for key in keys:
-            left, right = right, left ^ (_mix(right ^ key[epochs]) & mask)
+            mixed = _mix(right ^ (key[0] if one else key[epochs]))
+            mixed &= mask
+            mixed ^= left
+            left, right = right, mixed
         return (left << shift) | right
 
 
@@ -91,10 +93,11 @@ def _digests(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return _mix(_mix(positions.astype(np.uint64)) + ids.astype(np.uint64))
 
 
-def _mix(values):
-    """splitmix64's finalizer on uint64."""
-    with np.errstate(over="ignore"):
-        values = values + np.uint64(_GOLDEN)
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return values ^ (values >> np.uint64(31))
+def _mix(values: np.ndarray) -> np.ndarray:
+    """splitmix64's finalizer on an array of uint64; in place after the first line, which halves its time."""
+    values = values + np.uint64(_GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        values ^= values >> np.uint64(shift)
+        values *= np.uint64(factor)
+    values ^= values >> np.uint64(31)
+    return values

@@ -8,21 +8,24 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
-from drivetrain.data.feed import Feed, Share
+from drivetrain.data.feed import Feed, Planned, Share
 from drivetrain.data.source import Source
+from drivetrain.data.transport import pack, unpack
 from drivetrain.spec.exits import Exit, Failure
 
 
 class Shares(Iterator[Share]):
-    """Shares in the order of their steps; `close` ends whatever reads them."""
+    """Shares in the order of their steps; an error while one was read is raised in its place.
+
+    `close` ends whatever reads them.
+    """
 
     def close(self) -> None:
         """Leave no thread and no process behind."""
@@ -30,6 +33,7 @@ class Shares(Iterator[Share]):
 
 SLOW = 200e-6
 """Seconds from which reading a share is worth a thread: below, handing it over costs more than reading it."""
+_BURST = 2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own share only
 _TRIED = 3  # shares that are read to see how long one takes; the first pays for what the others find ready
 
 
@@ -48,7 +52,10 @@ def prefetch(
     tried, seconds = [], []
     for step in range(first, min(first + _TRIED, last + 1)):
         started = clock()
-        tried.append(feed.share(step))
+        try:
+            tried.append(feed.share(step))
+        except Exception as error:
+            return Bursts(feed, range(0), depth, *tried, error)
         seconds.append(clock() - started)
     if min(seconds, default=0.0) > SLOW:
         return Thread(feed, first + len(tried), last, depth, *tried)
@@ -56,9 +63,9 @@ def prefetch(
 
 
 class Bursts(Shares):
-    """Reads between the steps, `depth` shares at a time: one after the other they find the caches warm."""
+    """Reads between the steps, up to `depth` shares at a time: one after the other they find the caches warm."""
 
-    def __init__(self, feed: Feed, steps: range, depth: int, *read: Share) -> None:
+    def __init__(self, feed: Feed, steps: range, depth: int, *read: Share | Exception) -> None:
         self._feed = feed
         self._steps = iter(steps)
         self._depth = depth
@@ -66,10 +73,25 @@ class Bursts(Shares):
 
     def __next__(self) -> Share:
         if not self._ready:
-            self._ready.extend(self._feed.share(step) for step in islice(self._steps, self._depth))
+            self._fill()
         if not self._ready:
             raise StopIteration
-        return self._ready.popleft()
+        share = self._ready.popleft()
+        if isinstance(share, Exception):
+            raise share
+        return share
+
+    def _fill(self) -> None:
+        end = time.perf_counter() + _BURST
+        for step in islice(self._steps, self._depth):
+            try:
+                self._ready.append(self._feed.share(step))
+            except Exception as error:
+                self._ready.append(error)
+                self._steps = iter(())
+                return
+            if time.perf_counter() > end:
+                return
 
 
 class Thread(Shares):
@@ -136,28 +158,29 @@ class Processes(Shares):
         context.set_forkserver_preload(["torch", "drivetrain.data.prefetch"])
         self._feed = feed
         self._steps = iter(range(first, last + 1))
+        self._workers = workers
         self._pool = ProcessPoolExecutor(workers, context, initializer=_open, initargs=(feed.source,))
-        self._ahead: deque[tuple[int, list[tuple[Any, np.ndarray]], list[Future]]] = deque()
+        self._ahead: deque[tuple[int, list[Planned], list[Future[bytes]]]] = deque()
         for _ in range(depth):
             self._ask()
 
     def __next__(self) -> Share:
         if not self._ahead:
             raise StopIteration
-        step, plan, futures = self._ahead.popleft()
         self._ask()
+        step, plan, futures = self._ahead[0]
         try:
-            samples = [future.result() for future in futures]
+            packed = [future.result() for future in futures]
         except BrokenProcessPool as error:
-            ids = [int(i) for _, chunk in plan for i in chunk]
             raise Failure(
                 Exit.INTERNAL,
                 "a data worker died",
                 "look for a killed process (memory?); the samples it may have been at are named",
                 step=step,
-                sample_ids=ids[:16],
+                sample_ids=self._suspects(),
             ) from error
-        return self._feed.assemble(step, plan, samples)
+        self._ahead.popleft()
+        return self._feed.assemble(step, plan, [unpack(samples) for samples in packed])
 
     def close(self) -> None:
         """End the workers."""
@@ -168,8 +191,21 @@ class Processes(Shares):
         if step is None:
             return
         plan = self._feed.plan(step)
-        futures = [self._pool.submit(_read, ids, np.arange(chunk.start, chunk.stop)) for chunk, ids in plan]
-        self._ahead.append((step, plan, futures))
+        self._ahead.append((step, plan, [self._submit(planned) for planned in plan]))
+
+    def _submit(self, planned: Planned) -> Future[bytes]:
+        try:
+            return self._pool.submit(_read, planned.ids, planned.positions)
+        except BrokenProcessPool as error:  # told when its step comes: the shares before it may be there
+            lost: Future[bytes] = Future()
+            lost.set_exception(error)
+            return lost
+
+    def _suspects(self) -> list[int]:
+        """Ids of the samples that the workers were at: they take micro-batches in order, so the first that are lost."""
+        asked = [pair for _, plan, futures in self._ahead for pair in zip(plan, futures, strict=True)]
+        lost = [planned.ids for planned, future in asked if isinstance(future.exception(), BrokenProcessPool)]
+        return np.concatenate(lost[: self._workers]).tolist()
 
 
 _source: Source  # of a worker process
@@ -183,5 +219,5 @@ def _open(source: Source) -> None:
     _source = source
 
 
-def _read(ids: np.ndarray, positions: np.ndarray) -> Sequence[Any]:
-    return _source.read(ids, positions)
+def _read(ids: np.ndarray, positions: np.ndarray) -> bytes:
+    return pack(_source.read(ids, positions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sysconfig
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,19 +25,23 @@ _SEPARATOR = b"\0"  # after each file; no text file holds it
 def open_text(settings: Text, cache: Path) -> Windows:
     """Windows over the files' bytes, in order of their relative paths, held in memory.
 
-    Raises Failure(66) where the path does not exist, 65 where no file fits, or they are too short or too large.
+    Raises Failure(66) where the path or a file in it cannot be read, 65 where no file fits, one is not a regular file,
+    or they are too short or too large.
     """
     assert settings.context is not None, "spec derives the context"
     root, files = _files(settings)
     chosen = [path for path in files if _wanted(path, root, settings)]
-    size = sum(path.stat().st_size for path in chosen)
+    size = sum(_size(path) for path in chosen)
     if size > _LARGEST:
         raise Failure(
             Exit.BAD_DATA,
             f"{settings.path}: {size / 2**30:.1f} GiB of text; more than {_LARGEST >> 30} GiB are not held in memory",
             "write it into a token file and use kind: tokens",
         )
-    contents = [path.read_bytes() for path in chosen]
+    try:
+        contents = [path.read_bytes() for path in chosen]
+    except OSError as error:
+        raise _unreadable(error) from error
     names = [str(path.relative_to(root)) for path in chosen]
     digest = combined(
         [f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in zip(names, contents, strict=True)]
@@ -61,17 +66,39 @@ def _files(settings: Text) -> tuple[Path, list[Path]]:
     stdlib = settings.path == STDLIB
     patterns = ("*.py",) if stdlib else settings.include
     found: list[Path] = []
-    for folder, below, names in os.walk(root):
+    for folder, below, names in os.walk(root, onerror=_refuse):
         if stdlib:
             below[:] = [name for name in below if name not in _NOT_STDLIB]
         found += [Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
     return root, sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
+def _size(path: Path) -> int:
+    """Bytes of a regular file; a pipe or a device would be read for ever."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise Failure(Exit.BAD_DATA, f"{path} is not a regular file", "remove it, or narrow include", file=str(path))
+    return status.st_size
+
+
+def _unreadable(error: OSError) -> Failure:
+    return Failure(
+        Exit.INPUT_MISSING, f"{error.filename}: {error.strerror}", "mend or remove it", file=str(error.filename)
+    )
+
+
+def _refuse(error: OSError) -> None:
+    """For `os.walk`, which passes over a folder that it cannot list: that would be a shorter data set."""
+    raise _unreadable(error) from error
+
+
 def _wanted(path: Path, root: Path, settings: Text) -> bool:
     """Whether a file belongs to the part: its relative path, hashed, decides for ever."""
     if settings.part == "all":
         return True
-    word = hashlib.sha256(path.relative_to(root).as_posix().encode()).digest()[:8]
+    word = hashlib.sha256(path.relative_to(root).as_posix().encode(errors="surrogateescape")).digest()[:8]
     held_out = int.from_bytes(word, "big") < settings.holdout * 2**64
     return held_out == (settings.part == "validation")

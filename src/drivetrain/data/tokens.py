@@ -16,8 +16,9 @@ _CHUNK = 16 << 20  # bytes read at a time
 
 
 def open_tokens(settings: Tokens, cache: Path) -> Windows:
-    """Windows over the file, which stays on disk: resident memory does not grow with it.
+    """Windows over the file, memory-mapped: the process's own memory does not grow with it.
 
+    Pages that were read stay mapped and count as resident, shared with all ranks, until the kernel wants them back.
     The first start reads it once, for its digest and its largest token. Raises Failure(66) where it is missing, 65
     where its size does not fit the type, a token is beyond the vocabulary, or it holds not one sample.
     """
@@ -41,7 +42,7 @@ def _checked_digest(path: Path, dtype: np.dtype, vocabulary: int | None) -> str:
     """SHA-256 of the file, while every token is checked against the vocabulary."""
     digest = hashlib.sha256()
     offset = 0
-    with path.open("rb", buffering=0) as file:
+    with path.open("rb") as file:  # buffered: a short read would cut a token in two
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             tokens = np.frombuffer(chunk[: len(chunk) // dtype.itemsize * dtype.itemsize], dtype=dtype)

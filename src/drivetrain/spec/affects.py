@@ -86,6 +86,7 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
 
 def settings_class_at(cls: Any, path: tuple) -> type | None:
     """The settings class that a path inside a settings class leads to, where it leads to one."""
+    cls = _settings_class(cls)
     for part in path:
         if cls is None:
             return None
@@ -96,7 +97,9 @@ def settings_class_at(cls: Any, path: tuple) -> type | None:
 
 
 def _settings_class(hint: Any) -> type | None:
-    """The settings class in an annotation such as `X`, `X | None`, `tuple[X, ...]`."""
+    """The settings class in an annotation such as `X`, `X | None`, `tuple[X, ...]`, `Annotated[X, ...]`."""
+    if get_origin(hint) is typing.Annotated:
+        hint = get_args(hint)[0]
     if is_dataclass(hint) and isinstance(hint, type):
         return hint
     if get_origin(hint) in (types.UnionType, typing.Union, tuple, list):

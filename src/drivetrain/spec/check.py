@@ -4,87 +4,104 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
+from drivetrain.spec.tree import Path_
 
-Contradiction = tuple[tuple, str]
+
+class Contradiction(NamedTuple):
+    """A path, what is wrong there, and whether it is a refusal (77)."""
+
+    path: Path_
+    message: str
+    refused: bool = False
 
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
-    """Paths and messages of all that does not go together."""
+    """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
     checks = (_name, _batch, _sources, _units, _warmup)
     return [found for check in checks for found in check(recipe)]
 
 
 def _name(recipe: Recipe) -> Iterator[Contradiction]:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", recipe.name):
-        yield ("name",), f"{recipe.name!r} is refused as a file name: letters, digits, '.', '_', '-', at most 100"
-    for name in recipe.data.validation:
+    if recipe.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", recipe.name):
+        message = f"{shown(recipe.name)} is refused as a file name: letters, digits, '.', '_', '-', at most 100"
+        yield Contradiction(("name",), message, refused=True)
+    for name in recipe.data.validation if recipe.data else ():
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
-            yield ("data", "validation", name), "names of validation sets are letters, digits, '_' and '-'"
+            path = ("data", "validation", name)
+            yield Contradiction(path, "names of validation sets are letters, digits, '_' and '-', at most 64")
 
 
 def _batch(recipe: Recipe) -> Iterator[Contradiction]:
-    size, lanes, processes = recipe.batch.size, recipe.lanes, recipe.launch.processes
+    if recipe.batch is None:
+        return
+    size, lanes = recipe.batch.size, recipe.lanes
+    processes = recipe.launch.processes if recipe.launch else 1
     if recipe.batch.micro is not None and recipe.batch.micro > size:
-        yield ("batch", "micro"), f"{recipe.batch.micro} is more than batch.size {size}"
-    if lanes == "auto":
-        if size % processes:
-            yield ("launch", "processes"), f"{processes} do not share batch.size {size}; {_fitting(size)} would"
-    else:
-        if size % lanes:
-            yield ("lanes",), f"batch.size {size} is not a multiple of {lanes} lanes; lanes may be {_fitting(size)}"
-        if lanes % processes:
-            yield ("launch", "processes"), f"{processes} do not share {lanes} lanes; {_fitting(lanes)} would"
+        yield Contradiction(("batch", "micro"), f"{recipe.batch.micro} is more than batch.size {size}")
+    if isinstance(lanes, int) and size % lanes:
+        message = f"batch.size {size} is not a multiple of {lanes} lanes; lanes may be {_divisors(size)}"
+        yield Contradiction(("lanes",), message)
+    shared, what = (lanes, f"{lanes} lanes") if isinstance(lanes, int) else (size, f"batch.size {size}")
+    if lanes is not None and shared % processes:
+        message = f"{processes} do not share {what}; {_divisors(shared)} would"
+        yield Contradiction(("launch", "processes"), message)
 
 
 def _sources(recipe: Recipe) -> Iterator[Contradiction]:
+    if recipe.data is None:
+        return
     if len(recipe.data.train.sources) > 1:
-        yield ("data", "train", "sources"), "one training source in this version"
-    named = {("data", "train", "sources", i): source for i, source in enumerate(recipe.data.train.sources)}
+        yield Contradiction(("data", "train", "sources"), "one training source in this version")
+    named: dict[Path_, Any] = {("data", "train", "sources", i): s for i, s in enumerate(recipe.data.train.sources)}
     named |= {("data", "validation", name): source for name, source in recipe.data.validation.items()}
     for path, source in named.items():
-        if not isinstance(source, Custom) and getattr(source, "context", 0) is None:
-            yield path, "needs a context (tokens in a sample), since the task gives none"
+        without = not isinstance(source, Custom) and getattr(source, "context", 0) is None
+        if without and recipe.task is not None:
+            yield Contradiction(path, "needs a context (tokens in a sample), since the task gives none")
 
 
 def _units(recipe: Recipe) -> Iterator[Contradiction]:
-    if getattr(recipe.task, "tokens_per_sample", None) is not None:
+    if recipe.task is None or getattr(recipe.task, "tokens_per_sample", None) is not None:
         return
+    message = "this task's samples have no fixed number of tokens; use steps, samples or epochs"
     for path, amount in _amounts(recipe):
         if amount.tokens is not None:
-            yield (*path, "tokens"), "this task's samples have no fixed number of tokens; use steps, samples or epochs"
+            yield Contradiction((*path, "tokens"), message)
 
 
 def _warmup(recipe: Recipe) -> Iterator[Contradiction]:
+    budget = recipe.budget.given if recipe.budget is not None else {}
     for path, amount in _amounts(recipe):
-        if path[-1] == "warmup" and amount.given.keys() == recipe.budget.given.keys():
+        if path[-1] == "warmup" and amount.given.keys() == budget.keys():
             ((unit, length),) = amount.given.items()
-            if length >= recipe.budget.given[unit]:
-                yield path, f"a warm-up of {length:g} {unit} in a budget of {recipe.budget.given[unit]:g}"
+            if length >= budget[unit]:
+                yield Contradiction(path, f"a warm-up of {length:g} {unit} in a budget of {budget[unit]:g}")
 
 
-def _amounts(recipe: Recipe) -> Iterator[tuple[tuple, Amount]]:
+def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
     """Every amount of a recipe with its path."""
-    yield ("budget",), recipe.budget
-    if recipe.evaluate.every:
-        yield ("evaluate", "every"), recipe.evaluate.every
-    if recipe.checkpoint.every:
-        yield ("checkpoint", "every"), recipe.checkpoint.every
-    schedules: dict[tuple, Any] = (
-        {("schedule", name): part for name, part in recipe.schedule.items()}
-        if isinstance(recipe.schedule, dict)
-        else {("schedule",): recipe.schedule}
-    )
-    for path, schedule in schedules.items():
-        if schedule.warmup:
-            yield (*path, "warmup"), schedule.warmup
+    found: dict[Path_, Any] = {("budget",): recipe.budget}
+    for section in ("evaluate", "checkpoint"):
+        found[(section, "every")] = getattr(getattr(recipe, section), "every", None)
+    by_network = recipe.schedule if isinstance(recipe.schedule, dict) else {None: recipe.schedule}
+    for network, schedule in by_network.items():
+        path = ("schedule",) if network is None else ("schedule", network)
+        found[(*path, "warmup")] = getattr(schedule, "warmup", None)
+    yield from ((path, amount) for path, amount in found.items() if amount is not None)
 
 
-def _fitting(number: int) -> str:
-    """The divisors of a number, in words."""
-    found = [str(candidate) for candidate in range(1, number + 1) if number % candidate == 0]
+def _divisors(number: int) -> str:
+    """The smallest numbers that divide a number, in words; there are no more than 1024 lanes or processes."""
+    found = [str(candidate) for candidate in range(1, min(number, 1024) + 1) if number % candidate == 0]
     return ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
+
+
+def shown(value: Any) -> str:
+    """A value in a message, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

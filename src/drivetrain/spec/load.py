@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.check import contradictions
+from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.override import override
+from drivetrain.spec.parse import parse_file
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, SECTIONS, Custom, imported, nearest
 from drivetrain.spec.tree import (
+    UNITS,
     Mistake,
     Node,
     Origin,
@@ -26,8 +30,6 @@ from drivetrain.spec.tree import (
     from_data,
     merge,
     origins_of,
-    override,
-    parse_file,
     to_data,
 )
 
@@ -37,7 +39,7 @@ SHIPPED = Path(__file__).parent.parent / "recipes"
 _OPTIONAL = ("optimizer", "schedule", "evaluate", "checkpoint", "watch", "launch")
 _BY_NETWORK = ("optimizer", "schedule")
 _DERIVED = ("context", "vocabulary")
-_SUFFIX = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_SUFFIX = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True)
@@ -63,20 +65,22 @@ def load(
     """The recipe of a shipped name, a file (.yaml, .yml, .json), a run directory or a mapping, with overrides on top.
 
     `folder` is where a mapping's own modules are looked up, `origins` where its values were first written, for the
-    messages about them. Raises RecipeMistakes (78, or 77 for what is refused) with
-    all mistakes together, Failure(66) where there is no such recipe.
+    messages about them. Raises RecipeMistakes (78, or 77 for what is refused) with all mistakes together, Failure(66)
+    where there is no such recipe, Failure(65) where a run directory's is damaged.
     """
     text = ""
+    mistakes: list[Mistake] = []
     if isinstance(source, Mapping):
-        tree: Tree = from_data(source, Origin("api"))
+        tree: Tree = from_data(source, Origin("api"), mistakes, origins or {})
     else:
         path, folder = find(str(source))
         if path.name == "resolved.json":
-            tree = _of_run(path)
+            kept = _kept(path)
+            tree = from_data(kept["recipe"], Origin("file", str(path), 1), mistakes, kept.get("origins") or {})
         else:
-            tree, text = _with_bases(path, "file", ()), path.read_text()
-    tree = _overridden(tree, overrides)
-    return replace(_Checker(tree, folder, origins or {}).resolved(), text=text)
+            tree, text = _with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
+    tree = _overridden(tree, overrides, mistakes)
+    return replace(_Checker(tree, folder, mistakes).resolved(), text=text)
 
 
 def find(source: str) -> tuple[Path, Path | None]:
@@ -88,7 +92,7 @@ def find(source: str) -> tuple[Path, Path | None]:
             raise Failure(
                 Exit.INPUT_MISSING, f"{source} is a folder, but no run directory", "give a recipe file or a run"
             )
-        folder = json.loads(resolved.read_text()).get("folder")
+        folder = _kept(resolved).get("folder")
         return resolved, Path(folder) if folder else None
     if given.suffix in (".yaml", ".yml", ".json") or given.is_file():
         return given, given.resolve().parent
@@ -123,104 +127,124 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _with_bases(path: Path, layer: str, above: tuple[Path, ...]) -> Tree:
-    """A file's tree over those of its `base:`."""
+def _kept(path: Path) -> dict[str, Any]:
+    """What a run directory keeps of its recipe."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(kept["recipe"], dict):
+            return kept
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise Failure(Exit.BAD_DATA, f"{path} is damaged", "the recipe as it was given lies beside it, in recipe.yaml")
+
+
+def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[Mistake]) -> Tree:
+    """A file's tree over those of its `base:`; what is wrong with their texts is added to `mistakes`."""
     if path.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, path.resolve()))
-        raise RecipeMistakes(
-            [Mistake(("base",), f"recipes build on each other in a circle: {chain}", Origin(layer, str(path), 1))]
-        )
-    tree = parse_file(path, layer)
+        wrong = Mistake(("base",), f"recipes build on each other in a circle: {chain}", Origin(layer, str(path), 1))
+        raise RecipeMistakes([*mistakes, wrong])
+    tree = parse_file(path, layer, mistakes)
     bases = tree.items.get("base")
     if bases is None:
         return tree
     names = [to_data(bases)] if isinstance(bases, Value) else to_data(bases)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise RecipeMistakes([Mistake(("base",), "is the name or file of a recipe, or a list of them", bases.origin)])
+        wrong = Mistake(("base",), "is the name or file of a recipe, or a list of them", bases.origin)
+        raise RecipeMistakes([*mistakes, wrong])
     lower: Tree = Node({}, tree.origin, {})
     for name in names:
         beside = path.parent / name
         try:
             base = beside if beside.is_file() else find(name)[0]
+            lower = merge(lower, _with_bases(base, "base", (*above, path.resolve()), mistakes))
+        except RecipeMistakes:
+            raise
         except Failure as failure:
-            raise RecipeMistakes([Mistake(("base",), failure.outcome.cause, bases.origin)]) from None
-        lower = merge(lower, _with_bases(base, "base", (*above, path.resolve())))
+            raise RecipeMistakes([*mistakes, Mistake(("base",), failure.outcome.cause, bases.origin)]) from None
     items = {key: value for key, value in tree.items.items() if key != "base"}
     return merge(lower, Node(items, tree.origin, tree.keys))
 
 
-def _of_run(path: Path) -> Tree:
-    """The tree that a run directory keeps, its origins with it."""
-    kept = json.loads(path.read_text())
-    return from_data(kept["recipe"], Origin("file", str(path), 1))
-
-
-def _overridden(tree: Tree, overrides: Sequence[str]) -> Tree:
+def _overridden(tree: Tree, overrides: Sequence[str], mistakes: list[Mistake]) -> Tree:
     """All overrides on top; kinds first, since another kind drops the old one's keys."""
-    mistakes: list[Mistake] = []
-    for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith("kind")):
+    for text in sorted(overrides, key=lambda text: text.partition("=")[0].strip().split(".")[-1] != "kind"):
         try:
             tree = override(tree, text)
         except RecipeMistakes as wrong:
             mistakes += wrong.mistakes
-    if mistakes:
-        raise RecipeMistakes(mistakes)
     return tree
 
 
 class _Checker:
     """Checks a tree section by section and gathers every mistake."""
 
-    def __init__(self, tree: Tree, folder: Path | None, written: Mapping[str, str]) -> None:
+    def __init__(self, tree: Tree, folder: Path | None, mistakes: list[Mistake]) -> None:
         self._origins = origins_of(tree)
-        self._written = written
         self._data = _amounts(to_data(tree))
         self._folder = folder
-        self._mistakes: list[Mistake] = []
+        self._mistakes = mistakes
         self._derived: dict[str, Origin] = {}
 
     def resolved(self) -> Resolved:
         """The recipe, or RecipeMistakes with all that is wrong."""
-        top = self._data | {name: self._data.get(name) or {} for name in _OPTIONAL}
-        recipe = self._settings(Recipe, top, ())
-        sections: dict[str, Any] = {}
-        for name, value in top.items():
-            if name in SECTIONS and not (name == "init" and value is None):
-                sections[name] = self._settings(imported(SECTIONS[name]), value, (name,))
-            elif name in _BY_NETWORK and isinstance(value, dict) and _names_networks(name, value):
-                sections[name] = {net: self._component(name, part, (name, net)) for net, part in value.items()}
-            elif name in KINDS:
-                sections[name] = self._component(name, value, (name,))
-        if sections.get("data"):
-            sections["data"] = self._sources(sections["data"], sections.get("task"))
-        if recipe is not None and None not in (v for k, v in sections.items() if k != "init"):
-            recipe = replace(recipe, **sections)
-            self._mistakes += [Mistake(p, message, self._origin(p)) for p, message in contradictions(recipe)]
+        hints, given = get_type_hints(Recipe, include_extras=True), self._data
+        values: dict[str, Any] = {}  # None where a section could not be read
+        for field in fields(Recipe):
+            name = field.name
+            if name in _OPTIONAL and given.get(name) is None:
+                values[name] = self._section(name, {}, values)
+            elif name in given:
+                values[name] = self._section(name, given[name], values, hints[name])
+            elif field.default is not MISSING:
+                values[name] = field.default
+            else:
+                values[name] = None
+                self._note((), f"{name!r} is missing")
+        for key in given.keys() - values.keys():
+            self._note((key,), f"unknown key {key!r}{nearest(key, list(values))}")
+        recipe = Recipe(**values)
+        for path, message, refused in contradictions(recipe):
+            self._note(path, message, refused)
         if self._mistakes:
-            unique = {(m.path, m.message): m for m in self._mistakes}
-            raise RecipeMistakes(
-                sorted(unique.values(), key=lambda m: (m.origin.file, m.origin.line, m.origin.text)),
-                Exit.SECURITY if any("refused" in m.message for m in unique.values()) else Exit.BAD_RECIPE,
-            )
-        assert recipe is not None
+            raise RecipeMistakes(sorted(self._mistakes, key=lambda m: (m.origin.file, m.origin.line, m.origin.text)))
         tree = plain(recipe)
         return Resolved(recipe, tree, self._all_origins(tree), self._folder)
 
-    def _settings(self, cls: type, data: Any, path: Path_) -> Any:
-        """An instance of a settings class, or None with its mistakes noted."""
+    def _section(self, name: str, data: Any, above: Mapping[str, Any], hint: Any = None) -> Any:
+        """One value of the top level as its settings, or None with its mistakes noted."""
+        if name == "data":
+            return self._sources(data, above["task"])
+        if name == "init" and data is None:
+            return None
+        if name in SECTIONS:
+            return self._settings(imported(SECTIONS[name]), data, (name,))
+        if name in _BY_NETWORK and isinstance(data, dict) and _names_networks(name, data):
+            parts = {network: self._component(name, part, (name, network)) for network, part in data.items()}
+            return None if None in parts.values() else parts
+        if name in KINDS:
+            return self._component(name, data, (name,))
+        return self._settings(hint, data, (name,))
+
+    def _settings(self, cls: Any, data: Any, path: Path_) -> Any:
+        """A value of a settings class or another type, or None with its mistakes noted."""
         from pydantic import TypeAdapter, ValidationError
 
         try:
             return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
         except ValidationError as error:
+            problems: dict[Path_, list[Any]] = {}
             for problem in error.errors(include_url=False):
-                self._mistakes.append(self._mistake(cls, data, path, problem))
+                problems.setdefault(_inside(data, problem["loc"])[0], []).append(problem)
+            for inner, found in problems.items():
+                for message in _messages(cls, data, inner, found):
+                    self._note((*path, *inner), message)
         return None
 
     def _component(self, section: str, data: Any, path: Path_) -> Any:
         """A component by its kind, or None with its mistakes noted."""
         if not isinstance(data, dict):
-            self._note(path, f"is a mapping with a kind, not {data!r}")
+            self._note(path, f"is a mapping with a kind, not {shown(data)}")
             return None
         kinds = KINDS[section]
         kind = data.get("kind", DEFAULT_KINDS.get(section))
@@ -236,26 +260,28 @@ class _Checker:
                 if key not in ("kind", "name" if section == "source" else "kind")
             }
             folder = str(self._folder) if self._folder else None
-            here = (*path, "kind")
-            place = self._written.get(dotted(here), str(self._origin(here)))
-            return Custom(kind=kind, settings=settings, folder=folder, place=f"{place}: ")
+            place = f"{self._origin((*path, 'kind'))}: "
+            return Custom(kind=kind, settings=settings, folder=folder, place=place)
         else:
             self._note(
                 (*path, "kind"),
-                f"unknown kind {kind!r}{nearest(str(kind), list(kinds))}; there are {', '.join(kinds)}{own}",
+                f"unknown kind {shown(kind)}{nearest(str(kind), list(kinds))}; there are {', '.join(kinds)}{own}",
             )
         return None
 
-    def _sources(self, data: Any, task: Any) -> Any:
+    def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""
+        data = self._settings(imported(SECTIONS["data"]), raw, ("data",))
+        listed, named = _at(raw, ("train", "sources")), _at(raw, ("validation",))
         train = tuple(
             self._source(source, ("data", "train", "sources", index), task)
-            for index, source in enumerate(data.train.sources)
+            for index, source in enumerate(listed if isinstance(listed, list) else ())
         )
         validation = {
-            name: self._source(source, ("data", "validation", name), task) for name, source in data.validation.items()
+            name: self._source(source, ("data", "validation", name), task)
+            for name, source in (named.items() if isinstance(named, dict) else ())
         }
-        if None in train or None in validation.values():
+        if data is None or None in train or None in validation.values():
             return None
         return replace(data, train=replace(data.train, sources=train), validation=validation)
 
@@ -271,24 +297,10 @@ class _Checker:
                 self._derived[dotted((*path, name))] = Origin("derived", text=f"task.model.{name}")
         return source
 
-    def _mistake(self, cls: type, data: Any, path: Path_, problem: Any) -> Mistake:
-        """One pydantic error in our words, at the place where the recipe says so."""
-        inner, value = _inside(data, problem["loc"])
-        kind = problem["type"]
-        at = (*path, *inner)
-        if kind == "unexpected_keyword_argument":
-            known = _known_keys(cls, inner[:-1])
-            message = f"unknown key {inner[-1]!r}{nearest(str(inner[-1]), known)}"
-        elif kind in ("missing", "missing_argument"):
-            message = f"{str(problem['loc'][-1])!r} is missing"
-        elif kind == "value_error":
-            message = str(problem["ctx"]["error"])
-        else:
-            message = f"{problem['msg']} (got {value!r})"
-        return Mistake(at, message, self._origin(at))
-
-    def _note(self, path: Path_, message: str) -> None:
-        self._mistakes.append(Mistake(path, message, self._origin(path)))
+    def _note(self, path: Path_, message: str, refused: bool = False) -> None:
+        """Add a mistake, unless this very value is known to be wrong already."""
+        if not path or all(path != mistake.path for mistake in self._mistakes):
+            self._mistakes.append(Mistake(path, message, self._origin(path), refused))
 
     def _origin(self, path: Path_) -> Origin:
         """The origin of the longest part of a path that the recipe has."""
@@ -313,6 +325,25 @@ def _names_networks(section: str, value: dict[str, Any]) -> bool:
     return not known.intersection(value)
 
 
+def _messages(cls: Any, data: Any, inner: Path_, problems: Sequence[Any]) -> list[str]:
+    """What pydantic finds wrong at one place, in our words; the members of a union are told as one."""
+    expected = []
+    messages = []
+    for problem in problems:
+        if problem["type"] == "unexpected_keyword_argument":
+            key = str(inner[-1])
+            messages.append(f"unknown key {key!r}{nearest(key, _known_keys(cls, inner[:-1]))}")
+        elif problem["type"] in ("missing", "missing_argument"):
+            messages.append(f"{str(problem['loc'][-1])!r} is missing")
+        elif problem["type"] == "value_error":
+            messages.append(str(problem["ctx"]["error"]))
+        else:
+            expected.append(problem["msg"] if not expected else problem["msg"].removeprefix("Input should be "))
+    if expected:
+        messages.append(f"{', or '.join(expected)} (got {shown(_at(data, inner))})")
+    return messages
+
+
 def _inside(data: Any, loc: Sequence[Any]) -> tuple[Path_, Any]:
     """The part of an error's location that leads into the data, and what stands there.
 
@@ -330,6 +361,12 @@ def _inside(data: Any, loc: Sequence[Any]) -> tuple[Path_, Any]:
     return tuple(path), data
 
 
+def _at(data: Any, path: Path_) -> Any:
+    """What stands at a path, or None."""
+    found, value = _inside(data, path)
+    return value if found == path else None
+
+
 def _known_keys(cls: Any, inner: Path_) -> list[str]:
     """The keys that the settings class has at a place inside it."""
     from drivetrain.spec.affects import settings_class_at
@@ -344,13 +381,18 @@ def _amounts(data: Any) -> Any:
         return [_amounts(part) for part in data]
     if not isinstance(data, dict):
         return data
-    if data and data.keys() <= {"steps", "samples", "tokens", "epochs"}:
+    if data and data.keys() <= UNITS:
         return {unit: value if unit == "epochs" else _whole(value) for unit, value in data.items()}
     return {key: _amounts(part) for key, part in data.items()}
 
 
 def _whole(value: Any) -> Any:
     """A whole number from 1.5B, 500M, 10k or 1e6; anything else as it is, for validation to refuse."""
-    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kKMBT]?)", value) if isinstance(value, str) else None
-    number = float(match.group(1).replace("_", "")) * _SUFFIX[match.group(2)] if match and match.group(2) else value
-    return int(number) if isinstance(number, float) and number.is_integer() else value
+    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kKMBT])", value) if isinstance(value, str) else None
+    if match:
+        number = Decimal(match.group(1).replace("_", "")) * _SUFFIX[match.group(2)]
+    elif isinstance(value, float):
+        number = Decimal(value)
+    else:
+        return value
+    return int(number) if number == number.to_integral_value() and number < 2**63 else value
