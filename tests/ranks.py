@@ -13,12 +13,13 @@ from drivetrain.runtime.place import Place
 from drivetrain.spec.files import write_json
 
 
-def joined(place, listen_fd):
+def joined(place, descriptors):
     import torch
 
     from drivetrain.runtime.group import Group
 
-    return Group.join(Place(**place), torch.device("cpu"), listen_fd=listen_fd, timeout=20)
+    listen = descriptors[1] if len(descriptors) > 1 else None
+    return Group.join(Place(**place), torch.device("cpu"), listen_fd=listen, timeout=20)
 
 
 def leave(job, place, outcome):
@@ -30,12 +31,12 @@ def end(code, cause="test"):
     return {"code": code, "class": "", "cause": cause, "hint": "", "where": {}}
 
 
-def talk(job, place, listen_fd):
+def talk(job, place, descriptors):
     """Everything that ranks say to each other."""
     from drivetrain.runtime.pulse import Pulse
     from drivetrain.spec.exits import Failure
 
-    group = joined(place, listen_fd)
+    group = joined(place, descriptors)
     rank, world = group.rank, group.world
     assert group.gather_json({"rank": rank, "text": "é" * rank}) == [{"rank": r, "text": "é" * r} for r in range(world)]
     assert group.broadcast_json(f"from {rank}") == "from 0"
@@ -74,10 +75,10 @@ def listening(pid):
     return found
 
 
-def die(job, place, listen_fd):
+def die(job, place, descriptors):
     """Rank `job["overrides"][0]` ends in the way of `job["overrides"][1]`; the others wait for it in a collective."""
     victim, how = int(job["overrides"][0]), job["overrides"][1]
-    group = joined(place, listen_fd)
+    group = joined(place, descriptors)
     group.barrier()
     Path(job["folder"], f"died-{group.rank}").write_text(str(time.time()))
     if group.rank == victim:
@@ -98,7 +99,7 @@ def die(job, place, listen_fd):
         return leave(job, place, failure.outcome.to_json())
 
 
-def hang(job, place, listen_fd):
+def hang(job, place, descriptors):
     """Never ends by itself; tells its pid."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -107,7 +108,7 @@ def hang(job, place, listen_fd):
     return 0
 
 
-def stoppable(job, place, listen_fd):
+def stoppable(job, place, descriptors):
     """Ends with 75 once it is asked to."""
     from drivetrain.runtime.signals import StopRequests
 

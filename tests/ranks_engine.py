@@ -8,13 +8,13 @@ import json
 from ranks import end, joined, leave
 
 
-def reduce(job, place, listen_fd):
+def reduce(job, place, descriptors):
     """Four backward passes on the same data: the same bits each time, and the sum over ranks."""
     import torch
 
     from drivetrain.engine.reduce import Reducer
 
-    group = joined(place, listen_fd)
+    group = joined(place, descriptors)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Sequential(*[torch.nn.Linear(97, 97) for _ in range(6)])

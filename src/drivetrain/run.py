@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 import time
 import traceback
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +17,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from drivetrain.checkpoint.commit import FOLDER, Commits, Found
+from drivetrain.checkpoint.commits import Committer, Found, clean, names, newest, oldest_epoch, pick
+from drivetrain.checkpoint.compatible import accept_data, accept_environment, accept_recipe
 from drivetrain.checkpoint.export import export
-from drivetrain.checkpoint.state import initial_weights, restore
+from drivetrain.checkpoint.handover import RECORDS
+from drivetrain.checkpoint.initial import freeze, load_initial
+from drivetrain.checkpoint.recipe import Checkpoint, Init
+from drivetrain.checkpoint.retention import Retention
+from drivetrain.checkpoint.state import restore
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, choose_lanes
 from drivetrain.data.order import Order
@@ -26,21 +32,24 @@ from drivetrain.data.source import Source, open_source
 from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import prepare
-from drivetrain.ledger.ledger import Ledger, read
+from drivetrain.ledger.history import History
+from drivetrain.ledger.ledger import Ledger
 from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
 from drivetrain.loop.exchange import WIDTH, Exchange
 from drivetrain.loop.journal import Journal, Stopwatch
 from drivetrain.loop.loop import Loop, Parts
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.task import Task
-from drivetrain.optim.updater import build_updaters
+from drivetrain.optim.updater import Updater, build_updaters
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
+from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.lease import Lease
 from drivetrain.runtime.place import Place
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.runtime.signals import StopRequests
-from drivetrain.spec.affects import bits_digest, differences
+from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.files import write_json, write_private
@@ -50,15 +59,18 @@ from drivetrain.spec.registry import Custom, build_custom, imported
 
 _INITIAL_WEIGHTS = 1 << 34
 """A place in the seeds' path that no step has."""
+_MOST_SUSPECTS = 256
 _NETWORK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
-def execute(job: Job, place: Place, listen_fd: int | None = None) -> Outcome:
+def execute(job: Job, place: Place, listen_fd: int | None = None, heart: Heart | None = None) -> Outcome:
     """Run one rank of a job to its end. Whatever happens comes back as an outcome, never as an exception."""
     with StopRequests() as stops:
         try:
-            return _Attempt(job, place, stops).run(listen_fd)
+            return _Attempt(job, place, stops, heart or Heart()).run(listen_fd)
         except Failure as failure:
+            if failure.details:
+                print(failure.details, file=sys.stderr)
             outcome = failure.outcome
             return replace(outcome, where={"rank": place.rank} | outcome.where) if place.world > 1 else outcome
         except Exception as error:
@@ -113,6 +125,7 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
         if recipe.compile:
+            torch.use_deterministic_algorithms(True, warn_only=True)  # the compiler's kernels too
             network.compile()
     return networks
 
@@ -120,15 +133,17 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
 class _Attempt:
     """One start of a run, on one rank."""
 
-    def __init__(self, job: Job, place: Place, stops: StopRequests) -> None:
+    def __init__(self, job: Job, place: Place, stops: StopRequests, heart: Heart) -> None:
         self.job = job
         self.place = place
         self.stops = stops
+        self.heart = heart
         self.folder = Path(job.folder)
         self.recipe = load(job.recipe, folder=Path(job.modules) if job.modules else None, origins=job.origins).recipe
         self.watch = Stopwatch(time.monotonic() - (time.time() - job.started))
         self.startup: dict[str, float] = {}
         self.notes: list[str] = []
+        self.lease: Lease | None = None
 
     def run(self, listen_fd: int | None) -> Outcome:
         """From joining the other ranks to the attempt's last record."""
@@ -145,49 +160,48 @@ class _Attempt:
             inputs = open_inputs(recipe, self.folder)
             group.agree("data", inputs.digests)
             self._lap("data")
-            return self._train(group, device, inputs)
+            outcome = self._train(group, device, inputs)
+            group.close()  # only in peace: after the loss of a peer it may wait for those that are left
+            return outcome
         except RuntimeError as error:
             raise group.translate(error) or error from error
         finally:
-            group.close()
+            self.heart.enter("teardown")
+            if self.lease:
+                self.lease.release()
 
     def _train(self, group: Group, device: torch.device, inputs: Inputs) -> Outcome:
-        recipe, job = self.recipe, self.job
+        recipe = self.recipe
         task = build_task(recipe)
         networks = build_networks(task, recipe, device)
         self._lap("build")
-        commits = Commits(self.folder, group)
-        found = self._resume_point(commits)
-        lanes = self._lanes(group.world, found)
-        scale = Scale(recipe.batch.size, getattr(recipe.task, "tokens_per_sample", None), len(inputs.train))
-        total = recipe.budget.samples_at(scale)
-        timetable = Timetable(
-            total, -(-total // recipe.batch.size), scale, recipe.evaluate.every, recipe.checkpoint.every
-        )
-        if found is None and recipe.init is not None:
-            loaded = initial_weights(Path(recipe.init.path), networks, recipe.init.network)
-            self.notes.append(f"{loaded} tensors of initial weights from {recipe.init.path}")
-        updaters = build_updaters(networks, recipe.optimizer, recipe.schedule, total, scale)
-        progress = Progress()
-        if found is not None:
-            self._require_same_data(found, inputs)
-            restore(found.state.tensors, networks, {name: updater.optimizer for name, updater in updaters.items()})
-            progress = Progress.from_json(found.state.values)
-        group.agree("the weights", _weights_digest(networks) if group.world > 1 else None)
-        self._lap("load")
-
-        geometry = Geometry(
-            recipe.batch.size, lanes, group.world, recipe.batch.micro or recipe.batch.size // group.world
-        )
-        train = recipe.data.train
-        order = Order(len(inputs.train), recipe.seed, train.shuffle)
-        feed = Feed(inputs.train, order, geometry, group.rank, total, task.collate, task.counts)
-        ledger = Ledger.open(self.folder / "ledger.jsonl") if group.leader else None
+        ledger = self._open_ledger() if group.leader else None
         try:
-            attempts, evaluated = _past(self.folder / "ledger.jsonl", progress.step) if group.leader else (0, False)
-            attempt, evaluated = 1 + attempts, group.broadcast_json(evaluated)
-            journal = Journal(ledger, attempt, self.watch)
+            history = History.of(self.folder / "ledger.jsonl") if group.leader else History()
+            found = self._resume_point(group, history)
+            lanes = self._lanes(group.world, found)
+            scale = Scale(recipe.batch.size, getattr(recipe.task, "tokens_per_sample", None), len(inputs.train))
+            total = recipe.budget.samples_at(scale)
+            steps = -(-total // recipe.batch.size)
+            timetable = Timetable(total, steps, scale, recipe.evaluate.every, recipe.checkpoint.every)
+            if recipe.init is not None:
+                self._initialize(recipe.init, networks, fresh=found is None)
+            updaters = build_updaters(networks, recipe.optimizer, recipe.schedule, total, scale)
+            progress = self._restored(found, inputs, networks, updaters) if found else Progress()
+            group.agree("the weights", _weights_digest(networks) if group.world > 1 else None)
+            self._lap("load")
+
+            attempt, evaluated = 1 + history.attempts, group.broadcast_json(history.evaluated(progress.step))
+            allowed = self.lease.require if self.lease else lambda: None
+            journal = Journal(ledger, attempt, self.watch, history, allowed)
             journal.seconds["start"] = sum(self.startup.values())
+            if found and found.volatile:
+                journal.complete(found.state.values[RECORDS], history.last_step, history.attempts)
+            micro = recipe.batch.micro or recipe.batch.size // group.world
+            geometry = Geometry(recipe.batch.size, lanes, group.world, micro)
+            train = recipe.data.train
+            order = Order(len(inputs.train), recipe.seed, train.shuffle)
+            self._suspects(group, order, total)
             journal.record(
                 "attempt",
                 from_step=progress.step,
@@ -195,37 +209,52 @@ class _Attempt:
                 world=group.world,
                 claim={"class": "same-world", "key": devices.claim_key(group.world, device)},
                 host=socket.gethostname(),
-                started=job.started,
+                started=self.job.started,
                 startup=self.startup | {"ledger": journal.lap("start")},
-                overrides=list(job.overrides),
-                budget={"samples": total, "steps": timetable.steps},
+                overrides=list(self.job.overrides),
+                budget={"samples": total, "steps": steps},
                 parameters={name: sum(p.numel() for p in net.parameters()) for name, net in networks.items()},
                 lanes=lanes,
+                epoch=self.lease.epoch if self.lease else 0,
+                after=self.job.after,
+                survivors=bool(found and found.volatile),
             )
             for note in self.notes:
                 journal.record("note", text=note)
+            facts = {
+                "recipe": bits_digest(recipe),
+                "data": inputs.digests,
+                "environment": devices.environment(),
+                "parent": found.path.name if found else None,
+                "lanes": lanes,
+                "attempt": attempt,
+            }
+            committer = self._committer(ledger, history, scale) if ledger else None
             loop = Loop(
                 Parts(
                     task=task,
-                    engine=Engine(networks, updaters, group, device, recipe.precision, recipe.seed),
-                    feed=feed,
+                    engine=Engine(networks, updaters, group, device, recipe.precision, recipe.seed, self.heart),
+                    feed=Feed(inputs.train, order, geometry, group.rank, total, task.collate, task.counts),
                     validation=inputs.sets(recipe, group.world),
                     timetable=timetable,
                     group=group,
                     exchange=Exchange(Pulse(group, WIDTH), self.stops, alone=group.world == 1),
                     journal=journal,
-                    commits=commits,
-                    facts={"recipe": bits_digest(recipe), "data": inputs.digests, "lanes": lanes, "attempt": attempt},
+                    committer=committer,
+                    facts=facts,
                     folder=self.folder,
-                    keep=recipe.checkpoint.keep,
                     ahead=train.prefetch,
                     workers=train.workers,
                 ),
                 progress,
-                committed=found is not None,
+                committed=found is not None and not found.volatile,
                 evaluated=evaluated,
             )
-            return self._loop(loop, journal)
+            try:
+                return self._loop(loop, journal)
+            finally:
+                if committer:
+                    committer.close()
         finally:
             if ledger:
                 ledger.close()
@@ -240,6 +269,8 @@ class _Attempt:
             outcome = first.outcome if isinstance(first, Failure) else _internal(first, self.place)
             with suppress(Failure):  # a full disk must not hide why the run ended
                 journal.exit(int(outcome.code), outcome.cause, loop.progress.to_json())
+            if outcome.code == Exit.PEER_UNAVAILABLE and self.job.volatile:
+                self._hand_over(loop, Path(self.job.volatile))
             raise first from error
         step, steps = loop.progress.step, loop.parts.timetable.steps
         if code is Exit.DONE:
@@ -250,69 +281,101 @@ class _Attempt:
         journal.exit(int(code), cause, loop.progress.to_json())
         return Outcome(code=code, cause=cause, hint=hint, where={"step": step})
 
+    def _hand_over(self, loop: Loop, folder: Path) -> None:
+        """Best effort: what does not succeed costs the steps since the last commit, and nothing else."""
+        try:
+            loop.hand_over(folder)
+        except Exception:
+            traceback.print_exc()
+
     def _lap(self, name: str) -> None:
         self.startup[name] = self.watch.lap()
 
     def _claim_folder(self) -> None:
-        """Make the run directory this recipe's, or see that it is; Failure(76) with a diff where bits would differ."""
+        """Take the run directory, and see that it is this recipe's; Failure(85) or (76) where it is not ours."""
         prepare(self.folder)
+        self.lease = Lease.take(self.folder, lambda: names(self.folder))
+        clean(self.folder)
+        self.lease.prune(oldest_epoch(self.folder))
         kept = self.folder / "resolved.json"
-        accepted: list[str] = []
-        if kept.is_file():
+        if kept.is_file() and names(self.folder):
             old = load(json.loads(kept.read_text())["recipe"]).recipe
-            accepted = self._accepted(old)
+            self.notes += accept_recipe(old, self.recipe, self.job.override, str(self.folder))
         content = {"recipe": self.job.recipe, "origins": self.job.origins, "folder": self.job.modules}
         write_json(kept, content)
         if self.job.text:
             overrides = "".join(f"# on the command line: {text}\n" for text in self.job.overrides)
             write_private(self.folder / "recipe.yaml", (self.job.text + overrides).encode())
         write_json(self.folder / "environment.json", devices.environment())
-        self.notes += accepted
 
-    def _accepted(self, old: Recipe) -> list[str]:
-        """Notes on the changed fields that --override accepts; Failure(76) where it does not accept all."""
-        changed = [change for change in differences(old, self.recipe) if change.affects == "bits"]
-        refused = [change for change in changed if not _accepts(self.job.override, change.path)]
-        if refused and (self.folder / FOLDER).is_dir():
-            raise Failure(
-                Exit.INCOMPATIBLE,
-                f"{self.folder} was trained with another recipe: {'; '.join(map(str, refused))}",
-                "take the old values, choose another --run, or accept each change by --override KEY",
-            )
-        notes = [f"accepted by --override: {change}" for change in changed if change not in refused]
-        if any(change.path.startswith("budget") for change in changed if change not in refused):
-            notes.append(
-                "the budget changed: schedules that decay now end at the new budget, "
-                "so the learning rate goes on from another point of its curve"
-            )
-        return notes
+    def _open_ledger(self) -> Ledger:
+        """The ledger, for this attempt alone: one that may still be alive is left with a file that nobody reads."""
+        assert self.lease is not None
+        return Ledger.open(self.folder / "ledger.jsonl", anew=self.lease.inherited)
 
-    def _resume_point(self, commits: Commits) -> Found | None:
-        """The commit to go on from, as `resume` (auto, never, must) wants it."""
-        found = commits.latest()
+    def _resume_point(self, group: Group, history: History) -> Found | None:
+        """The commit to go on from, as `resume` (auto, never, must) wants it; what survivors left, if it is newer."""
+        volatile = Path(self.job.volatile) if self.job.volatile else None
+        found = newest(self.folder, group, volatile)
+        if found and found.volatile:
+            gap = not history.joins([record["step"] for record in found.state.values[RECORDS]], found.step)
+            if group.broadcast_json(gap):
+                self.notes.append(f"passed over {found.path.name}: the ledger lacks steps before it")
+                found = newest(self.folder, group)
         if found is None and self.job.resume == "must":
             raise Failure(
                 Exit.INPUT_MISSING, f"no commit in {self.folder}", "see that --run names the run, or leave --resume out"
             )
-        if found is not None and self.job.resume == "never":
+        if found is not None and self.job.resume == "never" and not self.job.restarts:
             raise Failure(
                 Exit.INCOMPATIBLE, f"{found.path} is there, but --resume never forbids it", "choose another --run"
             )
         self.notes += [f"passed over {reason}" for reason in found.passed_over] if found else []
         return found
 
-    def _require_same_data(self, found: Found, inputs: Inputs) -> None:
-        """Failure(76) where a source's content is not what the commit was trained on."""
-        old = found.facts["data"]
-        for name, digest in inputs.digests.items():
-            if old.get(name, digest) != digest:
-                if not _accepts(self.job.override, name):
-                    raise Failure(
-                        Exit.INCOMPATIBLE,
-                        f"{name} has another content than when {found.path.name} was made",
-                        f"restore the data, or accept the change by --override {name}",
-                    )
-                self.notes.append(f"accepted by --override: {name} has another content")
+    def _initialize(self, settings: Init, networks: Mapping[str, nn.Module], *, fresh: bool) -> None:
+        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt."""
+        if fresh:
+            self.notes.append(f"initial weights from {settings.from_}: {load_initial(settings, networks)}")
+        frozen = freeze(settings, networks)
+        if frozen and fresh:
+            self.notes.append(f"{frozen} parameters do not train")
+
+    def _restored(
+        self, found: Found, inputs: Inputs, networks: Mapping[str, nn.Module], updaters: Mapping[str, Updater]
+    ) -> Progress:
+        """Put a commit's state in place; Failure(76) where it does not fit."""
+        job, facts, name = self.job, found.facts, found.path.name
+        self.notes += accept_data(facts["data"], inputs.digests, job.override, name)
+        here = devices.environment()
+        self.notes += accept_environment(facts.get("environment", {}), here, job.strict_environment, name)
+        optimizers = {name: updater.optimizer for name, updater in updaters.items()}
+        if "optimizer" in job.ignore and not job.restarts:
+            optimizers = {}
+            self.notes.append(f"the optimizers' state in {name} is ignored: they start anew")
+        restore(found.state.tensors, networks, optimizers)
+        return Progress.from_json(found.state.values)
+
+    def _suspects(self, group: Group, order: Order, total: int) -> None:
+        """After a crash: keep the samples of the step that was under way, should it crash there again."""
+        step = (self.job.after or {}).get("step", 0)
+        if group.leader and step:
+            size = self.recipe.batch.size
+            ids = order.ids((step - 1) * size, min(step * size, total)).tolist()
+            write_json(self.folder / "logs" / "suspects.json", {"step": step, "sample_ids": ids[:_MOST_SUSPECTS]})
+
+    def _committer(self, ledger: Ledger, history: History, scale: Scale) -> Committer:
+        settings = self.recipe.checkpoint
+        scores = history.scores
+        return Committer(
+            run=self.folder,
+            lease=self.lease,
+            retention=_retention(settings, scale),
+            before=ledger.sync,
+            scores=lambda: scores(settings.keep_best.metric) if settings.keep_best else {},
+            heart=self.heart,
+            blocking=settings.blocking,
+        )
 
     def _lanes(self, world: int, found: Found | None) -> int:
         if self.recipe.lanes != "auto":
@@ -320,21 +383,14 @@ class _Attempt:
         return found.facts["lanes"] if found else choose_lanes(self.recipe.batch.size, world)
 
 
-def _accepts(override: Sequence[str], path: str) -> bool:
-    """Whether --override names a path, or a part above it."""
-    return any(path == key or path.startswith((f"{key}.", f"{key}[")) for key in override)
-
-
-def _past(ledger: Path, step: int) -> tuple[int, bool]:
-    """How many attempts a ledger tells of, and whether the history that counts has the evaluation of this step."""
-    attempts, evaluated = 0, False
-    for record in read(ledger):
-        if record["kind"] == "attempt":
-            attempts += 1
-            evaluated = evaluated and record["from_step"] >= step
-        elif record["kind"] == "evaluation" and record["step"] == step:
-            evaluated = True
-    return attempts, evaluated
+def _retention(settings: Checkpoint, scale: Scale) -> Retention:
+    best = settings.keep_best
+    return Retention(
+        last=settings.keep,
+        every=settings.keep_every.samples_at(scale) if settings.keep_every else None,
+        best=best.count if best else 0,
+        sign=-1 if best and best.mode == "max" else 1,
+    )
 
 
 def _weights_digest(networks: Mapping[str, nn.Module]) -> str:
@@ -371,20 +427,20 @@ def evaluate_run(run: Path, only: str | None) -> Scores:
     return scores
 
 
-def export_run(run: Path, to: Path) -> list[Path]:
-    """Write the networks of a run's newest commit to a new folder, in the task's layout."""
-    _, task, networks, found = _restored(run)
+def export_run(run: Path, to: Path, commit: str | None = None) -> list[Path]:
+    """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
+    _, task, networks, found = _restored(run, commit)
     return export(found, to, {name: task.layout(name) for name in networks})
 
 
-def _restored(run: Path) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
-    """A run's recipe and task, and its networks as of the newest commit."""
+def _restored(run: Path, commit: str | None = None) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
+    """A run's recipe and task, and its networks as of a commit."""
     recipe = load(run).recipe
     device = devices.choose(recipe.device, 0)
     devices.settle(device, devices.threads_per_process(1, recipe.launch.threads), recipe.matmul)
     task = build_task(recipe)
     networks = build_networks(task, recipe, device)
-    found = Commits(run, Group()).latest()
+    found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
     restore(found.state.tensors, networks, {})

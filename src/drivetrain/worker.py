@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 from drivetrain.launch.job import Job
 from drivetrain.run import execute
+from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.place import Place
 from drivetrain.spec.files import write_json
 
 
-def main(job: dict[str, Any], place: dict[str, Any], listen_fd: int | None) -> int:
+def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int], heart: type[Heart] = Heart) -> int:
     """Run one rank of a job; its outcome is left in `logs/outcome-<rank>.json`, and the exit code returned.
 
-    `job` and `place` are JSON data; `listen_fd` is rank 0's socket for the rendezvous, bound to the loopback.
+    `job` and `place` are JSON data. The descriptors are the memory for signs of life and, on rank 0 among several, a
+    socket for the rendezvous that is bound to the loopback.
     """
-    here = Place(**place)
-    outcome = execute(Job(**job), here, listen_fd)
-    write_json(Path(job["folder"]) / "logs" / f"outcome-{here.rank}.json", outcome.to_json())
+    here, asked = Place(**place), Job(**job)
+    logs = Path(asked.folder) / "logs"
+    stacks = _stacks(logs / f"stacks-{here.rank}.txt")
+    alive = heart.shared(descriptors[0], here.rank)
+    alive.start()
+    outcome = execute(asked, here, descriptors[1] if len(descriptors) > 1 else None, alive)
+    if os.fstat(stacks).st_size == 0:
+        (logs / f"stacks-{here.rank}.txt").unlink(missing_ok=True)
+    write_json(logs / f"outcome-{here.rank}.json", outcome.to_json())
     return int(outcome.code)
+
+
+def _stacks(path: Path) -> int:
+    """Have SIGQUIT, and any fault in native code, write the stacks of all threads to a file, whatever they are at."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    faulthandler.register(signal.SIGQUIT, file=descriptor, all_threads=True)
+    faulthandler.enable(file=descriptor, all_threads=True)
+    return descriptor

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from drivetrain.checkpoint.commit import Found
+from drivetrain.checkpoint.commits import Found
+from drivetrain.checkpoint.snapshot import pieces_of
 from drivetrain.checkpoint.state import network_tensors
 from drivetrain.checkpoint.tensors import write_tensors
 from drivetrain.spec.exits import Exit, Failure
@@ -32,7 +33,7 @@ def export(found: Found, to: Path, layouts: Mapping[str, Layout | None]) -> list
         folder.mkdir(parents=True, exist_ok=True)
         layout = layouts.get(name)
         renamed, config = layout(tensors) if layout else (tensors, {})
-        write_tensors(folder / "model.safetensors", renamed, {"format": "pt"})
+        write_tensors(folder / "model.safetensors", pieces_of(renamed), {"format": "pt"})
         write_json(
             folder / "config.json", config | {"drivetrain": {"step": found.facts["step"], "commit": found.path.name}}
         )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from drivetrain.checkpoint.commit import FOLDER, Commits, Damaged, load
-from drivetrain.checkpoint.tensors import parse_tensors, read_file
-from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
@@ -24,6 +20,11 @@ def capture(networks: Mapping[str, nn.Module], optimizers: Optimizers) -> dict[s
     They are not copied. A tensor with two names (tied weights) is there once, under its first.
     """
     return dict(_network_tensors(networks)) | dict(_optimizer_tensors(optimizers))
+
+
+def named_tensors(networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """The live tensors of networks by NETWORK/NAME."""
+    return {name.removeprefix(f"{NETWORKS}/"): tensor for name, tensor in _network_tensors(networks)}
 
 
 def restore(tensors: Mapping[str, Tensor], networks: Mapping[str, nn.Module], optimizers: Optimizers) -> None:
@@ -45,38 +46,37 @@ def restore(tensors: Mapping[str, Tensor], networks: Mapping[str, nn.Module], op
         )
 
 
-def initial_weights(path: Path, networks: Mapping[str, nn.Module], only: str | None) -> int:
-    """Copy weights from a run (its newest commit), a commit, or a safetensors file; returns how many tensors.
-
-    `only` names the one network that is filled; a safetensors file has the names of a single network. Raises
-    Failure(66) where there is nothing at the path, 76 where names, shapes or types do not fit exactly.
-    """
-    chosen = {name: net for name, net in networks.items() if only in (None, name)}
-    if not chosen:
-        raise Failure(Exit.BAD_RECIPE, f"init.network: no network {only!r}", f"there are {sorted(networks)}")
-    wanted = dict(_network_tensors(chosen))
-    prefix = f"{NETWORKS}/{only}/" if only is not None else f"{NETWORKS}/"
-    given = {name: tensor for name, tensor in _weights(path, chosen).items() if name.startswith(prefix)}
-    require_same(wanted, given, str(path))
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(given[name])
-    return len(wanted)
-
-
 def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], where: str) -> None:
-    """Raises Failure(76) with every name that is missing, unexpected or of another shape or type."""
-    problems = [f"missing {name} {tuple(wanted[name].shape)}" for name in wanted if name not in given]
-    problems += [f"unexpected {name} {tuple(given[name].shape)}" for name in given if name not in wanted]
-    for name in wanted.keys() & given.keys():
-        (mine, other) = (wanted[name], given[name])
-        if mine.shape != other.shape or mine.dtype != other.dtype:
-            problems.append(f"{name} is {_described(other)}, the network has {_described(mine)}")
+    """Raises Failure(76) with every name that is missing, unexpected, renamed, or of another shape or type."""
+    missing = [name for name in wanted if name not in given]
+    unexpected = [name for name in given if name not in wanted]
+    problems = []
+    for name in missing:
+        twin = next((other for other in unexpected if _described(given[other]) == _described(wanted[name])), None)
+        if twin is None:
+            problems.append(f"missing {name} {_described(wanted[name])}")
+        else:
+            unexpected.remove(twin)
+            problems.append(f"missing {name} {_described(wanted[name])}, perhaps renamed from {twin}")
+    problems += [f"unexpected {name} {_described(given[name])}" for name in unexpected]
+    for name in [name for name in wanted if name in given]:
+        if _described(wanted[name]) != _described(given[name]):
+            problems.append(f"{name} is {_described(given[name])}, the network has {_described(wanted[name])}")
     if problems:
         shown = "; ".join(problems[:_SHOWN]) + (
             f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         )
-        raise Failure(Exit.INCOMPATIBLE, f"{where} does not fit the networks: {shown}", "use the recipe that wrote it")
+        failure = Failure(
+            Exit.INCOMPATIBLE, f"{where} does not fit the networks: {shown}", "use the recipe that wrote it"
+        )
+        failure.details = "\n".join(problems)
+        raise failure
+
+
+def changing_buffers(networks: Mapping[str, nn.Module]) -> list[int]:
+    """How often each buffer that a commit keeps was changed: another list means that training changes one of them."""
+    state = [tensor for module in networks.values() for tensor in module.state_dict(keep_vars=True).values()]
+    return [tensor._version for tensor in state if isinstance(tensor, Tensor) and not isinstance(tensor, nn.Parameter)]
 
 
 def network_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -94,7 +94,13 @@ def _network_tensors(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
         persistent = module.state_dict(keep_vars=True)
         seen: set[int] = set()
         for name, tensor in persistent.items():
-            if isinstance(tensor, Tensor) and id(tensor) not in seen:
+            if not isinstance(tensor, Tensor):
+                raise Failure(
+                    Exit.BAD_RECIPE,
+                    f"network {network} keeps {name}, which is no tensor, in its state_dict",
+                    "keep it as a buffer: get_extra_state would be lost on a resume",
+                )
+            if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield f"{NETWORKS}/{network}/{name}", tensor.detach()
 
@@ -135,23 +141,6 @@ def _slots(
 def _step_device(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> torch.device:
     """Where 0-d state lies: fused optimizers keep their step count beside the parameter, others on the CPU."""
     return parameter.device if optimizer.defaults.get("fused") else torch.device("cpu")
-
-
-def _weights(path: Path, networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    if (path / FOLDER).is_dir():
-        found = Commits(path, Group()).latest()
-        if found is None:
-            raise Failure(Exit.INPUT_MISSING, f"init.path: {path} has no commit", "train it first, or name another")
-        return dict(found.state.tensors)
-    try:
-        if path.is_dir():
-            return dict(load(path)[1].tensors)
-        if path.is_file():
-            (network,) = networks
-            return {f"{NETWORKS}/{network}/{name}": tensor for name, tensor in parse_tensors(read_file(path)).items()}
-    except (Damaged, ValueError) as error:
-        raise Failure(Exit.BAD_DATA, f"init.path: {path} is damaged: {error}", "restore it from a copy") from error
-    raise Failure(Exit.INPUT_MISSING, f"init.path: nothing at {path}", "name a run, a commit or a safetensors file")
 
 
 def _described(tensor: Tensor) -> str:

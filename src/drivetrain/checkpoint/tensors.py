@@ -6,18 +6,18 @@ the file without a copy of the whole; reading it here lets the very bytes that w
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from drivetrain.checkpoint.files import FileFacts, Writer, create
+from drivetrain.checkpoint.memory import checksum
+from drivetrain.checkpoint.snapshot import Piece
 from drivetrain.spec.exits import Exit, Failure
 
 _NAMES = {
@@ -25,118 +25,68 @@ _NAMES = {
     torch.float32: "F32",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",
     torch.int8: "I8",
     torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
     torch.bool: "BOOL",
 }
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _LONGEST_HEADER = 100 << 20
+_CHUNK = 4 << 20
 
 
-@dataclass(frozen=True)
-class FileFacts:
-    """What a manifest says of a file."""
+def write_tensors(path: Path, pieces: Sequence[Piece], metadata: Mapping[str, str] | None = None) -> FileFacts:
+    """A new safetensors file, durable.
 
-    size: int
-    sha256: str
-
-
-class Writer:
-    """Writes to a descriptor and hashes what it writes."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._digest = hashlib.sha256()
-        self._size = 0
-
-    def write(self, data: Any) -> None:
-        """Write all of a bytes-like object."""
-        view = memoryview(data).cast("B")
-        self._digest.update(view)
-        self._size += len(view)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
-
-    def facts(self) -> FileFacts:
-        """Size and hash of what was written."""
-        return FileFacts(self._size, self._digest.hexdigest())
-
-
-def create(path: Path) -> int:
-    """Open a new file for writing, 0600; it must not be there yet, not even as a link."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
-def write_file(path: Path, data: bytes) -> FileFacts:
-    """A new file with this content, durable."""
+    Raises Failure(83), naming the tensor, where its bytes are no longer the ones that its checksum was taken of.
+    """
     descriptor = create(path)
     try:
         writer = Writer(descriptor)
-        writer.write(data)
+        writer.write(_header(pieces, metadata))
+        for piece in pieces:
+            _write_piece(writer, piece)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     return writer.facts()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> FileFacts:
-    """A new safetensors file of dense tensors of any shape and device, durable."""
+def _header(pieces: Sequence[Piece], metadata: Mapping[str, str] | None) -> bytes:
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
-    for name, tensor in tensors.items():
-        header[name] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + tensor.nbytes],
-        }
-        offset += tensor.nbytes
+    for name, dtype, shape, data, _ in pieces:
+        stop = offset + data.numel()
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [offset, stop]}
+        offset = stop
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start on a multiple of 8
-    descriptor = create(path)
-    try:
-        writer = Writer(descriptor)
-        writer.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
-            if tensor.numel():
-                writer.write(_bytes(tensor).numpy())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return writer.facts()
+    return len(text).to_bytes(8, "little") + text
 
 
-def _bytes(tensor: Tensor) -> Tensor:
-    """The tensor's memory as uint8 [nbytes], on the CPU, without a copy where it lies there in one piece."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+def _write_piece(writer: Writer, piece: Piece) -> None:
+    data, total = piece.data.numpy(), 0
+    for at in range(0, len(data), _CHUNK):
+        part = data[at : at + _CHUNK]
+        writer.write(part)
+        total += checksum(part)
+    if total % (1 << 64) != piece.checksum:
+        raise Failure(
+            Exit.CORRUPTION_SUSPECTED,
+            f"{piece.name} changed in memory between its snapshot and its writing",
+            "suspect this machine's memory; the commit before is whole",
+        )
 
 
-def read_file(path: Path) -> bytearray:
-    """The bytes of a regular file; a link is refused with Failure(77).
-
-    It is opened once: what is hashed later is what was read.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if path.is_symlink():
-            raise Failure(Exit.SECURITY, f"{path} is a link", "put the file itself there", file=str(path)) from error
-        raise
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Failure(Exit.SECURITY, f"{path} is no regular file", "remove it", file=str(path))
-        data = bytearray(status.st_size)
-        at = 0
-        with memoryview(data) as view:
-            while count := file.readinto(view[at:]):
-                at += count
-    return data if at == len(data) else data[:at]
-
-
-def parse_tensors(data: bytearray) -> dict[str, Tensor]:
+def parse_tensors(data: memoryview) -> dict[str, Tensor]:
     """The tensors of a safetensors file's bytes; they share its memory.
 
     Raises ValueError where lengths, shapes or offsets contradict each other or the size.

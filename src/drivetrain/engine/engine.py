@@ -18,6 +18,7 @@ from drivetrain.engine.reduce import Reducer
 from drivetrain.engine.transfer import to_device
 from drivetrain.optim.updater import Updater
 from drivetrain.runtime.group import Group
+from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.seeds import mix, seed_generators
 
 Networks = Mapping[str, nn.Module]
@@ -44,7 +45,9 @@ class Engine:
         device: torch.device,
         precision: str,
         seed: int,
+        heart: Heart | None = None,
     ) -> None:
+        self.heart = heart or Heart()
         self.networks = networks
         self.updaters = updaters
         self.device = device
@@ -74,6 +77,7 @@ class Engine:
         if reducer:
             if not work.micros:  # no sample for this rank in a ragged last step: it adds zeros
                 reducer.arm(sums.pack())
+            self.heart.enter("reduce")
             sums.unpack(reducer.finish())
         return self._update(updaters, sums, work.counts)
 
@@ -130,12 +134,14 @@ class Engine:
         return self._reducers[names]
 
     def _forward(self, loss: LossFunction, micro: Micro, work: Work) -> Mapping[str, Term]:
+        self.heart.enter("forward")
         self.seed(work.step, work.call, micro.lane, micro.part)
         self.position = micro.start
         with self._precision:
             return as_losses(loss(self.networks, to_device(micro.batch, self.device)), micro.size)
 
     def _backward(self, total: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+        self.heart.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
         if len(self.networks) == 1:
             total.backward()
@@ -144,6 +150,7 @@ class Engine:
 
     def _update(self, updaters: Sequence[Updater], sums: Sums, counts: Mapping[str, int]) -> Move:
         """Norms, finite vote, clipping, optimizer."""
+        self.heart.enter("optimizer")
         gradients = [[p.grad for p in updater.parameters if p.grad is not None] for updater in updaters]
         norms = [_norm(grads, self.device) for grads in gradients]
         vote = _vote_on_host if self.device.type == "cpu" else _vote_on_device

@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any
 
 _LARGEST = 1 << 20
+_MOST_DESCRIPTORS = 4
 _PR_SET_PDEATHSIG = 1
 
 
@@ -43,13 +44,13 @@ class ForkServer:
         """For select: readable when there is news."""
         return self._socket.fileno()
 
-    def start(self, worker: str, rank: int, arguments: Sequence[Any], listen: socket.socket | None = None) -> None:
+    def start(self, worker: str, rank: int, arguments: Sequence[Any], descriptors: Sequence[int] = ()) -> None:
         """Fork a worker that calls `worker` (`package.module:name`) with these arguments (JSON data).
 
-        Its last argument is the descriptor of `listen`, or None.
+        Its last argument is the list of its own copies of `descriptors`.
         """
         message = json.dumps({"worker": worker, "rank": rank, "arguments": list(arguments)}).encode()
-        socket.send_fds(self._socket, [message], [listen.fileno()] if listen else [])
+        socket.send_fds(self._socket, [message], list(descriptors))
 
     def news(self) -> dict[str, Any] | None:
         """The next message: {"rank", "pid"} when a worker has started, {"rank", "status"} when it has ended.
@@ -79,11 +80,11 @@ def serve(control: socket.socket) -> None:
                     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     control.send(json.dumps({"rank": rank, "status": status}).encode())
                     continue
-                message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, 1)
+                message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _MOST_DESCRIPTORS)
                 if not message:
                     return
                 request = json.loads(message)
-                pid = _fork(control, request, descriptors[0] if descriptors else None)
+                pid = _fork(control, request, list(descriptors))
                 for descriptor in descriptors:
                     os.close(descriptor)
                 handle = os.pidfd_open(pid)
@@ -92,7 +93,7 @@ def serve(control: socket.socket) -> None:
                 control.send(json.dumps({"rank": request["rank"], "pid": pid}).encode())
 
 
-def _fork(control: socket.socket, request: dict[str, Any], listen: int | None) -> int:
+def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
     server = os.getpid()
     pid = os.fork()
     if pid:
@@ -102,7 +103,7 @@ def _fork(control: socket.socket, request: dict[str, Any], listen: int | None) -
         die_with_parent(server)
         control.close()
         module, _, name = request["worker"].partition(":")
-        code = getattr(import_module(module), name)(*request["arguments"], listen)
+        code = getattr(import_module(module), name)(*request["arguments"], descriptors)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 70
     except BaseException:

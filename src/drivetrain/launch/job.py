@@ -10,6 +10,8 @@ from typing import Any
 
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.load import Resolved
+from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import Custom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +20,12 @@ class Job:
 
     `recipe` is the resolved tree, `origins` where each of its values comes from, `text` the file
     as it was written, `modules` the folder in which a user's
-    own modules are looked up. `resume` is auto, never or must; `override` names the fields whose change is accepted.
-    `started` is when the command began, in Unix seconds.
+    own modules are looked up, `preload` the shipped modules that it needs. `resume` is auto, never or must; `override` names the fields whose change is accepted.
+    `started` is when the command began, in Unix seconds. `ignore` names parts of a commit that are not restored,
+    `strict_environment` refuses to resume in another environment.
+
+    The supervisor adds: `volatile`, the folder in memory where survivors leave their state; `restarts`, how often it
+    has started the processes again; `after`, how the start before ended; the watchdog's patience, 0 for none.
     """
 
     folder: str
@@ -27,10 +33,18 @@ class Job:
     origins: Mapping[str, str]
     text: str = ""
     modules: str | None = None
+    preload: Sequence[str] = ()
     overrides: Sequence[str] = ()
     resume: str = "auto"
     override: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    strict_environment: bool = False
     processes: int = 1
+    hang_after: float = 0.0
+    slow_after: float = 0.0
+    volatile: str | None = None
+    restarts: int = 0
+    after: Mapping[str, Any] | None = None
     started: float = field(default_factory=time.time)
 
     def to_json(self) -> dict[str, Any]:
@@ -46,6 +60,8 @@ def plan_job(
     resume: str,
     override: Sequence[str],
     started: float,
+    ignore: Sequence[str] = (),
+    strict_environment: bool = False,
 ) -> Job:
     """The job of a checked recipe, in the run directory that it names or that its digest gives it."""
     recipe = resolved.recipe
@@ -56,9 +72,21 @@ def plan_job(
         origins={path: str(origin) for path, origin in resolved.origins.items()},
         text=resolved.text,
         modules=str(resolved.folder) if resolved.folder else None,
+        preload=_needed(recipe),
         overrides=tuple(overrides),
         resume=resume,
         override=tuple(override),
+        ignore=tuple(ignore),
+        strict_environment=strict_environment,
         processes=recipe.launch.processes,
+        hang_after=recipe.launch.hang_after or 0.0,
+        slow_after=recipe.launch.slow_after,
         started=started,
     )
+
+
+def _needed(recipe: Recipe) -> tuple[str, ...]:
+    """The modules of the shipped components that a recipe names. A user's own are not imported before they run."""
+    sources = (*recipe.data.train.sources, *recipe.data.validation.values())
+    parts = [part for part in (recipe.task, *sources) if not isinstance(part, Custom)]
+    return tuple(dict.fromkeys(part.factory.partition(":")[0] for part in parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from drivetrain.spec.settings import Component, Count, cost
+from drivetrain.spec.settings import Component, Count, Positive, cost, nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,3 +16,12 @@ class Local(Component):
     kind: Annotated[Literal["local"], cost("this machine")] = "local"
     processes: Annotated[Count, cost("training processes")] = 1
     threads: Annotated[Count | None, cost("CPU threads per process; null: the cores, shared out evenly")] = None
+    hang_after: Annotated[
+        Positive | None,
+        nothing(
+            "seconds without a sign of life after which a process hangs (at least three median steps); null: never"
+        ),
+    ] = 10.0
+    slow_after: Annotated[
+        Positive, nothing("the same for what may take long: opening data, compiling, writing, a task's show")
+    ] = 600.0

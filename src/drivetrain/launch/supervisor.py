@@ -1,4 +1,5 @@
-"""The process that a user starts: without torch, it starts workers, forwards signals, and says why a run ended."""
+"""The process that a user starts: without torch, it starts workers, watches them, starts them again where that helps,
+forwards signals, and says why a run ended."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -13,41 +15,88 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
+from drivetrain.launch.machine import core_pattern, oom_kills, volatile_folder
+from drivetrain.launch.restarts import Ended, Stays, next_start
+from drivetrain.launch.watchdog import Watchdog
+from drivetrain.runtime.heart import Signs
+from drivetrain.runtime.lease import require_free
 from drivetrain.runtime.place import Place
 from drivetrain.runtime.signals import stopping
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.files import write_json
 
 WORKER = "drivetrain.worker:main"
-PRELOAD = ("torch", "drivetrain.worker")
+PRELOAD = ("torch", "torch._dynamo", "pydantic", "drivetrain.worker")
+"""What every worker needs; optimizers import torch._dynamo, which takes a second."""
 GRACE = 1.0
 """Seconds that the other workers have to end by themselves after one has failed."""
+HANDOVER = 30.0
+"""Seconds that survivors may take to leave their state in memory."""
+DUMP = 0.5
+"""Seconds that hanging workers have to write their stacks."""
 _TICK = 0.1
+_LOOK = 1.0  # seconds between two looks at the signs of life
 _ENDS = (Exit.DONE, Exit.STOPPED)
 
 
 def supervise(
     job: Job, *, worker: str = WORKER, preload: tuple[str, ...] = PRELOAD, say: Callable[[str], None] = lambda _: None
 ) -> Outcome:
-    """Run a job's processes on this machine to their end; the outcome is also in `exit.json`.
+    """Run a job's processes on this machine to their end, starting them again where that helps.
 
-    Raises Failure(73) where the run directory cannot be made. `say` is told what the user should know meanwhile.
+    The outcome is also in `exit.json`. Raises Failure(73) where the run directory cannot be made, 85 where another run
+    owns it. `say` is told what the user should know meanwhile.
     """
     run = Path(job.folder)
     logs = prepare(run)
-    for old in logs.glob("outcome-*.json"):
-        old.unlink()
-    server = ForkServer(preload)
+    require_free(run)
+    volatile = volatile_folder()
+    signs = Signs(job.processes)
+    server = ForkServer((*preload, *job.preload))
     try:
-        outcome = _Watch(job, server, say).run(worker)
+        history: list[Ended] = []
+        while True:
+            for old in logs.glob("outcome-*.json"):
+                old.unlink()
+            signs.clear()
+            start = _Start(replace(job, volatile=str(volatile)), server, signs, say)
+            outcome = start.run(worker)
+            history.append(Ended(outcome, start.killed, _reached(run, volatile)))
+            following = Stays(outcome) if start.asked else next_start(history)
+            if isinstance(following, Stays):
+                return record(run, _with_suspects(run, following.outcome))
+            say(f"{outcome.cause}; starting again{f' in {following.pause:g} s' if following.pause else ''}")
+            time.sleep(following.pause)
+            after = {"code": int(outcome.code), "cause": outcome.cause, **start.told}
+            job = replace(job, started=time.time(), after=after, restarts=len(history))
     finally:
         server.close()
-    return record(run, outcome)
+        signs.close()
+        shutil.rmtree(volatile, ignore_errors=True)
+
+
+def _reached(run: Path, volatile: Path) -> int | None:
+    """The highest step that something is left of, on the disk or in memory."""
+    left = [*(run / "checkpoints").glob("step-*"), *volatile.glob("step-*")]
+    steps = [int(match.group(1)) for path in left if (match := _COMMIT.match(path.name))]
+    return max(steps, default=None)
+
+
+def _with_suspects(run: Path, outcome: Outcome) -> Outcome:
+    """After a crash loop: with the samples of the step that crashed, which the last start has left."""
+    if "restarts" not in outcome.where:
+        return outcome
+    try:
+        suspects = json.loads((run / "logs" / "suspects.json").read_text())
+    except (OSError, ValueError):
+        return outcome
+    return replace(outcome, where=outcome.where | suspects)
 
 
 def prepare(run: Path) -> Path:
@@ -82,18 +131,32 @@ _COMMIT = re.compile(r"step-(\d{8,})")
 
 
 @dataclass
-class _Watch:
+class _Start:
     """Watches the workers of one start."""
 
     job: Job
     server: ForkServer
+    signs: Signs
     say: Callable[[str], None]
     pids: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)  # rank: status, in the order of their ends
+    hung: dict[int, Outcome] = field(default_factory=dict)
     asked: int = 0
     forwarded: int = 0
     last: int = signal.SIGTERM  # the signal that asked
     deadline: float | None = None
+    looked: float = 0.0
+    ooms: int = field(default_factory=oom_kills)
+    told: dict[str, float | int] = field(default_factory=dict)  # step under way and time at the first bad end
+
+    def __post_init__(self) -> None:
+        self.watchdog = Watchdog(self.job.hang_after, self.job.slow_after) if self.job.hang_after else None
+
+    @property
+    def killed(self) -> bool:
+        """Whether a worker was ended by a signal that this supervisor did not send because another had failed."""
+        first = next(iter(self.ended.values()), 0)
+        return first < 0
 
     def run(self, worker: str) -> Outcome:
         with _signals(self._ask), _listener(self.job.processes) as listen:
@@ -106,7 +169,8 @@ class _Watch:
                     port=listen.getsockname()[1] if listen else 0,
                     launcher="local",
                 )
-                self.server.start(worker, rank, [self.job.to_json(), asdict(place)], listen if rank == 0 else None)
+                passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
+                self.server.start(worker, rank, [self.job.to_json(), asdict(place)], passed)
             while len(self.ended) < self.job.processes:
                 if not self._turn():
                     return Outcome(
@@ -130,14 +194,43 @@ class _Watch:
                 self._end(news["rank"], news["status"])
         if self.asked > self.forwarded and len(self.pids) == self.job.processes:
             self._forward()
-        if self.deadline is not None and time.monotonic() > self.deadline:
+        now = time.monotonic()
+        if self.watchdog and now - self.looked >= _LOOK:
+            self.looked = now
+            self._look(self.watchdog, now)
+        if self.deadline is not None and now > self.deadline and not self._handing_over(now):
             self._kill()
         return True
 
     def _end(self, rank: int, status: int) -> None:
         self.ended[rank] = status
         if self.deadline is None and self._rank_outcome(rank).code not in _ENDS:
+            self.told = {"step": max(sign.step for sign in self.signs.look()), "noticed": time.time()}
             self.deadline = time.monotonic() + GRACE
+
+    def _handing_over(self, now: float) -> bool:
+        """Whether a survivor is at it and still has time."""
+        signs = self.signs.look()
+        busy = any(signs[rank].phase == "handover" for rank in self.pids if rank not in self.ended)
+        return busy and self.deadline is not None and now < self.deadline + HANDOVER
+
+    def _look(self, watchdog: Watchdog, now: float) -> None:
+        """End workers that hang, after their stacks are written; the others then see that a peer is lost."""
+        alive = [rank for rank in self.pids if rank not in self.ended]
+        signs = self.signs.look()
+        hang = watchdog.look({rank: signs[rank] for rank in alive}, now)
+        if hang is None or self.deadline is not None:
+            return
+        self.say(f"{hang}; writing the stacks of all ranks")
+        self._signal(signal.SIGQUIT)  # workers write their stacks at it
+        self._signal(signal.SIGCONT)  # a stopped one too
+        time.sleep(DUMP)
+        for rank, sign in hang.signs.items():
+            where = {"rank": rank, "step": sign.step, "phase": sign.phase}
+            hint = f"the stacks of all ranks are in {self.job.folder}/logs/stacks-*.txt"
+            self.hung[rank] = Outcome(code=Exit.HANG, cause=str(hang), hint=hint, where=where)
+            with suppress(ProcessLookupError):
+                os.kill(self.pids[rank], signal.SIGKILL)
 
     def _forward(self) -> None:
         self.forwarded = self.asked
@@ -174,19 +267,31 @@ class _Watch:
     def _rank_outcome(self, rank: int) -> Outcome:
         """What a worker left behind, or what its end says where it left nothing."""
         status = self.ended[rank]
+        if rank in self.hung:
+            return self.hung[rank]
         try:
             told = json.loads((Path(self.job.folder) / "logs" / f"outcome-{rank}.json").read_text())
             if status == told["code"]:
                 return Outcome.from_json(told)
         except (OSError, ValueError):
             pass
-        where = {"rank": rank}
+        sign = self.signs.look()[rank]
+        where: dict[str, Any] = {"rank": rank, "step": sign.step or None, "phase": sign.phase}
+        if status == -signal.SIGKILL and oom_kills() > self.ooms:
+            cause = f"rank {rank} was ended by the kernel: out of memory"
+            hint = "take a smaller batch.micro or model, or more memory: the same again would end the same"
+            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where | {"class": "oom"})
         if status < 0:
             cause = f"rank {rank} was ended by {signal.Signals(-status).name}"
-            hint = "SIGKILL is often the kernel short of memory: look at its log; otherwise start again"
+            hint = "look for who sent it; a fault in native code leaves a core where the kernel puts them"
+            if -status in _DUMPS:
+                where["core_pattern"] = core_pattern()
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
         cause = f"rank {rank} exited with {status} without saying why"
         return Outcome(code=Exit.INTERNAL, cause=cause, hint="look above for what it printed", where=where)
+
+
+_DUMPS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 class _signals:  # noqa: N801 - used as a statement

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import write_private
 
 _MARK = ',"chain":"'
 _CHAIN = 32  # hex digits
@@ -28,12 +29,16 @@ class Ledger:
         self._descriptor = descriptor
 
     @classmethod
-    def open(cls, path: Path) -> Ledger:
+    def open(cls, path: Path, *, anew: bool = False) -> Ledger:
         """Open for appending, or create (0600).
+
+        `anew`: as a copy in its place, so that a writer of before, should it still be alive, writes to no file.
 
         A torn last line is cut off, and a repair record says how many bytes went. Raises Failure(74) for any other
         damage, naming the record, and where the file cannot be opened; 77 where it is a symbolic link.
         """
+        if anew and path.is_file() and not path.is_symlink():
+            write_private(path, path.read_bytes())
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o600)

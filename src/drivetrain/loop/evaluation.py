@@ -57,16 +57,18 @@ def evaluate(
         for number, validation in enumerate(sets):
             metrics = task.metrics()
             for index, ids in enumerate(_blocks(validation, group)):
+                engine.heart.enter("evaluation")
                 exchange.send()
                 if len(ids):
                     engine.seed(step, _EVALUATION + number, index, group.rank)
                     batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
                     task.evaluate(networks, batch, metrics)
-                if exchange.receive().stop:
+                if exchange.receive().end:
                     return None
             merged = _merged(task, metrics, group)
             scores.metrics[validation.name] = {name: metric.value() for name, metric in merged.items()}
             scores.counts[validation.name] = len(validation.source)
+        engine.heart.enter("show")
         if gallery:
             _show(task, engine, sets[0], step, gallery)
     return scores

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from drivetrain.data.feed import Share
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.exits import Exit, Failure
 
 UNITS = 8
 """How many units `Task.counts` may have."""
 WIDTH = 2 + UNITS
-"""Numbers in a row: stop asked for, digest of the step's sample ids, counts of the next step."""
+"""Numbers in a row: the exit code that this rank asks for, digest of the step's sample ids, counts of the next step."""
 _DIGEST = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What all ranks together said: a stop, the digest of all sample ids of the step, the next step's global counts."""
+    """What all ranks together said: why to end (the largest code that one asks for, 0 for none), the digest of all
+    sample ids of the step, the next step's global counts."""
 
-    stop: bool
+    end: int
     digest: int
     counts: dict[str, int]
 
@@ -35,12 +37,14 @@ class Exchange:
         self._pulse = pulse
         self._stops = stops
         self._alone = alone
+        self.failure: Failure | None = None
+        """Why this rank wants all to end with an error; they do at the next boundary."""
         self._units: tuple[str, ...] = ()
         self._digest = 0
         self._counts: dict[str, int] = {}
 
     def send(self, share: Share | None = None, ahead: Share | None = None) -> None:
-        """Start telling: a stop request, what `share` read, what `ahead` counts.
+        """Start telling: whether to end, what `share` read, what `ahead` counts.
 
         Raises ValueError where a task counts more than `UNITS` units.
         """
@@ -52,15 +56,22 @@ class Exchange:
             raise ValueError(f"counts() gives {len(self._counts)} units; {UNITS} is the most")
         self._units = tuple(sorted(self._counts)) or self._units  # a rank without samples counts nothing
         numbers = [self._counts.get(unit, 0) for unit in self._units]
-        row = [self._stops.requested is not None, _signed(self._digest), *numbers]
+        row = [self._asked, _signed(self._digest), *numbers]
         self._pulse.send(row + [0] * (WIDTH - len(row)))
 
     def receive(self) -> Heard:
         """Wait for all rows; every rank hears the same."""
         if self._alone:
-            return Heard(self._stops.requested is not None, self._digest, self._counts)
-        stop, digest, *numbers = (int(total) for total in self._pulse.receive().sum(axis=0))
-        return Heard(stop > 0, digest & _DIGEST, dict(zip(self._units, numbers, strict=False)))
+            return Heard(self._asked, self._digest, self._counts)
+        rows = self._pulse.receive()
+        digest, *numbers = (int(total) for total in rows[:, 1:].sum(axis=0))
+        return Heard(int(rows[:, 0].max()), digest & _DIGEST, dict(zip(self._units, numbers, strict=False)))
+
+    @property
+    def _asked(self) -> int:
+        if self.failure:
+            return self.failure.outcome.code
+        return Exit.STOPPED if self._stops.requested is not None else Exit.DONE
 
 
 def _signed(digest: int) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger
 
 GROUP = 0.05
 """Seconds for which a step's record may wait for others. Steps that take longer are written one by one."""
+RECENT = 1.0
+"""Seconds of records that a rank without a ledger remembers: more than the one that keeps it may have lost."""
 
 
 class Stopwatch:
@@ -30,15 +34,26 @@ class Journal:
     """Writes one attempt's records; on ranks that do not keep the ledger there is no writer, and nothing is written.
 
     Records of short steps wait up to `GROUP` seconds and are written together, which takes a third of the time; every
-    other record is written at once, after those. `seconds` adds up the attempt's time by bucket.
+    other record is written at once, after those. `seconds` adds up the attempt's time by bucket. `allowed` raises
+    where the directory is no longer ours, before anything is written.
     """
 
-    def __init__(self, writer: Ledger | None, attempt: int, watch: Stopwatch) -> None:
+    def __init__(
+        self,
+        writer: Ledger | None,
+        attempt: int,
+        watch: Stopwatch,
+        history: History | None = None,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.attempt = attempt
         self.watch = watch
         self.seconds: dict[str, float] = dict.fromkeys(("start", "wait", "step", "evaluation", "commit"), 0.0)
         self._writer = writer
+        self._history = history or History()
+        self._allowed = allowed
         self._kept: list[dict[str, Any]] = []
+        self._recent: deque[dict[str, Any]] = deque()
         self._written = watch.last
 
     def lap(self, bucket: str) -> float:
@@ -51,13 +66,16 @@ class Journal:
         """The record of one step."""
         self._kept.append(fields)
         if self.watch.last - self._written >= GROUP:
-            self._flush()
+            self.flush()
 
     def record(self, kind: str, **fields: Any) -> None:
         """Any other record."""
-        self._flush()
+        self.flush()
         if self._writer:
-            self._writer.append({"kind": kind, "time": time.time(), "attempt": self.attempt, **fields})
+            self._allowed()
+            record = {"kind": kind, "time": time.time(), "attempt": self.attempt, **fields}
+            self._history.add(record)
+            self._writer.append(record)
 
     @property
     def tail(self) -> str:
@@ -66,16 +84,34 @@ class Journal:
 
     def sync(self) -> None:
         """Make all records durable."""
-        self._flush()
+        self.flush()
         if self._writer:
             self._writer.sync()
 
-    def _flush(self) -> None:
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """The records of the last steps, for whoever has to write them in the ledger keeper's place."""
+        return [*self._recent, *self._kept]
+
+    def complete(self, records: Sequence[Mapping[str, Any]], last: int, attempt: int) -> None:
+        """Write the step records that come after step `last`, which the attempt before made and could not write."""
+        if self._writer:
+            for fields in records:
+                if fields["step"] > last:
+                    self._writer.append_step(attempt=attempt, **fields)
+
+    def flush(self) -> None:
+        """Write the records that wait."""
         kept, self._kept = self._kept, []
         self._written = self.watch.last
         if self._writer:
+            self._allowed()
             for fields in kept:
                 self._writer.append_step(attempt=self.attempt, **fields)
+        else:
+            self._recent.extend(kept)
+            while self._recent and self._recent[0]["time"] < time.time() - RECENT:
+                self._recent.popleft()
 
     def exit(self, code: int, cause: str, progress: Mapping[str, Any]) -> None:
         """The last record of an attempt."""

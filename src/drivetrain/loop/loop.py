@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from drivetrain.checkpoint.commit import Commits, StateTree
-from drivetrain.checkpoint.state import capture
+from drivetrain.checkpoint.commit import StateTree
+from drivetrain.checkpoint.commits import MISSES, Commit, Committer, Missed
+from drivetrain.checkpoint.handover import hand_over
+from drivetrain.checkpoint.state import capture, changing_buffers
 from drivetrain.data.feed import Feed, Share
 from drivetrain.data.prefetch import prefetch
 from drivetrain.engine.engine import Engine
@@ -23,14 +25,15 @@ from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.step import Step
 from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
-from drivetrain.spec.exits import Exit
+from drivetrain.spec.exits import Exit, Failure, Outcome
 
 
 @dataclass(frozen=True)
 class Parts:
     """All that a loop works with; `run.py` wires it.
 
-    `facts` are the digests that every commit keeps; `ahead` is in steps, `workers` in processes.
+    `committer` is None on ranks that commit nothing; `facts` are the digests that every commit keeps; `ahead` is in
+    steps, `workers` in processes.
     """
 
     task: Task
@@ -41,10 +44,9 @@ class Parts:
     group: Group
     exchange: Exchange
     journal: Journal
-    commits: Commits
+    committer: Committer | None
     facts: dict[str, Any]
     folder: Path
-    keep: int
     ahead: int
     workers: int
 
@@ -62,6 +64,16 @@ class Entry(NamedTuple):
     seconds: float
 
 
+class Pending(NamedTuple):
+    """A commit under way: for which step and position, and how long training stood still for it, and for the one
+    before it."""
+
+    step: int
+    position: int
+    seconds: float
+    waited: float
+
+
 class Loop:
     """Trains from a progress to the end of the budget, or until all ranks hear a stop request."""
 
@@ -71,16 +83,30 @@ class Loop:
         self.parts = parts
         self._committed = progress.step if committed else -1
         self._evaluated = progress.step if evaluated else -1
+        self._pending: Pending | None = None
         self._unread: deque[Entry] = deque()
+        self._step: tuple[Step, Share, dict[str, int]] | None = None  # made, or being made, and not entered
+        self._updated = False  # whether that step has moved all that it moves
+        self._changing = changing_buffers(parts.engine.networks)
         # An accelerator's numbers are read a step later: by then they have arrived and nothing waits.
         self._lag = 0 if parts.engine.device.type == "cpu" else 1
 
     def run(self) -> Exit:
         """DONE at the end of the budget, STOPPED after a stop request; either way with everything committed.
 
-        Raises Failure(82) where a loss or a gradient is not finite, and whatever data, task or storage raise.
+        Raises Failure(82) where a loss or a gradient is not finite, 74 where commits fail again and again, and
+        whatever data and task raise.
         """
-        parts, timetable, exchange = self.parts, self.parts.timetable, self.parts.exchange
+        parts, timetable, exchange, heart = (
+            self.parts,
+            self.parts.timetable,
+            self.parts.exchange,
+            self.parts.engine.heart,
+        )
+        if parts.committer:
+            parts.committer.prepare(self._state().tensors)
+        if timetable.owes_commit(self.progress):
+            self._commit()
         if timetable.owes_evaluation(self.progress) and not self._evaluate():
             return self._stop()
         shares = prefetch(parts.feed, self.progress.step + 1, timetable.steps, parts.ahead, parts.workers)
@@ -90,29 +116,64 @@ class Loop:
             counts = exchange.receive().counts
             while ahead is not None:
                 kept = parts.journal.lap("step")
+                heart.step = self.progress.step + 1
+                heart.enter("data")
                 share, ahead = ahead, next(shares, None)  # 1 fetch, one step ahead
                 wait = parts.journal.lap("wait")
                 exchange.send(share, ahead)  # 6 the pulse leaves, off the training stream
                 for updater in parts.engine.updaters.values():  # 4 schedules stand at the step's end
                     updater.advance(share.stop)
                 step = Step(parts.engine, share, counts)
+                self._step, self._updated = (step, share, counts), False
                 parts.task.update(step)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
+                self._updated = True
+                heart.enter("pulse")
                 heard = exchange.receive()
-                before, self.progress = self.progress, self.progress.after(share.stop, step.moved)
-                self._enter(step, share, heard.digest, counts, wait, kept)  # 5 the ledger
+                before = self.progress
+                self._enter(heard.digest, wait, kept)  # 5 the ledger
                 counts = heard.counts
+                if self._pending:
+                    self._take(parts.committer.finished() if parts.committer else None)
                 if timetable.commit_due(before, self.progress):  # 7
                     self._commit()
                 if timetable.evaluation_due(before, self.progress) and not self._evaluate():  # 8
                     return self._stop()
-                if heard.stop and ahead is not None:  # 9
-                    return self._stop()
+                if heard.end and ahead is not None:  # 9
+                    return self._end(heard.end)
         self._commit()
+        self._finish()
         return Exit.DONE
 
-    def _enter(self, step: Step, share: Share, samples: int, counts: dict[str, int], wait: float, kept: float) -> None:
+    def hand_over(self, folder: Path) -> int | None:
+        """After the loss of a peer: leave the state of the boundary that this rank stands at in `folder`.
+
+        Returns its step, None where it stands within a step, where its buffers are not those that a commit would hold,
+        or where another has left as much. Raises OSError where the memory does not suffice.
+        """
+        rank = self.parts.group.rank
+        within = self._step is not None and not self._updated
+        if within and self._step and self._step[0].done:
+            return None
+        if (within or rank > 0) and changing_buffers(self.parts.engine.networks) != self._changing:
+            return None
+        self.parts.engine.heart.enter("handover")
+        if self._step and self._updated:
+            share = self._step[1]
+            self._enter(self.parts.feed.order.digest(share.start, share.stop), 0.0, 0.0)
+        self._settle()
+        step = self.progress.step
+        done = hand_over(folder, rank, step, self._state(), self._facts(), self.parts.journal.recent)
+        return step if done else None
+
+    def _enter(self, samples: int, wait: float, kept: float) -> None:
+        """The step is made: one further, and its record, with the digest of its samples, for the ledger."""
+        assert self._step is not None
+        step, share, counts = self._step
+        self.progress = self.progress.after(share.stop, step.moved)
         rates = {name: updater.lr for name, updater in self.parts.engine.updaters.items()}
         seconds = kept + self.parts.journal.lap("step")  # the last entry was written in this step's time
+        self.parts.engine.heart.seconds = seconds
+        self._step = None
         self._unread.append(Entry(step, share, samples, counts, rates, time.time(), wait, seconds))
         self._settle(self._lag)
 
@@ -170,30 +231,80 @@ class Loop:
         return True
 
     def _commit(self) -> None:
-        """Commit the state of this step unless that is done."""
+        """Begin the commit of this step unless that is done. The one before is waited for: one at a time."""
         parts, step = self.parts, self.progress.step
         if self._committed == step:
             return
         self._settle()
-        parts.journal.sync()
+        if self._pending:
+            self._take(parts.committer.wait() if parts.committer else None)
+        waited = parts.journal.lap("commit")
         parts.engine.share_buffers()
-        networks = parts.engine.networks
-        optimizers = {name: updater.optimizer for name, updater in parts.engine.updaters.items()}
-        state = StateTree(tensors=capture(networks, optimizers), values=self.progress.to_json())
-        facts = parts.facts | {"ledger": parts.journal.tail}
-        commit = parts.commits.save(step, state, facts, parts.keep)
+        if parts.committer:
+            parts.committer.begin(step, self._state(), self._facts())
+        self._pending = Pending(step, self.progress.position, parts.journal.lap("commit"), waited)
+        self._committed = step
+
+    def _take(self, result: Commit | Missed | None) -> None:
+        """Tell the ledger how the commit under way has ended, where it has. After too many misses all ranks end."""
+        if result is None or self._pending is None:
+            return
+        parts, pending = self.parts, self._pending
+        self._pending = None
+        if isinstance(result, Missed):
+            self._committed = -1
+            parts.journal.record("miss", step=result.step, code=int(result.code), cause=result.cause)
+            assert parts.committer is not None
+            if parts.committer.misses >= MISSES or result.code is Exit.OWNED_ELSEWHERE:
+                parts.exchange.failure = self._missed(result)
+            return
         parts.journal.record(
             "commit",
-            step=step,
-            position=self.progress.position,
-            name=commit.name,
-            seconds=parts.journal.lap("commit"),
-            bytes=commit.bytes,
-            manifest=commit.manifest,
+            step=result.step,
+            position=pending.position,
+            name=result.name,
+            seconds=pending.seconds + pending.waited,
+            waited=pending.waited,
+            writing=result.writing,
+            bytes=result.bytes,
+            manifest=result.manifest,
+            removed=list(result.removed),
         )
-        parts.journal.sync()
-        self._committed = step
+
+    def _finish(self) -> None:
+        """Wait for the commit under way, on all ranks; the failure where it is missed: nothing comes after it."""
+        result = self.parts.committer.wait() if self.parts.committer else None
+        seconds = self.parts.journal.lap("commit")
+        if self._pending:
+            self._pending = self._pending._replace(seconds=self._pending.seconds + seconds)
+        self._take(result)
+        missed = self._missed(result).outcome.to_json() if isinstance(result, Missed) else None
+        told = self.parts.group.broadcast_json(missed)
+        if told:
+            raise Failure.of(Outcome.from_json(told))
+
+    def _missed(self, result: Missed) -> Failure:
+        return Failure(
+            result.code, result.cause, "the commit before is whole; free space, then start again", step=result.step
+        )
+
+    def _end(self, code: int) -> Exit:
+        """What all ranks do at a boundary because one asks for it."""
+        if code == Exit.STOPPED:
+            return self._stop()
+        failure = self.parts.exchange.failure
+        raise failure or Failure(Exit(code), "another rank ends the run: look at what it says")
 
     def _stop(self) -> Exit:
         self._commit()
+        self._finish()
         return Exit.STOPPED
+
+    def _state(self) -> StateTree:
+        engine = self.parts.engine
+        optimizers = {name: updater.optimizer for name, updater in engine.updaters.items()}
+        return StateTree(tensors=capture(engine.networks, optimizers), values=self.progress.to_json())
+
+    def _facts(self) -> dict[str, Any]:
+        self.parts.journal.flush()
+        return self.parts.facts | {"position": self.progress.position, "ledger": self.parts.journal.tail}

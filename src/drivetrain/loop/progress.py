@@ -50,12 +50,18 @@ class Timetable:
 
     def owes_evaluation(self, now: Progress) -> bool:
         """Whether a run that resumes here should have an evaluation of this step."""
-        before = Progress(now.step - 1, max(0, now.position - self.scale.batch))
-        return now.step > 0 and self.evaluation_due(before, now)
+        return now.step > 0 and self.evaluation_due(self._before(now), now)
+
+    def owes_commit(self, now: Progress) -> bool:
+        """Whether a run that resumes here, from what survivors left, should have a commit of this step."""
+        return now.step > 0 and self.commit_due(self._before(now), now)
 
     def commit_due(self, before: Progress, now: Progress) -> bool:
         """Whether the step from `before` to `now` ends at a commit. The end of the budget is one."""
         return now.step == self.steps or self._due(self.commit_every, before, now)
+
+    def _before(self, now: Progress) -> Progress:
+        return Progress(now.step - 1, max(0, now.position - self.scale.batch))
 
     def _due(self, every: Amount | None, before: Progress, now: Progress) -> bool:
         return every is not None and every.due(before.position, now.position, self.scale)

@@ -45,7 +45,7 @@ def settle(device: torch.device, threads: int, matmul: str) -> None:
     if device.type != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.accelerator.set_device_index(device.index or 0)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms says the same and imports the compiler
 
 
 def environment() -> dict[str, Any]:

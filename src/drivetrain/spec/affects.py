@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
-from drivetrain.spec.settings import Affects, Setting
+from drivetrain.spec.settings import Affects, Setting, key_of
 from drivetrain.spec.tree import dotted
 
 _STRENGTH: dict[Affects, int] = {"nothing": 0, "cost": 1, "bits": 2}
@@ -40,7 +40,7 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits") -> Iterator[
     elif is_dataclass(value):
         for name, setting in settings_of(type(value)).items():
             weaker = min(affects, setting.affects, key=_STRENGTH.__getitem__)
-            yield from leaves(getattr(value, name), (*path, name), weaker)
+            yield from leaves(getattr(value, name), (*path, key_of(name)), weaker)
     elif isinstance(value, Mapping) and value:
         for key, part in value.items():
             yield from leaves(part, (*path, key), affects)

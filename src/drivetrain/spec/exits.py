@@ -103,10 +103,11 @@ class Failure(Exception):  # noqa: N818 - it also carries ends that are no error
         super().__init__(cause)
         self.outcome = Outcome(code=code, cause=cause, hint=hint, where=where)
 
+    @classmethod
+    def of(cls, outcome: Outcome) -> Failure:
+        """The failure that ends with this outcome."""
+        return Failure(outcome.code, outcome.cause, outcome.hint, **outcome.where)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Data workers send it to the process that waits for them."""
-        return _failure, (self.outcome,)
-
-
-def _failure(outcome: Outcome) -> Failure:
-    return Failure(outcome.code, outcome.cause, outcome.hint, **outcome.where)
+        return Failure.of, (self.outcome,)

@@ -17,6 +17,7 @@ from drivetrain.spec.override import override
 from drivetrain.spec.parse import parse_file
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, SECTIONS, Custom, imported, nearest
+from drivetrain.spec.settings import key_of
 from drivetrain.spec.tree import (
     UNITS,
     Mistake,
@@ -119,7 +120,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Amount):
         return dict(value.given)
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        return {key_of(f.name): plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -372,7 +373,7 @@ def _known_keys(cls: Any, inner: Path_) -> list[str]:
     from drivetrain.spec.affects import settings_class_at
 
     owner = settings_class_at(cls, inner)
-    return [f.name for f in fields(owner)] if owner else []
+    return [key_of(f.name) for f in fields(owner)] if owner else []
 
 
 def _amounts(data: Any) -> Any:

@@ -9,6 +9,7 @@ from drivetrain.spec.affects import settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, SECTIONS, imported
+from drivetrain.spec.settings import key_of
 
 _OWN = {
     "type": "object",
@@ -80,7 +81,7 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 def _describe(schema: dict[str, Any], cls: type) -> None:
     hints = get_type_hints(cls)
     for name, setting in settings_of(cls).items():
-        part = schema["properties"][name]
+        part = schema["properties"][key_of(name)]
         inner = _dataclass_in(hints[name])
         for option in [part, *part.get("anyOf", [])]:
             if inner is not None and "properties" in option:

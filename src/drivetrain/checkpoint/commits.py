@@ -1,0 +1,293 @@
+"""The commits of a run: which one to go on from, and the writing of the next one beside training."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from drivetrain.checkpoint.commit import (
+    FOLDER,
+    Damaged,
+    StateTree,
+    load,
+    name_of,
+    read_manifest,
+    seal,
+    step_of,
+    verify,
+    write_parts,
+)
+from drivetrain.checkpoint.files import discard, make_folder, remove, rename, require_space
+from drivetrain.checkpoint.retention import Retention, pinned_steps, retained
+from drivetrain.checkpoint.snapshot import Arena, Piece, pieces_of
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.lease import Lease, Takeover, fenced, takeovers
+from drivetrain.spec.exits import Exit, Failure
+
+MISSES = 3
+"""Commits in a row that may fail before the run ends with 74."""
+_SPARE = 1 << 20  # bytes for manifest and folders
+_FILES = 8
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit that is on the disk and verified.
+
+    `bytes` counts all files, `manifest` is the manifest's SHA-256. `seconds` is how long training stood still for it,
+    `waited` how much of that was for the commit before; `writing` is what the background took.
+    """
+
+    name: str
+    step: int
+    bytes: int
+    manifest: str
+    writing: float
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A commit that could not be made; the ones before are as they were."""
+
+    step: int
+    code: Exit
+    cause: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The commit to go on from, its state, and the newer ones that were passed over, each with the reason.
+
+    `volatile`: survivors left it in memory when the run was cut off; `records` are the ledger's, should it lack them.
+    """
+
+    path: Path
+    facts: dict[str, Any]
+    state: StateTree
+    passed_over: tuple[str, ...]
+    volatile: bool = False
+
+    @property
+    def step(self) -> int:
+        """The step after which it was made."""
+        return self.facts["step"]
+
+
+def names(run: Path) -> list[str]:
+    """Names of all commits, valid or not, newest first."""
+    folder = run / FOLDER
+    found = [name for name in (os.listdir(folder) if folder.is_dir() else ()) if step_of(name) is not None]
+    return sorted(found, key=lambda name: step_of(name) or 0, reverse=True)
+
+
+def clean(run: Path) -> None:
+    """Remove what was never a commit, or is no longer one. For the holder of the lease."""
+    folder = run / FOLDER
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        if name.startswith((".tmp-", ".trash-")):
+            discard(folder / name)
+
+
+def newest(run: Path, group: Group | None = None, volatile: Path | None = None) -> Found | None:
+    """The highest commit that verifies, read by all ranks of a group alike; None where there are none.
+
+    `volatile` is where survivors may have left another. Raises Failure(86) where commits exist and none verifies.
+    """
+    group = group or Group()
+    history, reasons = takeovers(run), []
+    for path in _candidates(run, volatile):
+        try:
+            facts, state = load(path)
+            _require_ours(facts, path, history)
+        except Damaged as damage:
+            reasons.append(f"{path.name}: {damage}")
+            continue
+        group.agree("the commit that verifies", [path.name, facts["sha256"]])
+        return Found(path, facts, state, tuple(reasons), path.parent == volatile)
+    group.agree("the commits", "none")
+    if reasons:
+        raise Failure(
+            Exit.NO_VALID_COMMIT,
+            f"none of {len(reasons)} commits in {run / FOLDER} verifies: {'; '.join(reasons)}",
+            "restore one from a copy, or start another run by --run",
+        )
+    return None
+
+
+def pick(run: Path, name: str) -> Found:
+    """The commit of this name (or step), which must verify.
+
+    Raises Failure(66) where there is none, 65 where it is damaged.
+    """
+    wanted = name_of(int(name)) if name.isdigit() else name
+    if wanted not in names(run):
+        raise Failure(
+            Exit.INPUT_MISSING, f"no commit {name!r} in {run}", f"there are {', '.join(names(run)) or 'none'}"
+        )
+    try:
+        facts, state = load(run / FOLDER / wanted)
+    except Damaged as damage:
+        raise Failure(Exit.BAD_DATA, f"{wanted} in {run} is damaged: {damage}", "take another commit") from damage
+    return Found(run / FOLDER / wanted, facts, state, ())
+
+
+def _candidates(run: Path, volatile: Path | None) -> list[Path]:
+    """Highest step first; of equal steps the one on the disk."""
+    found = [run / FOLDER / name for name in names(run)]
+    if volatile is not None and volatile.is_dir():
+        left = sorted(name for name in os.listdir(volatile) if step_of(name.partition(".")[0]) is not None)
+        found += [volatile / name for name in left]
+    return sorted(found, key=lambda path: -(step_of(path.name.partition(".")[0]) or 0))
+
+
+def _require_ours(facts: Mapping[str, Any], path: Path, history: list[Takeover]) -> None:
+    if "volatile" not in facts and fenced(history, path.name, facts.get("epoch", 0)):
+        raise Damaged(f"it was made by a run that had lost the directory (epoch {facts.get('epoch', 0)})")
+
+
+@dataclass
+class Committer:
+    """Writes a run's commits on the leader, one at a time, beside training. On other ranks it does nothing.
+
+    Replicated state is the leader's to write; the others would add what they alone hold, which is nothing.
+    `before` makes the ledger durable, `scores` gives the metric by which commits are the best.
+    """
+
+    run: Path
+    lease: Lease | None
+    retention: Retention
+    before: Callable[[], None] = lambda: None
+    scores: Callable[[], Mapping[int, float]] = dict
+    heart: Heart = field(default_factory=Heart)
+    blocking: bool = False
+    misses: int = 0
+    _arena: Arena = field(default_factory=Arena)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "commit"))
+    _under_way: Future[Commit | Missed] | None = None
+    _verified: dict[int, int] = field(default_factory=dict)  # step: position
+    _damaged: set[str] = field(default_factory=set)
+    _attempts: int = 0
+
+    def prepare(self, tensors: Mapping[str, Tensor]) -> None:
+        """Have the memory for snapshots ready, beside training."""
+        if not self.blocking:
+            self._pool.submit(self._arena.reserve, tensors)
+
+    def begin(self, step: int, state: StateTree, facts: Mapping[str, Any]) -> None:
+        """Take the state as it is now and start writing it. `facts`, with the position, go into the manifest.
+
+        The commit before must have been taken by `finished` or `wait`.
+        """
+        assert self._under_way is None
+        self.heart.enter("snapshot")
+        self.heart.passing("snapshot", step)
+        pieces = pieces_of(state.tensors) if self.blocking else self._arena.take(state.tensors)
+        self._under_way = self._pool.submit(self._make, step, pieces, state.values, facts)
+        if self.blocking:
+            self._under_way.exception()
+
+    def finished(self) -> Commit | Missed | None:
+        """How the commit under way has ended; None where none is, or it has not."""
+        return self.wait() if self._under_way is not None and self._under_way.done() else None
+
+    def wait(self) -> Commit | Missed | None:
+        """How the commit under way ends; None where none is."""
+        if self._under_way is None:
+            return None
+        self.heart.enter("commit")
+        result, self._under_way = self._under_way.result(), None
+        self.misses = self.misses + 1 if isinstance(result, Missed) else 0
+        return result
+
+    def close(self) -> None:
+        """Wait for what is under way, and end the thread."""
+        self._pool.shutdown()
+
+    def _make(
+        self, step: int, pieces: list[Piece], values: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> Commit | Missed:
+        """The whole protocol; whatever goes wrong leaves the commits before as they were."""
+        started = time.monotonic()
+        self._attempts += 1  # a name is never used twice: after a failed fsync nobody knows what a file holds
+        epoch = self.lease.epoch if self.lease else 0
+        temporary = self.run / FOLDER / f".tmp-{name_of(step)}-{epoch}-{self._attempts}"
+        try:
+            size = sum(piece.data.numel() for piece in pieces) + _SPARE
+            self.heart.passing("write", step)
+            self.before()
+            temporary.parent.mkdir(mode=0o700, exist_ok=True)
+            require_space(temporary.parent, size, _FILES)
+            make_folder(temporary)
+            files = write_parts(temporary, pieces, values, threads=2 if self.blocking else 1)
+            own = seal(temporary, step, files, {"epoch": epoch, **facts})
+            self.heart.passing("publish", step)
+            self._publish(temporary, step)
+            self._verified[step] = facts.get("position", 0)
+            self.heart.passing("rotate", step)
+            removed = self._rotate()
+        except OSError as error:
+            discard(temporary)
+            return Missed(step, Exit.STORAGE, f"{name_of(step)} cannot be committed: {error}")
+        except Failure as failure:
+            discard(temporary)
+            return Missed(step, failure.outcome.code, f"{name_of(step)}: {failure.outcome.cause}")
+        total = sum(file.size for file in files.values())
+        return Commit(name_of(step), step, total, own, time.monotonic() - started, removed)
+
+    def _publish(self, temporary: Path, step: int) -> None:
+        """The rename, while nobody can take the directory over, and a look from the disk: now the commit exists."""
+        final = self.run / FOLDER / name_of(step)
+        if self.lease:
+            with self.lease.holding():
+                self._rename(temporary, final)
+        else:
+            self._rename(temporary, final)
+        try:
+            verify(final, threads=2 if self.blocking else 1, written=True)
+        except Damaged as damage:
+            remove(final)
+            raise OSError(f"it reads back differently: {damage}") from damage
+
+    def _rename(self, temporary: Path, final: Path) -> None:
+        if final.exists():  # of this step, but it did not verify, or was fenced off
+            remove(final)
+        rename(temporary, final)
+
+    def _rotate(self) -> tuple[str, ...]:
+        """Remove what need not stay. Only commits that verify count, and one that does not is left for a person."""
+        for name in names(self.run):
+            step = step_of(name)
+            if step is not None and step not in self._verified and name not in self._damaged:
+                try:
+                    self._verified[step] = verify(self.run / FOLDER / name).get("position", 0)
+                except (Damaged, Failure):
+                    self._damaged.add(name)
+        there = {
+            step: position for step, position in self._verified.items() if (self.run / FOLDER / name_of(step)).is_dir()
+        }
+        stay = retained(there, pinned_steps(self.run), self.scores(), self.retention)
+        removed = [name_of(step) for step in sorted(there) if step not in stay]
+        for name in removed:
+            remove(self.run / FOLDER / name)
+        self._verified = {step: there[step] for step in stay}
+        return tuple(removed)
+
+
+def oldest_epoch(run: Path) -> int:
+    """The smallest epoch of a commit that is there; 0 where one cannot be read."""
+    epochs = []
+    for name in names(run):
+        try:
+            epochs.append(read_manifest(run / FOLDER / name).get("epoch", 0))
+        except (Damaged, Failure):
+            return 0
+    return min(epochs, default=0)

@@ -1,0 +1,68 @@
+"""Whether a commit may be gone on from: recipe, data and environment then and now. Pure, but for what it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from drivetrain.spec.affects import differences
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.recipe import Recipe
+
+BITS = ("torch", "cpu_capability", "accelerator", "threads", "code")
+"""What of an environment decides bits."""
+
+
+def accept_recipe(old: Recipe, new: Recipe, override: Sequence[str], where: str) -> list[str]:
+    """Notes on the changes that --override accepts; Failure(76) with a diff where it does not accept all."""
+    changed = [change for change in differences(old, new) if change.affects == "bits"]
+    refused = [change for change in changed if not accepts(override, change.path)]
+    if refused:
+        failure = Failure(
+            Exit.INCOMPATIBLE,
+            f"{where} was trained with another recipe: {'; '.join(map(str, refused))}",
+            "take the old values, choose another --run, or accept each change by --override KEY",
+        )
+        failure.details = "\n".join(map(str, refused))
+        raise failure
+    notes = [f"accepted by --override: {change}" for change in changed]
+    if any(change.path.startswith("budget") for change in changed):
+        notes.append(
+            "the budget changed: schedules that decay now end at the new budget, "
+            "so the learning rate goes on from another point of its curve"
+        )
+    return notes
+
+
+def accept_data(old: Mapping[str, str], new: Mapping[str, str], override: Sequence[str], commit: str) -> list[str]:
+    """Notes on sources whose content has changed; Failure(76) where --override does not accept one."""
+    notes = []
+    for name, digest in new.items():
+        if old.get(name, digest) != digest:
+            if not accepts(override, name):
+                raise Failure(
+                    Exit.INCOMPATIBLE,
+                    f"{name} has another content than when {commit} was made",
+                    f"restore the data, or accept the change by --override {name}",
+                )
+            notes.append(f"accepted by --override: {name} has another content")
+    return notes
+
+
+def accept_environment(old: Mapping[str, Any], new: Mapping[str, Any], strict: bool, commit: str) -> list[str]:
+    """A note that from here on bits may differ from what they would have been; Failure(76) if that is not wanted."""
+    changed = [f"{name} {old[name]} -> {new[name]}" for name in BITS if name in old and old[name] != new[name]]
+    if not changed:
+        return []
+    if strict:
+        raise Failure(
+            Exit.INCOMPATIBLE,
+            f"{commit} was made in another environment: {'; '.join(changed)}",
+            "restore the environment, or go on without --strict-env: the same samples, perhaps other roundings",
+        )
+    return [f"another environment than {commit}'s: {'; '.join(changed)}; bits are not comparable across this point"]
+
+
+def accepts(override: Sequence[str], path: str) -> bool:
+    """Whether --override names a path, or a part above it."""
+    return any(path == key or path.startswith((f"{key}.", f"{key}[")) for key in override)

@@ -1,0 +1,167 @@
+"""Every touch of the disk that a commit makes: files created once, written, made durable, renamed, removed, read."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drivetrain.checkpoint.memory import buffer
+from drivetrain.spec.exits import Exit, Failure
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What a manifest says of a file."""
+
+    size: int
+    sha256: str
+
+
+class Writer:
+    """Writes to a descriptor and hashes what it writes."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: Any) -> None:
+        """Write all of a bytes-like object."""
+        view = memoryview(data).cast("B")
+        self._digest.update(view)
+        self._size += len(view)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def facts(self) -> FileFacts:
+        """Size and hash of what was written."""
+        return FileFacts(self._size, self._digest.hexdigest())
+
+
+def create(path: Path) -> int:
+    """Open a new file for writing, 0600; it must not be there yet, not even as a link."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def write_file(path: Path, data: bytes) -> FileFacts:
+    """A new file with this content, durable."""
+    descriptor = create(path)
+    try:
+        writer = Writer(descriptor)
+        writer.write(data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return writer.facts()
+
+
+def make_folder(path: Path) -> None:
+    """A new folder, 0700."""
+    path.mkdir(mode=0o700)
+
+
+def sync_folder(path: Path) -> None:
+    """Make a folder's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename within one folder, durably."""
+    os.rename(old, new)
+    sync_folder(new.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder: renamed first, so that a half-removed one is never taken for what it was."""
+    trash = path.with_name(f".trash-{path.name}")
+    discard(trash)
+    rename(path, trash)
+    discard(trash)
+
+
+def discard(path: Path) -> None:
+    """Remove a folder whose name already says that it is nothing."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def require_space(folder: Path, size: int, files: int) -> None:
+    """Raises OSError(ENOSPC) where the file system has no room for this many bytes and files."""
+    free = os.statvfs(folder)
+    if free.f_bavail * free.f_frsize < size:
+        left = free.f_bavail * free.f_frsize
+        raise OSError(errno.ENOSPC, f"{size / 1e6:.1f} MB are needed, {left / 1e6:.1f} MB are free", str(folder))
+    if free.f_files and free.f_favail < files:
+        raise OSError(errno.ENOSPC, f"{files} files are needed, {free.f_favail} can be made", str(folder))
+
+
+class Folder:
+    """A folder that is open for reading. Its files are read through it, so that nobody can exchange it meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises Failure(77) where the path is a link, FileNotFoundError where there is no folder."""
+        self._path = path
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(path, flags)
+        except NotADirectoryError as error:
+            if path.is_symlink():
+                raise _link(path) from error
+            raise FileNotFoundError(errno.ENOENT, "no folder", str(path)) from error
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def size(self, name: str) -> int:
+        """A file's size; Failure(77) where it is a link."""
+        status = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            raise _link(self._path / name)
+        return status.st_size
+
+    def read(self, name: str, written: bool = False) -> memoryview:
+        """A file's bytes; `written` as in `read_file`."""
+        return read_file(self._path / name, self._descriptor, written)
+
+
+def read_file(path: Path, within: int | None = None, written: bool = False) -> memoryview:
+    """The bytes of a regular file; Failure(77) for a link or anything else. `within`: a descriptor of its folder.
+
+    It is opened once: what is hashed later is what was read. `written`: it is durable, and read from the disk again.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path if within is None else path.name, flags, dir_fd=within)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _link(path) from error
+        raise
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Failure(Exit.SECURITY, f"{path} is no regular file", "remove it", file=str(path))
+        if written:
+            with suppress(OSError):  # a file system that is memory
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        view = buffer(status.st_size)
+        at = 0
+        while at < len(view) and (count := file.readinto(view[at:])):
+            at += count
+        return view[:at]
+
+
+def _link(path: Path) -> Failure:
+    return Failure(Exit.SECURITY, f"{path} is a link", "put the thing itself there", file=str(path))

@@ -1,0 +1,168 @@
+"""Initial weights from another run or a file: strict, with a report, and with exactly the exceptions that were asked
+for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from drivetrain.checkpoint.commit import FOLDER, Damaged, load
+from drivetrain.checkpoint.commits import newest
+from drivetrain.checkpoint.files import read_file
+from drivetrain.checkpoint.recipe import Init
+from drivetrain.checkpoint.state import NETWORKS, named_tensors, require_same
+from drivetrain.checkpoint.tensors import parse_tensors
+from drivetrain.spec.exits import Exit, Failure
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of every tensor, by NETWORK/NAME."""
+
+    loaded: tuple[str, ...]
+    renamed: tuple[tuple[str, str], ...]
+    fresh: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        parts += [f"{len(self.renamed)} of them renamed ({_some(f'{a} -> {b}' for a, b in self.renamed)})"] * bool(
+            self.renamed
+        )
+        parts += [f"{len(self.fresh)} stay as drawn ({_some(self.fresh)})"] * bool(self.fresh)
+        parts += [f"{len(self.left_out)} left out ({_some(self.left_out)})"] * bool(self.left_out)
+        return ", ".join(parts)
+
+
+def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
+    """Copy weights into the networks as the recipe's `init` says.
+
+    Raises Failure(66) where there is nothing at the path, 65 where it is damaged, 78 where a name or pattern means
+    nothing here, 76 with every name where tensors do not fit; then nothing was changed.
+    """
+    chosen = _chosen(settings, networks)
+    wanted = named_tensors(chosen)
+    given, renamed, left_out = _mapped(_there(settings, chosen), settings.map)
+    if settings.part is not None:
+        given = {name: tensor for name, tensor in given.items() if name.startswith(f"{settings.part}/")}
+    fresh = [name for name in wanted if name not in given and _matches(settings.fresh, name)]
+    require_same({name: tensor for name, tensor in wanted.items() if name not in fresh}, given, settings.from_)
+    with torch.no_grad():
+        for name, tensor in given.items():
+            wanted[name].copy_(tensor)
+    return Report(tuple(given), tuple(r for r in renamed if r[1] in given), tuple(fresh), tuple(left_out))
+
+
+def freeze(settings: Init, networks: Mapping[str, nn.Module]) -> int:
+    """Take the parameters that `init.freeze` names out of training; returns how many.
+
+    Raises Failure(78) where a pattern names none.
+    """
+    patterns = settings.freeze if not isinstance(settings.freeze, bool) else (".",) if settings.freeze else ()
+    own = settings.fresh if settings.freeze is True else ()
+    frozen = 0
+    used = set()
+    for network, module in _chosen(settings, networks).items():
+        for name, parameter in module.named_parameters():
+            full = f"{network}/{name}"
+            hits = [pattern for pattern in patterns if re.search(pattern, full)]
+            used.update(hits)
+            if hits and not _matches(own, full):
+                parameter.requires_grad_(False)
+                frozen += 1
+    if idle := [pattern for pattern in patterns if pattern not in used]:
+        raise Failure(Exit.BAD_RECIPE, f"init.freeze: {idle[0]!r} names no parameter", "names are NETWORK/NAME")
+    return frozen
+
+
+def _chosen(settings: Init, networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    chosen = {name: net for name, net in networks.items() if settings.part in (None, name)}
+    if not chosen:
+        raise Failure(Exit.BAD_RECIPE, f"init.part: no network {settings.part!r}", f"there are {sorted(networks)}")
+    return chosen
+
+
+def _there(settings: Init, networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """The tensors at the place that `init.from` names, by NETWORK/NAME."""
+    path = Path(settings.from_)
+    try:
+        if (path / FOLDER).is_dir():
+            found = newest(path)
+            if found is None:
+                raise Failure(Exit.INPUT_MISSING, f"init.from: {path} has no commit", "train it first, or name another")
+            return _networks(found.state.tensors)
+        if path.is_dir():
+            return _networks(load(path)[1].tensors)
+        if path.is_file():
+            network = settings.part or _only(networks)
+            return {f"{network}/{name}": tensor for name, tensor in parse_tensors(read_file(path)).items()}
+    except (Damaged, ValueError) as error:
+        raise Failure(Exit.BAD_DATA, f"init.from: {path} is damaged: {error}", "restore it from a copy") from error
+    raise Failure(Exit.INPUT_MISSING, f"init.from: nothing at {path}", "name a run, a commit or a safetensors file")
+
+
+def _only(networks: Mapping[str, nn.Module]) -> str:
+    if len(networks) > 1:
+        raise Failure(
+            Exit.BAD_RECIPE, "init.from is a file of one network, and there are several", "name one by init.part"
+        )
+    return next(iter(networks))
+
+
+def _networks(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    head = f"{NETWORKS}/"
+    return {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
+
+
+def _mapped(
+    tensors: Mapping[str, Tensor], names: Mapping[str, str | None]
+) -> tuple[dict[str, Tensor], list[tuple[str, str]], list[str]]:
+    """Tensors under their names here, (old, new) of the renamed ones, and the left out ones.
+
+    The longest beginning that fits counts; it is looked for with the network in front, and without. Raises Failure(78)
+    where one fits nothing, 76 where two tensors get one name.
+    """
+    given: dict[str, Tensor] = {}
+    renamed, left_out, used = [], [], set()
+    for old, tensor in tensors.items():
+        network, _, rest = old.partition("/")
+        fits = [key for key in names if rest.startswith(key) or old.startswith(key)]
+        new: str | None = old
+        if fits:
+            key = max(fits, key=len)
+            used.add(key)
+            new = _renamed(old, network, rest, key, names[key])
+        if new is None:
+            left_out.append(old)
+            continue
+        if new in given:
+            raise Failure(Exit.INCOMPATIBLE, f"init.map gives two tensors the name {new}", "mend the map")
+        given[new] = tensor
+        renamed += [(old, new)] if new != old else []
+    if idle := [key for key in names if key not in used]:
+        some = _some(tensors)
+        raise Failure(Exit.BAD_RECIPE, f"init.map: no name there begins with {idle[0]!r}", f"there are {some}")
+    return given, renamed, left_out
+
+
+def _renamed(old: str, network: str, rest: str, key: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    if rest.startswith(key):
+        new = value + rest.removeprefix(key)
+        return new if "/" in value else f"{network}/{new}"
+    return value + old.removeprefix(key)
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def _some(names, most: int = 4) -> str:
+    listed = list(names)
+    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")

@@ -1,0 +1,99 @@
+"""Tensors as they are at one moment: copied to the host with a checksum that was taken from the live ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drivetrain.checkpoint.memory import buffer, checksum, touch
+
+_CHUNK = 1 << 20  # bytes that are still in the cache when they are read a second time
+_WORDS = (1 << 64) - 1
+
+
+class Piece(NamedTuple):
+    """One tensor's bytes (uint8 [nbytes], on the CPU), and the checksum of the live ones."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    data: Tensor
+    checksum: int
+
+
+class Arena:
+    """Host memory for one snapshot at a time, used again for the next."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def reserve(self, tensors: Mapping[str, Tensor]) -> None:
+        """Have the memory ready, so that the first snapshot is as fast as the others."""
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if size <= self._memory.numel():
+            return
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        else:
+            view = buffer(size)
+            touch(view)
+            self._memory = torch.frombuffer(view, dtype=torch.uint8)
+
+    def take(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
+        """Copies of all tensors; the ones of the snapshot before are overwritten."""
+        self.reserve(tensors)
+        pieces, at = [], 0
+        # Wide types first: then every tensor starts on a multiple of its own width, whatever the sizes.
+        for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize):
+            room = self._memory[at : at + tensor.nbytes]
+            at += tensor.nbytes
+            pieces.append((name, tensor, room, _copy(_flat(tensor), room)))
+        sums = _on_host([total for *_, total in pieces])
+        return [
+            Piece(name, tensor.dtype, tuple(tensor.shape), room, total)
+            for (name, tensor, room, _), total in zip(pieces, sums, strict=True)
+        ]
+
+
+def pieces_of(tensors: Mapping[str, Tensor]) -> list[Piece]:
+    """The tensors themselves, without a copy of those that lie on the CPU in one piece."""
+    pieces = []
+    for name, tensor in tensors.items():
+        data = _flat(tensor).cpu()
+        pieces.append(Piece(name, tensor.dtype, tuple(tensor.shape), data, checksum(data.numpy())))
+    return pieces
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The tensor's memory as uint8 [nbytes], without a copy where it lies in one piece."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _copy(live: Tensor, room: Tensor) -> int | Tensor:
+    """Copy, and the checksum of what was copied from."""
+    if live.device.type == "cpu":
+        source, target = live.numpy(), room.numpy()
+        total = 0
+        for at in range(0, len(source), _CHUNK):
+            part = source[at : at + _CHUNK]
+            target[at : at + _CHUNK] = part
+            total += checksum(part)
+        return total & _WORDS
+    room.copy_(live, non_blocking=True)
+    whole = live.numel() & ~7
+    words = live[:whole].view(torch.int64).sum()
+    tail = int.from_bytes(bytes(live[whole:].tolist()), "little")  # waits, but only for odd sizes
+    return words + tail
+
+
+def _on_host(sums: Sequence[int | Tensor]) -> list[int]:
+    """The sums as numbers; one wait for all that are on a device, after which the copies are complete too."""
+    on_device = [total for total in sums if isinstance(total, Tensor)]
+    if on_device:
+        torch.accelerator.synchronize()
+        arrived = iter(torch.stack(on_device).tolist())
+        return [next(arrived) & _WORDS if isinstance(total, Tensor) else total for total in sums]
+    return [total for total in sums if isinstance(total, int)]

@@ -1,0 +1,43 @@
+"""What this machine's kernel tells and offers: out-of-memory kills, core files, memory that looks like a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+_MEMORY = Path("/dev/shm")
+_PREFIX = "drivetrain-"
+_OOM = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has ended for want of memory, in this cgroup and on this machine; 0 if unknown."""
+    total = 0
+    for place in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
+        try:
+            match = _OOM.search(Path(place).read_text())
+        except OSError:
+            continue
+        total += int(match.group(1)) if match else 0
+    return total
+
+
+def core_pattern() -> str:
+    """Where the kernel puts cores."""
+    try:
+        return Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def volatile_folder() -> Path:
+    """A new folder, 0700, in memory where there is such a place; those of supervisors that are dead are removed."""
+    place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for old in place.glob(f"{_PREFIX}*"):
+        owner = old.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and old.stat().st_uid == os.getuid():
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))

@@ -1,0 +1,64 @@
+"""Whether a run that ended badly is started again, and when: a pure function of how its starts have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from drivetrain.spec.exits import Exit, Outcome
+
+MOST = 3
+"""Restarts without a newly committed step, after which the run has crashed for good."""
+_PAUSES = (0.0, 1.0, 2.0)
+"""Seconds before the first, second, third restart since something new was committed."""
+_HERE = frozenset({Exit.PEER_UNAVAILABLE, Exit.CORRUPTION_SUSPECTED, Exit.HANG})
+"""The retryable codes that a restart on the same machine can help: of 74 the run has tried three commits already."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one start of the processes ended.
+
+    `killed`: a process died by a signal. `reached` is the highest step that can be resumed from, None for none.
+    """
+
+    outcome: Outcome
+    killed: bool
+    reached: int | None
+
+
+@dataclass(frozen=True)
+class Again:
+    """Start again after this many seconds."""
+
+    pause: float
+
+
+@dataclass(frozen=True)
+class Stays:
+    """This is how the run has ended."""
+
+    outcome: Outcome
+
+
+def next_start(history: Sequence[Ended]) -> Again | Stays:
+    """What follows the last of these ends: another start, or the outcome that stays."""
+    last = history[-1]
+    if not (last.killed or last.outcome.code in _HERE) or last.outcome.where.get("class") == "oom":
+        return Stays(last.outcome)
+    fruitless = 0
+    for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
+        if (after.reached or 0) > (before.reached or 0):
+            break
+        fruitless += 1
+    if fruitless < MOST:
+        return Again(_PAUSES[fruitless])
+    return Stays(
+        replace(
+            last.outcome,
+            code=Exit.INTERNAL,
+            cause=f"crash loop: {MOST} restarts without a newly committed step; the last end: {last.outcome.cause}",
+            hint="look at the samples of the step that crashes; drivetrain report tells of every start",
+            where=last.outcome.where | {"restarts": len(history) - 1},
+        )
+    )

@@ -1,0 +1,106 @@
+"""One fault, the heart that commits it, and the worker that has such a heart. Nothing of this ships."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from drivetrain.runtime.heart import Heart
+
+FILE = "fault.json"
+ALL = -1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to which rank (ALL for each), when it enters a phase of a step; `after` is how many entries later.
+
+    It happens once, unless it is `always`.
+    """
+
+    act: str
+    rank: int
+    phase: str
+    step: int
+    after: int = 0
+    always: bool = False
+
+    def arm(self, run: Path) -> None:
+        """Have it strike in the next start of this run."""
+        run.mkdir(parents=True, exist_ok=True)
+        (run / FILE).write_text(json.dumps(asdict(self)))
+
+
+class FaultyHeart(Heart):
+    """Commits the fault that is armed."""
+
+    fault: Fault | None = None
+    mine: int = 0
+    left: int = 0
+    folder: Path = Path()
+
+    def enter(self, phase: str) -> None:
+        super().enter(phase)
+        self._strike(phase, self.step)
+
+    def passing(self, phase: str, step: int) -> None:
+        self._strike(phase, step)
+
+    def _strike(self, phase: str, step: int) -> None:
+        fault = self.fault
+        if fault is None or phase != fault.phase or step != fault.step or fault.rank not in (ALL, self.mine):
+            return
+        if self.left > 0:
+            self.left -= 1
+            return
+        if not fault.always:
+            try:
+                os.close(os.open(self.folder / f"struck-{self.mine}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+        (self.folder / "struck-at").write_text(repr(time.time()))
+        ACTS[fault.act]()
+
+
+def hold_the_interpreter() -> None:
+    ctypes.PyDLL(None).sleep(600)
+
+
+def exhaust() -> None:
+    raise MemoryError("on purpose")
+
+
+def fail() -> None:
+    raise ValueError("on purpose")
+
+
+ACTS: dict[str, Any] = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "abort": lambda: os.kill(os.getpid(), signal.SIGABRT),
+    "exit": lambda: os._exit(0),
+    "raise": fail,
+    "sleep": lambda: time.sleep(600),
+    "gil": hold_the_interpreter,
+    "terms": lambda: [(os.kill(os.getppid(), 0), os.kill(os.getpid(), signal.SIGTERM)) for _ in range(2)],
+}
+
+
+def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int]) -> int:
+    """A training process with the fault of its run's folder."""
+    from drivetrain.worker import main as work
+
+    folder = Path(job["folder"])
+    FaultyHeart.folder, FaultyHeart.mine = folder, place["rank"]
+    if (folder / FILE).is_file():
+        FaultyHeart.fault = Fault(**json.loads((folder / FILE).read_text()))
+        FaultyHeart.left = FaultyHeart.fault.after
+    return work(job, place, descriptors, FaultyHeart)

@@ -1,0 +1,108 @@
+"""Runs under faults, and the oracle: an uninterrupted run of the same recipe."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+from conftest import Trace, trace
+from drills.fault import Fault
+
+from drivetrain.launch import supervisor
+from drivetrain.launch.forkserver import ForkServer
+from drivetrain.launch.job import plan_job
+from drivetrain.ledger.derive import attempts
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.load import load
+
+WORKER = "drills.fault:main"
+PRELOAD = (*supervisor.PRELOAD, "drivetrain.tasks.language_model.task", "drivetrain.data.text", "drills.fault")
+
+
+class Kept(ForkServer):
+    """A server that outlives one supervisor: importing torch takes longer than a drill."""
+
+    def close(self) -> None:
+        pass
+
+    def end(self) -> None:
+        super().close()
+
+
+@contextmanager
+def one_server() -> Iterator[None]:
+    """Within, all supervisors share a server."""
+    server = Kept(PRELOAD)
+    try:
+        with mock.patch.object(supervisor, "ForkServer", lambda _: server):
+            yield
+    finally:
+        server.end()
+
+
+@dataclass(frozen=True)
+class Drilled:
+    """What came of a run under a fault: its end, and from the fault to the end of the first new step (seconds)."""
+
+    outcome: Outcome
+    trace: Trace | None
+    starts: int
+    lost: int
+    seconds: float
+    recovery: float | None
+
+
+def drill(recipe: dict, run: Path, fault: Fault | None, *overrides: str, again: bool = True) -> Drilled:
+    """Train under a fault, to the end; a run that was asked to stop, or ended by a retryable code, is started again."""
+    if fault:
+        fault.arm(run)
+    began = time.monotonic()
+    while True:
+        options = {"overrides": overrides, "resume": "auto", "override": (), "started": time.time()}
+        outcome = supervisor.supervise(
+            plan_job(load(recipe, overrides), run=run, **options), worker=WORKER, preload=PRELOAD
+        )
+        if not again or outcome.code is not Exit.STOPPED:
+            break
+    records = list(read(run / "ledger.jsonl")) if (run / "ledger.jsonl").is_file() else []
+    made = attempts(records)
+    done = outcome.code is Exit.DONE
+    return Drilled(
+        outcome=outcome,
+        trace=trace(run) if done else None,
+        starts=len(made),
+        lost=sum(max(0, before.to_step - after.from_step) for before, after in zip(made, made[1:], strict=False)),
+        seconds=time.monotonic() - began,
+        recovery=_recovery(run, records),
+    )
+
+
+def reference(recipe: dict, run: Path, *overrides: str) -> Trace:
+    """The trace of a run that nobody disturbs."""
+    shutil.rmtree(run, ignore_errors=True)
+    found = drill(recipe, run, None, *overrides)
+    assert found.outcome.code is Exit.DONE, found.outcome
+    assert found.trace is not None
+    return found.trace
+
+
+def leftovers(run: Path) -> list[str]:
+    """Names in the run directory that a run which has ended must not leave."""
+    return [path.name for path in (run / "checkpoints").iterdir() if path.name.startswith((".tmp", ".trash"))]
+
+
+def _recovery(run: Path, records: list[dict]) -> float | None:
+    struck = run / "struck-at"
+    if not struck.is_file():
+        return None
+    at = float(struck.read_text())
+    after = [i for i, record in enumerate(records) if record["kind"] == "attempt" and record["started"] > at]
+    if not after:
+        return None
+    return next((record["time"] - at for record in records[after[0] :] if record["kind"] == "step"), None)
