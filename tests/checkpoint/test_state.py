@@ -2,10 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from drivetrain.checkpoint.commit import Commits, StateTree
-from drivetrain.checkpoint.state import capture, initial_weights, network_tensors, restore
-from drivetrain.checkpoint.tensors import write_tensors
-from drivetrain.runtime.group import Group
+from drivetrain.checkpoint.state import capture, restore
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -69,24 +66,21 @@ def test_c05_tensors_that_do_not_fit_are_76_by_name_and_nothing_is_changed(chang
     assert all(torch.equal(tensor, before[n]) for n, tensor in capture(*other).items())
 
 
-def test_initial_weights_come_from_a_run_a_commit_or_a_file(tmp_path):
+def test_c05_a_renamed_layer_is_said_to_be_renamed():
     networks, optimizers = build()
-    train(networks, optimizers)
-    tensors = capture(networks, optimizers)
-    Commits(tmp_path, Group()).save(3, StateTree(tensors, {}), {}, 3)
-    write_tensors(tmp_path / "w.safetensors", network_tensors(tensors)["model"])
-    for path in (tmp_path, tmp_path / "checkpoints" / "step-00000003", tmp_path / "w.safetensors"):
-        fresh, _ = build(seed=4)
-        assert initial_weights(path, fresh, None) == 9
-        assert torch.equal(fresh["model"][0].weight, networks["model"][0].weight)
+    kept = {name: tensor.clone() for name, tensor in capture(networks, optimizers).items()}
+    kept["networks/model/first.weight"] = kept.pop("networks/model/0.weight")
+    with pytest.raises(Failure, match=r"missing networks/model/0.weight .*perhaps renamed from networks/model/first"):
+        restore(kept, *build())
 
 
-def test_initial_weights_that_are_not_there_or_do_not_fit(tmp_path):
-    networks, optimizers = build()
-    with pytest.raises(Failure) as caught:
-        initial_weights(tmp_path / "nowhere", networks, None)
-    assert caught.value.outcome.code == Exit.INPUT_MISSING
-    Commits(tmp_path, Group()).save(3, StateTree(capture(networks, optimizers), {}), {}, 3)
-    with pytest.raises(Failure) as caught:
-        initial_weights(tmp_path, build(width=5)[0], None)
-    assert caught.value.outcome.code == Exit.INCOMPATIBLE
+def test_state_that_is_no_tensor_is_refused_rather_than_lost():
+    class Counting(nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 3}
+
+        def set_extra_state(self, state):
+            pass
+
+    with pytest.raises(Failure, match="_extra_state, which is no tensor"):
+        capture({"model": Counting(2, 2)}, {})

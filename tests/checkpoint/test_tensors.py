@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load as load_by_library
 from safetensors.torch import save as save_by_library
 
-from drivetrain.checkpoint.tensors import parse_tensors, read_file, write_tensors
+from drivetrain.checkpoint.files import read_file
+from drivetrain.checkpoint.snapshot import Arena, pieces_of
+from drivetrain.checkpoint.tensors import parse_tensors, write_tensors
 from drivetrain.spec.exits import Exit, Failure
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
@@ -23,7 +25,7 @@ def test_tensors_of_any_type_and_shape_come_back_bit_for_bit(tmp_path_factory, k
         f"t{n}": torch.randint(0, 2, shape, dtype=torch.uint8).to(dtype) for n, (dtype, shape) in enumerate(kinds)
     }
     path = tmp_path_factory.mktemp("t") / "x.safetensors"
-    facts = write_tensors(path, tensors)
+    facts = write_tensors(path, generator.choice([pieces_of, Arena().take])(tensors))
     data = read_file(path)
     assert facts.size == len(data)
     for reader in (lambda: parse_tensors(data), lambda: load_by_library(bytes(data))):
@@ -43,7 +45,7 @@ def test_files_of_the_safetensors_library_are_read():
 
 def test_slices_and_transposes_are_written_as_what_they_show(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
-    write_tensors(tmp_path / "x", {"t": base.T, "s": base[:, 1:3]})
+    write_tensors(tmp_path / "x", pieces_of({"t": base.T, "s": base[:, 1:3]}))
     found = parse_tensors(read_file(tmp_path / "x"))
     assert torch.equal(found["t"], base.T)
     assert torch.equal(found["s"], base[:, 1:3])

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
 from conftest import Trace, trace
 from drills.fault import Fault
-
 from drivetrain.launch import supervisor
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import plan_job
@@ -40,7 +40,7 @@ def one_server() -> Iterator[None]:
     """Within, all supervisors share a server."""
     server = Kept(PRELOAD)
     try:
-        with mock.patch.object(supervisor, "ForkServer", lambda _: server):
+        with mock.patch.object(supervisor, "ForkServer", return_value=server):
             yield
     finally:
         server.end()
@@ -77,7 +77,7 @@ def drill(recipe: dict, run: Path, fault: Fault | None, *overrides: str, again: 
         outcome=outcome,
         trace=trace(run) if done else None,
         starts=len(made),
-        lost=sum(max(0, before.to_step - after.from_step) for before, after in zip(made, made[1:], strict=False)),
+        lost=sum(max(0, before.to_step - after.from_step) for before, after in pairwise(made)),
         seconds=time.monotonic() - began,
         recovery=_recovery(run, records),
     )

@@ -260,7 +260,7 @@ def test_s05_a_damaged_newest_commit_is_passed_over_and_told(tiny, tmp_path):
 
 def test_initial_weights_come_from_another_run(tiny, tmp_path):
     train(tiny, tmp_path / "first")
-    train(tiny, tmp_path / "second", f"init={{path: {tmp_path / 'first'}}}", "optimizer.lr=0", "budget.steps=3")
+    train(tiny, tmp_path / "second", f"init={{from: {tmp_path / 'first'}}}", "optimizer.lr=0", "budget.steps=3")
     first, second = (next(max((tmp_path / r / "checkpoints").glob("*")).glob("tensors*")) for r in ("first", "second"))
     from safetensors.torch import load_file
 

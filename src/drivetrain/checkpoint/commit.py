@@ -153,12 +153,27 @@ def _manifest(folder: Folder, path: Path) -> dict[str, Any]:
     if hashlib.sha256(line).hexdigest().encode() != own:
         raise Damaged("the manifest does not have its own hash")
     manifest = json.loads(line)
+    if not _sensible(manifest):
+        raise Damaged("the manifest is no manifest")
     if name_of(manifest["step"]) != path.name.partition(".")[0]:
         raise Damaged(f"the manifest is of step {manifest['step']}")
     strange = [name for name in manifest["files"] if not _FILE.fullmatch(name)]
     if strange:
         raise Failure(Exit.SECURITY, f"{path}: the manifest names {strange[0]!r}", "no commit of ours has such a file")
     return manifest | {"sha256": own.decode()}
+
+
+def _sensible(manifest: Any) -> bool:
+    """Whether what a manifest must have is there, and of its type."""
+    return (
+        isinstance(manifest, dict)
+        and isinstance(manifest.get("step"), int)
+        and isinstance(manifest.get("epoch", 0), int)
+        and isinstance(manifest.get("position", 0), int)
+        and isinstance(files := manifest.get("files"), dict)
+        and len(files) > 0
+        and all(isinstance(facts, dict) and facts.keys() == {"size", "sha256"} for facts in files.values())
+    )
 
 
 def _sealed_line(folder: Folder) -> tuple[bytes, bytes]:

@@ -18,14 +18,15 @@ from drivetrain.spec.registry import Custom
 class Job:
     """One start of a run.
 
-    `recipe` is the resolved tree, `origins` where each of its values comes from, `text` the file
-    as it was written, `modules` the folder in which a user's
-    own modules are looked up, `preload` the shipped modules that it needs. `resume` is auto, never or must; `override` names the fields whose change is accepted.
-    `started` is when the command began, in Unix seconds. `ignore` names parts of a commit that are not restored,
-    `strict_environment` refuses to resume in another environment.
+    `recipe` is the resolved tree, `origins` where each of its values comes from, `text` the file as it was written,
+    `modules` the folder in which a user's own modules are looked up, `preload` the shipped modules that it needs.
+    `resume` is auto, never or must; `override` names the fields whose change is accepted, `ignore` parts of a commit
+    that are not restored; `strict_environment` refuses to resume in another environment. `started` is when the command
+    began, in Unix seconds.
 
     The supervisor adds: `volatile`, the folder in memory where survivors leave their state; `restarts`, how often it
-    has started the processes again; `after`, how the start before ended; the watchdog's patience, 0 for none.
+    has started the processes again; `after`, how the start before ended. `most_restarts`, and the watchdog's patience
+    (0 for none), are the recipe's.
     """
 
     folder: str
@@ -44,6 +45,7 @@ class Job:
     slow_after: float = 0.0
     volatile: str | None = None
     restarts: int = 0
+    most_restarts: int = 0
     after: Mapping[str, Any] | None = None
     started: float = field(default_factory=time.time)
 
@@ -81,6 +83,7 @@ def plan_job(
         processes=recipe.launch.processes,
         hang_after=recipe.launch.hang_after or 0.0,
         slow_after=recipe.launch.slow_after,
+        most_restarts=recipe.launch.restarts,
         started=started,
     )
 

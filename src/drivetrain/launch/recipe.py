@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from drivetrain.spec.settings import Component, Count, Positive, cost, nothing
+from drivetrain.spec.settings import Component, Count, Positive, Whole, cost, nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,9 @@ class Local(Component):
     kind: Annotated[Literal["local"], cost("this machine")] = "local"
     processes: Annotated[Count, cost("training processes")] = 1
     threads: Annotated[Count | None, cost("CPU threads per process; null: the cores, shared out evenly")] = None
+    restarts: Annotated[
+        Whole, nothing("restarts after a killed, hanging or lost process, if no new step is committed")
+    ] = 3
     hang_after: Annotated[
         Positive | None,
         nothing(

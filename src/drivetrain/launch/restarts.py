@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from drivetrain.spec.exits import Exit, Outcome
 
-MOST = 3
-"""Restarts without a newly committed step, after which the run has crashed for good."""
-_PAUSES = (0.0, 1.0, 2.0)
-"""Seconds before the first, second, third restart since something new was committed."""
+PAUSE = 1.0
+"""Seconds before the second restart since something new was committed; twice as many before each further one."""
 _HERE = frozenset({Exit.PEER_UNAVAILABLE, Exit.CORRUPTION_SUSPECTED, Exit.HANG})
 """The retryable codes that a restart on the same machine can help: of 74 the run has tried three commits already."""
 
@@ -41,8 +39,11 @@ class Stays:
     outcome: Outcome
 
 
-def next_start(history: Sequence[Ended]) -> Again | Stays:
-    """What follows the last of these ends: another start, or the outcome that stays."""
+def next_start(history: Sequence[Ended], most: int) -> Again | Stays:
+    """What follows the last of these ends: another start, or the outcome that stays.
+
+    After `most` restarts without a newly committed step the run has crashed for good.
+    """
     last = history[-1]
     if not (last.killed or last.outcome.code in _HERE) or last.outcome.where.get("class") == "oom":
         return Stays(last.outcome)
@@ -51,13 +52,15 @@ def next_start(history: Sequence[Ended]) -> Again | Stays:
         if (after.reached or 0) > (before.reached or 0):
             break
         fruitless += 1
-    if fruitless < MOST:
-        return Again(_PAUSES[fruitless])
+    if most == 0:
+        return Stays(last.outcome)
+    if fruitless < most:
+        return Again(PAUSE * 2 ** (fruitless - 1) if fruitless else 0.0)
     return Stays(
         replace(
             last.outcome,
             code=Exit.INTERNAL,
-            cause=f"crash loop: {MOST} restarts without a newly committed step; the last end: {last.outcome.cause}",
+            cause=f"crash loop: {most} restarts without a newly committed step; the last end: {last.outcome.cause}",
             hint="look at the samples of the step that crashes; drivetrain report tells of every start",
             where=last.outcome.where | {"restarts": len(history) - 1},
         )

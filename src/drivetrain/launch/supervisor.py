@@ -68,7 +68,7 @@ def supervise(
             start = _Start(replace(job, volatile=str(volatile)), server, signs, say)
             outcome = start.run(worker)
             history.append(Ended(outcome, start.killed, _reached(run, volatile)))
-            following = Stays(outcome) if start.asked else next_start(history)
+            following = Stays(outcome) if start.asked else next_start(history, job.most_restarts)
             if isinstance(following, Stays):
                 return record(run, _with_suspects(run, following.outcome))
             say(f"{outcome.cause}; starting again{f' in {following.pause:g} s' if following.pause else ''}")

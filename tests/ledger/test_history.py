@@ -1,0 +1,34 @@
+import records
+from drivetrain.ledger.history import History
+
+
+def history(*found):
+    made = History()
+    for record in found:
+        made.add(record)
+    return made
+
+
+def test_a_later_attempt_makes_void_what_came_after_its_start():
+    made = history(
+        records.attempt(1),
+        records.step(1),
+        records.evaluation(1, 0.9),
+        records.step(2),
+        records.evaluation(2, 0.4),
+        records.attempt(2, begin=1),
+    )
+    assert (made.attempts, made.last_step) == (2, 1)
+    assert made.evaluated(1)
+    assert not made.evaluated(2)
+    assert made.scores("dogs/bits") == {1: 0.9}
+    assert made.scores("dogs/nothing") == {}
+
+
+def test_survivors_records_join_the_ledger_or_leave_a_gap():
+    made = history(records.attempt(1), records.step(1), records.step(2))
+    assert made.joins([], 2)
+    assert made.joins([2, 3, 4], 4)
+    assert made.joins([4, 3], 4)
+    assert not made.joins([4], 4)
+    assert not made.joins([3], 4)
