@@ -12,7 +12,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from drivetrain.launch.job import plan_job
-from drivetrain.launch.supervisor import supervise
+from drivetrain.launch.supervisor import WORKER, supervise
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Outcome
@@ -63,7 +63,8 @@ def run_under_supervisor(recipe: dict, run: Path, *overrides: str, **options) ->
         "override": (),
         "started": __import__("time").time(),
     } | options
-    return supervise(plan_job(load(recipe, overrides), run=run, **settings))
+    worker = settings.pop("worker", WORKER)
+    return supervise(plan_job(load(recipe, overrides), run=run, **settings), worker=worker)
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,15 @@ def train(
     run: str | Path | None = None,
     resume: str = "auto",
     override: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    strict_environment: bool = False,
     progress: bool = True,
 ) -> Result:
     """Train a recipe (a shipped name, a file, a run directory, or a mapping), or go on where its run stopped.
 
     One process trains in the caller's, so a class that is defined in a script or a notebook can be its task; several
-    (`launch.processes`) are started beside it. Interrupting it commits and returns. Raises `Failure`, whose `outcome`
+    (`launch.processes`) are started beside it. `resume`, `override`, `ignore` and `strict_environment` are the options
+    of `drivetrain train`. Interrupting it commits and returns. Raises `Failure`, whose `outcome`
     has the exit code, the cause and a hint.
     """
     from rich.console import Console
@@ -62,6 +65,8 @@ def train(
         overrides=overrides,
         resume=resume,
         override=override,
+        ignore=ignore,
+        strict_environment=strict_environment,
         started=started,
     )
     outcome = start(job, Console(file=sys.stdout) if progress else None, in_process=job.processes == 1)
@@ -103,14 +108,14 @@ def evaluate(run: str | Path, only: str | None = None) -> Scores:
     return evaluate_run(Path(run), only)
 
 
-def export(run: str | Path, to: str | Path) -> list[Path]:
-    """Write the networks of a run's newest commit to a new folder; returns the files.
+def export(run: str | Path, to: str | Path, commit: str | None = None) -> list[Path]:
+    """Write the networks of a run's newest commit, or of the named one, to a new folder; returns the files.
 
     The language model is written in Hugging Face's Llama layout, other tasks as they say, or with their own names.
     """
     from drivetrain.run import export_run
 
-    return export_run(Path(run), Path(to))
+    return export_run(Path(run), Path(to), commit)
 
 
 def _say(text: str) -> None:

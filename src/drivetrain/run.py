@@ -22,6 +22,7 @@ from drivetrain.checkpoint.compatible import accept_data, accept_environment, ac
 from drivetrain.checkpoint.export import export
 from drivetrain.checkpoint.handover import RECORDS
 from drivetrain.checkpoint.initial import freeze, load_initial
+from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.checkpoint.recipe import Checkpoint, Init
 from drivetrain.checkpoint.retention import Retention
 from drivetrain.checkpoint.state import restore
@@ -150,6 +151,7 @@ class _Attempt:
         place, recipe = self.place, self.recipe
         device = devices.choose(recipe.device, place.local_rank)
         devices.settle(device, devices.threads_per_process(place.local_world, recipe.launch.threads), recipe.matmul)
+        self.environment = devices.environment()
         self._lap("import")
         group = Group.join(place, device, listen_fd=listen_fd)
         try:
@@ -224,7 +226,7 @@ class _Attempt:
             facts = {
                 "recipe": bits_digest(recipe),
                 "data": inputs.digests,
-                "environment": devices.environment(),
+                "environment": self.environment,
                 "parent": found.path.name if found else None,
                 "lanes": lanes,
                 "attempt": attempt,
@@ -241,6 +243,7 @@ class _Attempt:
                     exchange=Exchange(Pulse(group, WIDTH), self.stops, alone=group.world == 1),
                     journal=journal,
                     committer=committer,
+                    mirror=self._mirror(found) if group.leader else None,
                     facts=facts,
                     folder=self.folder,
                     ahead=train.prefetch,
@@ -294,8 +297,9 @@ class _Attempt:
     def _claim_folder(self) -> None:
         """Take the run directory, and see that it is this recipe's; Failure(85) or (76) where it is not ours."""
         prepare(self.folder)
-        self.lease = Lease.take(self.folder, lambda: names(self.folder))
+        self.lease = Lease.take(self.folder, lambda: names(self.folder), self.job.silent)
         clean(self.folder)
+        self._fetch()
         self.lease.prune(oldest_epoch(self.folder))
         kept = self.folder / "resolved.json"
         if kept.is_file() and names(self.folder):
@@ -306,7 +310,16 @@ class _Attempt:
         if self.job.text:
             overrides = "".join(f"# on the command line: {text}\n" for text in self.job.overrides)
             write_private(self.folder / "recipe.yaml", (self.job.text + overrides).encode())
-        write_json(self.folder / "environment.json", devices.environment())
+        write_json(self.folder / "environment.json", self.environment)
+
+    def _fetch(self) -> None:
+        """Where nothing is committed here, what the mirror has."""
+        url = self.recipe.checkpoint.mirror
+        if url and not names(self.folder):
+            passed: list[str] = []
+            name = fetch(url, self.folder, passed)
+            self.notes += [f"passed over in the mirror: {reason}" for reason in passed]
+            self.notes += [f"{name} comes from the mirror"] if name else []
 
     def _open_ledger(self) -> Ledger:
         """The ledger, for this attempt alone: one that may still be alive is left with a file that nobody reads."""
@@ -347,8 +360,8 @@ class _Attempt:
         """Put a commit's state in place; Failure(76) where it does not fit."""
         job, facts, name = self.job, found.facts, found.path.name
         self.notes += accept_data(facts["data"], inputs.digests, job.override, name)
-        here = devices.environment()
-        self.notes += accept_environment(facts.get("environment", {}), here, job.strict_environment, name)
+        strict = job.strict_environment
+        self.notes += accept_environment(facts.get("environment", {}), self.environment, strict, name)
         optimizers = {name: updater.optimizer for name, updater in updaters.items()}
         if "optimizer" in job.ignore and not job.restarts:
             optimizers = {}
@@ -376,6 +389,15 @@ class _Attempt:
             heart=self.heart,
             blocking=settings.blocking,
         )
+
+    def _mirror(self, found: Found | None) -> Mirror | None:
+        url = self.recipe.checkpoint.mirror
+        if not url:
+            return None
+        mirror = Mirror(url, self.folder)
+        if found and not found.volatile:
+            mirror.push(found.path.name)  # the attempt before may have been cut off before it was copied
+        return mirror
 
     def _lanes(self, world: int, found: Found | None) -> int:
         if self.recipe.lanes != "auto":

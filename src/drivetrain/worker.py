@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int], hea
     outcome = execute(asked, here, descriptors[1] if len(descriptors) > 1 else None, alive)
     if os.fstat(stacks).st_size == 0:
         (logs / f"stacks-{here.rank}.txt").unlink(missing_ok=True)
-    write_json(logs / f"outcome-{here.rank}.json", outcome.to_json())
+    with suppress(OSError):  # the disk is full or gone: the exit code still says what it can
+        write_json(logs / f"outcome-{here.rank}.json", outcome.to_json())
     return int(outcome.code)
 
 

@@ -76,6 +76,16 @@ def exhaust() -> None:
     raise MemoryError("on purpose")
 
 
+def fill() -> None:
+    """Write until the disk of the run directory is full."""
+    with open(FaultyHeart.folder / "filler", "wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"x" * 4096)
+            except OSError:
+                return
+
+
 def fail() -> None:
     raise ValueError("on purpose")
 
@@ -86,6 +96,8 @@ ACTS: dict[str, Any] = {
     "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "segv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "abort": lambda: os.kill(os.getpid(), signal.SIGABRT),
+    "slow": lambda: time.sleep(1.5),
+    "fill": fill,
     "exit": lambda: os._exit(0),
     "raise": fail,
     "sleep": lambda: time.sleep(600),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 from conftest import Trace, trace
-from drills.fault import Fault
+from drills.fault import ALL, Fault
 from drivetrain.launch import supervisor
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import plan_job
@@ -38,7 +39,8 @@ class Kept(ForkServer):
 @contextmanager
 def one_server() -> Iterator[None]:
     """Within, all supervisors share a server."""
-    server = Kept(PRELOAD)
+    with mock.patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent.parent)):
+        server = Kept(PRELOAD)
     try:
         with mock.patch.object(supervisor, "ForkServer", return_value=server):
             yield
@@ -106,3 +108,35 @@ def _recovery(run: Path, records: list[dict]) -> float | None:
     if not after:
         return None
     return next((record["time"] - at for record in records[after[0] :] if record["kind"] == "step"), None)
+
+
+PHASES = (
+    "start",
+    "data",
+    "forward",
+    "backward",
+    "reduce",
+    "optimizer",
+    "pulse",
+    "evaluation",
+    "snapshot",
+    "write",
+    "publish",
+    "rotate",
+    "commit",
+    "teardown",
+)
+_STEPS = {"start": 0, "evaluation": 6, "snapshot": 10, "write": 10, "publish": 10, "rotate": 10, "commit": 12}
+_STEPS |= {"teardown": 12}
+_OF_THE_LEADER = ("snapshot", "write", "publish", "rotate", "commit")
+
+
+def sweep(world: int) -> list[Fault]:
+    """A kill at each phase of the tiny recipe: of rank 0, of the last rank, of all."""
+    faults = []
+    for phase in PHASES:
+        for rank in sorted({0, world - 1, ALL} if world > 1 else {0}):
+            meaningless = (world == 1 and phase == "reduce") or (phase in _OF_THE_LEADER and rank > 0)
+            if not meaningless:
+                faults.append(Fault("kill", rank, phase, _STEPS.get(phase, 7)))
+    return faults

@@ -41,7 +41,7 @@ def forge(run, epoch, host="elsewhere", boot="another kernel", beat="7"):
 
 
 def test_a_free_directory_is_taken_and_given_back(tmp_path):
-    assert require_free(tmp_path) is False
+    assert require_free(tmp_path) is None
     first = take(tmp_path, ["step-00000001"])
     assert first.epoch == 1
     first.release()
@@ -93,6 +93,15 @@ def test_l07_a_holder_whose_counter_stands_still_is_followed_after_a_bounded_wai
     assert lease.epoch == 5
     assert lease.inherited
     assert 10 <= clock.now < 11
+    lease.release()
+
+
+def test_a_holder_that_the_supervisor_has_waited_for_is_not_waited_for_again(tmp_path):
+    forge(tmp_path, 4)
+    clock = Clock()
+    assert require_free(tmp_path, clock, clock.sleep) == 4
+    lease = take(tmp_path, silent=4, sleep=pytest.fail)
+    assert (lease.epoch, lease.inherited) == (5, True)
     lease.release()
 
 

@@ -11,12 +11,13 @@ import typer
 def export(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     to: Annotated[Path, typer.Option(help="A new or empty folder.")],
+    commit: Annotated[str | None, typer.Option(help="A commit's name or step; by default the newest.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Write the newest commit's weights: safetensors, and for the language model Hugging Face's Llama layout."""
+    """Write a commit's weights: safetensors, and for the language model Hugging Face's Llama layout."""
     import json
 
     from drivetrain.api import export as export_run
 
-    files = [str(path) for path in export_run(run, to)]
+    files = [str(path) for path in export_run(run, to, commit)]
     typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))

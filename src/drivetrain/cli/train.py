@@ -21,6 +21,12 @@ def train(
     override: Annotated[
         list[str] | None, typer.Option(metavar="KEY", help="Accept a change of this field on resume.")
     ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="PART", help="Do not restore this part of the commit: optimizer.")
+    ] = None,
+    strict_env: Annotated[
+        bool, typer.Option("--strict-env", help="Refuse to resume under another torch, instruction set or code.")
+    ] = False,
 ) -> int:
     """Train a recipe, or go on where its run stopped: the same command does both."""
     started = time.time()
@@ -38,6 +44,8 @@ def train(
 
     if resume not in ("auto", "never", "must"):
         raise Failure(Exit.BAD_COMMAND, f"--resume {resume}", "it is auto, never or must")
+    if unknown := [part for part in ignore or [] if part != "optimizer"]:
+        raise Failure(Exit.BAD_COMMAND, f"--ignore {unknown[0]}", "only the optimizer's state can be ignored")
     place = from_environment(os.environ)
     asked = [
         *(overrides or []),
@@ -45,7 +53,16 @@ def train(
     ]
     run = Path(recipe) if run is None and Path(recipe).is_dir() else run
     resolved = load(recipe, asked)
-    job = plan_job(resolved, run=run, overrides=asked, resume=resume, override=override or [], started=started)
+    job = plan_job(
+        resolved,
+        run=run,
+        overrides=asked,
+        resume=resume,
+        override=override or [],
+        ignore=ignore or [],
+        strict_environment=strict_env,
+        started=started,
+    )
     console = Console(file=sys.stdout)
     outcome = start(job, console if place is None or place.rank == 0 else None, in_process=place is not None)
     if place is None or place.rank == 0:

@@ -52,13 +52,15 @@ class ForkServer:
         message = json.dumps({"worker": worker, "rank": rank, "arguments": list(arguments)}).encode()
         socket.send_fds(self._socket, [message], list(descriptors))
 
-    def news(self) -> dict[str, Any] | None:
+    def news(self) -> dict[str, Any]:
         """The next message: {"rank", "pid"} when a worker has started, {"rank", "status"} when it has ended.
 
-        `status` is its exit code, or minus the signal that ended it. None where the server itself has died.
+        `status` is its exit code, or minus the signal that ended it. Raises ConnectionError where the server has died.
         """
         data = self._socket.recv(_LARGEST)
-        return json.loads(data) if data else None
+        if not data:
+            raise ConnectionError("the forkserver has died")
+        return json.loads(data)
 
     def close(self) -> None:
         """End the server, and with it every worker."""

@@ -24,9 +24,9 @@ class Job:
     that are not restored; `strict_environment` refuses to resume in another environment. `started` is when the command
     began, in Unix seconds.
 
-    The supervisor adds: `volatile`, the folder in memory where survivors leave their state; `restarts`, how often it
-    has started the processes again; `after`, how the start before ended. `most_restarts`, and the watchdog's patience
-    (0 for none), are the recipe's.
+    The supervisor adds: `silent`, the epoch of an owner of the run directory that gives no sign of life; `volatile`,
+    the folder in memory where survivors leave their state; `restarts`, how often it has started the processes again;
+    `after`, how the start before ended. `most_restarts`, and the watchdog's patience (0 for none), are the recipe's.
     """
 
     folder: str
@@ -43,6 +43,7 @@ class Job:
     processes: int = 1
     hang_after: float = 0.0
     slow_after: float = 0.0
+    silent: int | None = None
     volatile: str | None = None
     restarts: int = 0
     most_restarts: int = 0

@@ -39,7 +39,7 @@ GRACE = 1.0
 HANDOVER = 30.0
 """Seconds that survivors may take to leave their state in memory."""
 DUMP = 0.5
-"""Seconds that hanging workers have to write their stacks."""
+"""Seconds that all workers have to write their stacks once one hangs."""
 _TICK = 0.1
 _LOOK = 1.0  # seconds between two looks at the signs of life
 _ENDS = (Exit.DONE, Exit.STOPPED)
@@ -55,7 +55,7 @@ def supervise(
     """
     run = Path(job.folder)
     logs = prepare(run)
-    require_free(run)
+    job = replace(job, silent=require_free(run))
     volatile = volatile_folder()
     signs = Signs(job.processes)
     server = ForkServer((*preload, *job.preload))
@@ -159,35 +159,38 @@ class _Start:
         return first < 0
 
     def run(self, worker: str) -> Outcome:
-        with _signals(self._ask), _listener(self.job.processes) as listen:
-            for rank in range(self.job.processes):
-                place = Place(
-                    rank=rank,
-                    world=self.job.processes,
-                    local_rank=rank,
-                    local_world=self.job.processes,
-                    port=listen.getsockname()[1] if listen else 0,
-                    launcher="local",
-                )
-                passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
-                self.server.start(worker, rank, [self.job.to_json(), asdict(place)], passed)
-            while len(self.ended) < self.job.processes:
-                if not self._turn():
-                    return Outcome(
-                        code=Exit.INTERNAL, cause="the forkserver died", hint="look above for its traceback", where={}
-                    )
+        """Start the workers and watch them to their end."""
+        try:
+            with _signals(self._ask), _listener(self.job.processes) as listen:
+                self._start(worker, listen)
+                while len(self.ended) < self.job.processes:
+                    self._turn()
+        except ConnectionError:
+            cause, hint = "the forkserver died", "look above for its traceback"
+            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where={})
         return self._outcome()
+
+    def _start(self, worker: str, listen: socket.socket | None) -> None:
+        for rank in range(self.job.processes):
+            place = Place(
+                rank=rank,
+                world=self.job.processes,
+                local_rank=rank,
+                local_world=self.job.processes,
+                port=listen.getsockname()[1] if listen else 0,
+                launcher="local",
+            )
+            passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
+            self.server.start(worker, rank, [self.job.to_json(), asdict(place)], passed)
 
     def _ask(self, number: int) -> None:
         self.asked += 1
         self.last = number
 
-    def _turn(self) -> bool:
-        """One look at news, signals and the clock; False where the server is gone."""
+    def _turn(self) -> None:
+        """One look at news, signals and the clock. Raises ConnectionError where the server is gone."""
         if select.select([self.server], [], [], _TICK)[0]:
             news = self.server.news()
-            if news is None:
-                return False
             if "pid" in news:
                 self.pids[news["rank"]] = news["pid"]
             else:
@@ -200,7 +203,6 @@ class _Start:
             self._look(self.watchdog, now)
         if self.deadline is not None and now > self.deadline and not self._handing_over(now):
             self._kill()
-        return True
 
     def _end(self, rank: int, status: int) -> None:
         self.ended[rank] = status
@@ -222,15 +224,24 @@ class _Start:
         if hang is None or self.deadline is not None:
             return
         self.say(f"{hang}; writing the stacks of all ranks")
+        before = {rank: self._stack_bytes(rank) for rank in alive}
         self._signal(signal.SIGQUIT)  # workers write their stacks at it
-        self._signal(signal.SIGCONT)  # a stopped one too
-        time.sleep(DUMP)
+        self._signal(signal.SIGCONT)  # a stopped one too, and it is ended before it gets further
+        end = now + DUMP
+        while time.monotonic() < end and any(self._stack_bytes(rank) == before[rank] for rank in alive):
+            time.sleep(0.001)
         for rank, sign in hang.signs.items():
             where = {"rank": rank, "step": sign.step, "phase": sign.phase}
             hint = f"the stacks of all ranks are in {self.job.folder}/logs/stacks-*.txt"
             self.hung[rank] = Outcome(code=Exit.HANG, cause=str(hang), hint=hint, where=where)
             with suppress(ProcessLookupError):
                 os.kill(self.pids[rank], signal.SIGKILL)
+
+    def _stack_bytes(self, rank: int) -> int:
+        try:
+            return (Path(self.job.folder) / "logs" / f"stacks-{rank}.txt").stat().st_size
+        except OSError:
+            return 0
 
     def _forward(self) -> None:
         self.forwarded = self.asked
@@ -287,10 +298,15 @@ class _Start:
             if -status in _DUMPS:
                 where["core_pattern"] = core_pattern()
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
+        if status in _SAYING:
+            cause = f"rank {rank} exited with {status} and could not write why"
+            return Outcome(code=Exit(status), cause=cause, hint="look above for what it printed", where=where)
         cause = f"rank {rank} exited with {status} without saying why"
         return Outcome(code=Exit.INTERNAL, cause=cause, hint="look above for what it printed", where=where)
 
 
+_SAYING = frozenset(int(code) for code in Exit) - {Exit.DONE, Exit.INTERNAL}
+"""Exit codes that say something by themselves: nothing but this program ends with them."""
 _DUMPS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import math
@@ -21,12 +22,19 @@ _CHAIN = 32  # hex digits
 _TAIL = len(_MARK) + _CHAIN + 3  # bytes that follow a record's body in its line
 
 
+RESERVE = 1 << 20
+"""Bytes of disk that a ledger has ahead, so that a disk which fills up stops commits before it stops the run."""
+
+
 class Ledger:
     """The one writer of a ledger. Every append is one write of one line, so a killed process leaves whole records."""
 
-    def __init__(self, descriptor: int, tail: str) -> None:
+    def __init__(self, descriptor: int, tail: str, size: int = 0) -> None:
         self.tail = tail
         self._descriptor = descriptor
+        self._size = size
+        self._reserved = size
+        self._reserve()
 
     @classmethod
     def open(cls, path: Path, *, anew: bool = False) -> Ledger:
@@ -52,10 +60,11 @@ class Ledger:
         except Failure:
             os.close(descriptor)
             raise
-        ledger = cls(descriptor, tail)
         torn = os.fstat(descriptor).st_size - whole
         if torn:
             os.ftruncate(descriptor, whole)
+        ledger = cls(descriptor, tail, whole)
+        if torn:
             ledger.append({"kind": "repair", "time": time.time(), "bytes": torn})
         return ledger
 
@@ -93,6 +102,7 @@ class Ledger:
     def close(self) -> None:
         """Make every record durable and close the file."""
         self.sync()
+        os.ftruncate(self._descriptor, self._size)  # gives back what is reserved
         os.close(self._descriptor)
 
     def _write(self, body: str) -> None:
@@ -110,6 +120,19 @@ class Ledger:
                 Exit.STORAGE, f"the ledger cannot be written: {error}", "free space, then start again"
             ) from error
         self.tail = tail
+        self._size += len(line)
+        if self._size > self._reserved - RESERVE // 2:
+            self._reserve()
+
+    def _reserve(self) -> None:
+        """Take room beyond the end of the file; a file system that cannot, or has none, leaves things as they are."""
+        if _fallocate(self._descriptor, _KEEP_SIZE, self._size, RESERVE) == 0:
+            self._reserved = self._size + RESERVE
+
+
+_KEEP_SIZE = 1
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def chain(previous: str, body: bytes) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from drivetrain.checkpoint.commit import StateTree
 from drivetrain.checkpoint.commits import MISSES, Commit, Committer, Missed
 from drivetrain.checkpoint.handover import hand_over
+from drivetrain.checkpoint.mirror import Mirror
 from drivetrain.checkpoint.state import capture, changing_buffers
 from drivetrain.data.feed import Feed, Share
 from drivetrain.data.prefetch import prefetch
@@ -27,13 +28,16 @@ from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure, Outcome
 
+MIRROR_PATIENCE = 120.0
+"""Seconds that a run which is at its end waits for its last commit to be copied."""
+
 
 @dataclass(frozen=True)
 class Parts:
     """All that a loop works with; `run.py` wires it.
 
-    `committer` is None on ranks that commit nothing; `facts` are the digests that every commit keeps; `ahead` is in
-    steps, `workers` in processes.
+    `committer` is None on ranks that commit nothing, `mirror` where nothing is copied elsewhere. `facts` are the
+    digests that every commit keeps; `ahead` is in steps, `workers` in processes.
     """
 
     task: Task
@@ -45,6 +49,7 @@ class Parts:
     exchange: Exchange
     journal: Journal
     committer: Committer | None
+    mirror: Mirror | None
     facts: dict[str, Any]
     folder: Path
     ahead: int
@@ -84,6 +89,7 @@ class Loop:
         self._committed = progress.step if committed else -1
         self._evaluated = progress.step if evaluated else -1
         self._pending: Pending | None = None
+        self._parent: str | None = parts.facts["parent"]
         self._unread: deque[Entry] = deque()
         self._step: tuple[Step, Share, dict[str, int]] | None = None  # made, or being made, and not entered
         self._updated = False  # whether that step has moved all that it moves
@@ -258,6 +264,7 @@ class Loop:
             if parts.committer.misses >= MISSES or result.code is Exit.OWNED_ELSEWHERE:
                 parts.exchange.failure = self._missed(result)
             return
+        self._parent = result.name
         parts.journal.record(
             "commit",
             step=result.step,
@@ -270,6 +277,9 @@ class Loop:
             manifest=result.manifest,
             removed=list(result.removed),
         )
+        if parts.mirror:
+            parts.mirror.push(result.name)
+            self._note_mirror()
 
     def _finish(self) -> None:
         """Wait for the commit under way, on all ranks; the failure where it is missed: nothing comes after it."""
@@ -278,10 +288,17 @@ class Loop:
         if self._pending:
             self._pending = self._pending._replace(seconds=self._pending.seconds + seconds)
         self._take(result)
+        if self.parts.mirror:
+            self.parts.mirror.close(MIRROR_PATIENCE)
+            self._note_mirror()
         missed = self._missed(result).outcome.to_json() if isinstance(result, Missed) else None
         told = self.parts.group.broadcast_json(missed)
         if told:
             raise Failure.of(Outcome.from_json(told))
+
+    def _note_mirror(self) -> None:
+        for text in self.parts.mirror.notes() if self.parts.mirror else ():
+            self.parts.journal.record("note", text=text)
 
     def _missed(self, result: Missed) -> Failure:
         return Failure(
@@ -307,4 +324,5 @@ class Loop:
 
     def _facts(self) -> dict[str, Any]:
         self.parts.journal.flush()
-        return self.parts.facts | {"position": self.progress.position, "ledger": self.parts.journal.tail}
+        now = {"position": self.progress.position, "ledger": self.parts.journal.tail, "parent": self._parent}
+        return self.parts.facts | now

@@ -9,6 +9,8 @@ import platform
 import socket
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,6 +54,7 @@ def environment() -> dict[str, Any]:
     """Versions, host, threads and instruction set, as `environment.json` keeps them."""
     return {
         "drivetrain": _version("drivetrain"),
+        "code": _code_digest(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "numpy": _version("numpy"),
@@ -85,6 +88,16 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+@cache
+def _code_digest() -> str:
+    """A digest of this package's sources."""
+    package = Path(__file__).parent.parent
+    content = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return content.hexdigest()[:12]
 
 
 def _git_commit() -> str | None:

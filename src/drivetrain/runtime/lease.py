@@ -66,20 +66,20 @@ def fenced(history: Sequence[Takeover], name: str, epoch: int) -> bool:
     return name not in next(later, (name,))
 
 
-def require_free(run: Path, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> bool:
+def require_free(run: Path, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> int | None:
     """Return once nobody owns the directory; Failure(85) as soon as the holder is seen alive.
 
-    The answer is whether the last holder may still be there: stopped, or cut off, and not known to be dead.
+    The answer is the epoch of a last holder that may still be there: stopped, or cut off, and not known to be dead.
     """
     history = takeovers(run)
     if not history:
-        return False
+        return None
     holder = history[-1]
     beat, file = run / "lease" / f"{holder.epoch:08d}.beat", run / "lease" / f"{holder.epoch:08d}.json"
     first, end = _counter(beat), clock() + PATIENCE
     while True:
         if _counter(beat) == _RELEASED or (holder.boot == _boot() and _unlocked(file)):
-            return False
+            return None
         if _counter(beat) != first:
             raise Failure(
                 Exit.OWNED_ELSEWHERE,
@@ -87,7 +87,7 @@ def require_free(run: Path, clock: Clock = time.monotonic, sleep: Sleep = time.s
                 "wait for it, stop it, or choose another --run",
             )
         if clock() >= end:
-            return True
+            return holder.epoch
         sleep(_POLL)
 
 
@@ -106,10 +106,18 @@ class Lease:
 
     @classmethod
     def take(
-        cls, run: Path, commits: Callable[[], Sequence[str]], clock: Clock = time.monotonic, sleep: Sleep = time.sleep
+        cls,
+        run: Path,
+        commits: Callable[[], Sequence[str]],
+        silent: int | None = None,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
     ) -> Lease:
-        """Take the directory over, or Failure(85) where its holder is alive. `commits` lists those that are there."""
-        doubtful = require_free(run, clock, sleep)
+        """Take the directory over, or Failure(85) where its holder is alive. `commits` lists those that are there;
+        `silent` is the epoch of a holder that has been waited for already."""
+        latest = takeovers(run)[-1:]
+        waited = silent is not None and latest and latest[0].epoch == silent
+        doubtful = bool(waited or require_free(run, clock, sleep) is not None)
         folder = run / "lease"
         folder.mkdir(mode=0o700, exist_ok=True)
         with _exclusive(folder, clock, sleep):

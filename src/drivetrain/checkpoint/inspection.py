@@ -1,0 +1,160 @@
+"""What `drivetrain checkpoint` tells and does: commits as rows, pins, removals, differences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drivetrain.checkpoint.commit import FOLDER, Damaged, load, read_manifest, step_of, verify
+from drivetrain.checkpoint.commits import Found, names, newest, pick
+from drivetrain.checkpoint.files import remove
+from drivetrain.checkpoint.retention import PINS, pinned_steps
+from drivetrain.runtime.lease import fenced, takeovers
+from drivetrain.spec.exits import Exit, Failure
+
+
+@dataclass(frozen=True)
+class Row:
+    """One commit: `bytes` in all files, `made` in Unix seconds; `damage` says why it does not count, "" where it
+    does."""
+
+    name: str
+    step: int
+    position: int
+    made: float
+    bytes: int
+    attempt: int
+    pinned: bool
+    damage: str
+
+
+def rows(run: Path, *, every_byte: bool) -> list[Row]:
+    """The commits of a run, newest first, judged by their manifests, or by every byte.
+
+    Raises Failure(66) where there is no run.
+    """
+    _require_run(run)
+    pinned, history = pinned_steps(run), takeovers(run)
+    found = []
+    for name in names(run):
+        step = step_of(name) or 0
+        try:
+            facts = verify(run / FOLDER / name) if every_byte else read_manifest(run / FOLDER / name)
+            lost = fenced(history, name, facts.get("epoch", 0))
+            damage = "made by a run that had lost the directory" if lost else ""
+        except Damaged as reason:
+            facts, damage = {}, str(reason)
+        found.append(
+            Row(
+                name=name,
+                step=step,
+                position=facts.get("position", 0),
+                made=facts.get("time", 0.0),
+                bytes=sum(file["size"] for file in facts.get("files", {}).values()),
+                attempt=facts.get("attempt", 0),
+                pinned=step in pinned,
+                damage=damage,
+            )
+        )
+    return found
+
+
+def pin(run: Path, commit: str, *, off: bool = False) -> str:
+    """Have rotation leave a commit alone, or no longer; returns its name. Raises what `pick` raises."""
+    name = pick(run, commit).path.name
+    mark = run / PINS / name
+    if off:
+        mark.unlink(missing_ok=True)
+        return name
+    mark.parent.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    return name
+
+
+def take_away(run: Path, commit: str, *, force: bool = False) -> str:
+    """Remove a commit, whole or damaged; returns its name.
+
+    Raises Failure(66) where it is not there, 64 where it is pinned, or the only whole one, unless `force`.
+    """
+    table = {row.name: row for row in rows(run, every_byte=False)}
+    row = table.get(commit) or next((row for row in table.values() if commit == str(row.step)), None)
+    if row is None:
+        there = ", ".join(table) or "none"
+        raise Failure(Exit.INPUT_MISSING, f"no commit {commit!r} in {run}", f"there are {there}")
+    if not force and row.pinned:
+        raise Failure(Exit.BAD_COMMAND, f"{row.name} is pinned", "take the pin away first, or add --force")
+    others = [other for other in table.values() if other.name != row.name and not other.damage]
+    if not force and not row.damage and not others:
+        raise Failure(Exit.BAD_COMMAND, f"{row.name} is the only whole commit of {run}", "add --force to remove it")
+    remove(run / FOLDER / row.name)
+    (run / PINS / row.name).unlink(missing_ok=True)
+    return row.name
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What two commits do not share: facts and values by name with both sides, tensors by name with how they differ."""
+
+    facts: dict[str, tuple[Any, Any]]
+    tensors: dict[str, str]
+    equal: int
+
+    @property
+    def same_state(self) -> bool:
+        """Whether all tensors have the same bits."""
+        return not self.tensors
+
+
+def difference(first: Path, second: Path) -> Difference:
+    """Compare two places: runs (their newest commits) or commits. Raises what `at` raises."""
+    one, two = at(first), at(second)
+    facts = {
+        key: (one.facts.get(key), two.facts.get(key))
+        for key in sorted(one.facts.keys() | two.facts.keys())
+        if one.facts.get(key) != two.facts.get(key) and key not in ("files", "sha256", "time", "ledger")
+    }
+    ours, theirs = one.state.tensors, two.state.tensors
+    told = {name: _told(ours, theirs, name) for name in sorted(ours.keys() | theirs.keys())}
+    differing = {name: how for name, how in told.items() if how}
+    return Difference(facts, differing, len(told) - len(differing))
+
+
+def at(place: Path) -> Found:
+    """The commit at a place: a run's newest, or the one whose folder it is.
+
+    Raises Failure(66) where there is nothing, 65 where it is damaged.
+    """
+    if (place / FOLDER).is_dir():
+        found = newest(place)
+        if found is not None:
+            return found
+    elif step_of(place.name) is not None:
+        try:
+            return Found(place, *load(place), passed_over=())
+        except Damaged as damage:
+            raise Failure(Exit.BAD_DATA, f"{place} is damaged: {damage}", "take another commit") from damage
+    raise Failure(Exit.INPUT_MISSING, f"no commit at {place}", "name a run, or a folder in its checkpoints/")
+
+
+def _told(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], name: str) -> str:
+    """How a tensor differs; "" where its bits are the same."""
+    if name not in theirs or name not in ours:
+        return "only in the " + ("first" if name in ours else "second")
+    one, two = ours[name], theirs[name]
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return f"{tuple(one.shape)} {one.dtype} | {tuple(two.shape)} {two.dtype}".replace("torch.", "")
+    if torch.equal(one.reshape(-1).view(torch.uint8), two.reshape(-1).view(torch.uint8)):
+        return ""
+    apart = (one.double() - two.double()).abs()
+    return f"{int((one != two).sum())} of {one.numel()} numbers differ, by at most {float(apart.max()):.3g}"
+
+
+def _require_run(run: Path) -> None:
+    if not (run / FOLDER).is_dir():
+        raise Failure(Exit.INPUT_MISSING, f"no commits in {run}", "name a run directory")
