@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test check clean
+.PHONY: quickstart test check drill clean
 
 quickstart: $(READY)
 	$(BIN)/drivetrain train quickstart
@@ -26,6 +26,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,hf]'
 	touch $(READY)
+
+# Every fault that can be tried here, then random kills: make drill MINUTES=15 SEED=0
+MINUTES ?= 15
+SEED ?= 0
+drill: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m drills --minutes $(MINUTES) --seed $(SEED)
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

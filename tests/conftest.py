@@ -33,7 +33,12 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny(corpus: Path) -> dict:
-    """A language model that takes a millisecond a step, with dropout, accumulation and shuffling."""
+    """A recipe of a few milliseconds a step."""
+    return tiny_recipe(corpus)
+
+
+def tiny_recipe(corpus: Path) -> dict:
+    """A language model that takes a few milliseconds a step, with dropout, accumulation and shuffling."""
     return {
         "name": "tiny",
         "task": {

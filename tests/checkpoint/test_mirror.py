@@ -393,12 +393,12 @@ def test_the_ledger_goes_on_over_attempts_and_a_torn_tail(url, run, tmp_path, mo
     monkeypatch.setattr(module, "_SMALL_SEGMENT", small)
     path = run.path / "ledger.jsonl"
     mirrored(url, run, run.commit(10))
+    run.ledger.close()
     with path.open("ab") as file:
         file.write(b'{"kind":"step","ti')
     (note,) = mirrored(url, run, "step-00000010")
     assert note.startswith("mirrored")
     assert len(segments(url)) == 1
-    run.ledger.close()
     run.ledger = Ledger.open(path)  # another attempt: cuts the torn line off
     mirrored(url, run, run.commit(20))
     mirrored(url, run, run.commit(30))

@@ -38,7 +38,6 @@ def test_s14_power_loss_leaves_the_commit_before_or_the_new_one(tmp_path, keep):
     assert not board.failures, show(board)
 
 
-@pytest.mark.xfail(strict=True, reason="nothing makes the entry of checkpoints/ in the run directory durable")
 def test_s14_power_loss_after_the_first_commit_of_a_run_leaves_it(tmp_path):
     board = storage.power_losses(tmp_path / "run", before=(), steps=(1, 2, 3))
     assert not board.failures, show(board)

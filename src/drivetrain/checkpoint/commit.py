@@ -19,10 +19,11 @@ from typing import Any
 
 from torch import Tensor
 
-from drivetrain.checkpoint.files import FileFacts, Folder, sync_folder, write_file
+from drivetrain.checkpoint.files import FileFacts, Folder, write_file
 from drivetrain.checkpoint.snapshot import Piece
 from drivetrain.checkpoint.tensors import parse_tensors, write_tensors
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import sync_folder
 
 FOLDER = "checkpoints"
 MANIFEST = "MANIFEST.json"

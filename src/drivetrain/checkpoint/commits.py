@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.lease import Lease, Takeover, fenced, takeovers
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import sync_folder
 
 MISSES = 3
 """Commits in a row that may fail before the run ends with 74."""
@@ -224,7 +226,9 @@ class Committer:
             size = sum(piece.data.numel() for piece in pieces) + _SPARE
             self.heart.passing("write", step)
             self.before()
-            temporary.parent.mkdir(mode=0o700, exist_ok=True)
+            if not temporary.parent.is_dir():
+                make_folder(temporary.parent)
+                sync_folder(self.run)
             require_space(temporary.parent, size, _FILES)
             make_folder(temporary)
             files = write_parts(temporary, pieces, values, threads=2 if self.blocking else 1)
@@ -232,14 +236,16 @@ class Committer:
             self.heart.passing("publish", step)
             self._publish(temporary, step)
             self._verified[step] = facts.get("position", 0)
-            self.heart.passing("rotate", step)
-            removed = self._rotate()
         except OSError as error:
             discard(temporary)
             return Missed(step, Exit.STORAGE, f"{name_of(step)} cannot be committed: {error}")
         except Failure as failure:
             discard(temporary)
             return Missed(step, failure.outcome.code, f"{name_of(step)}: {failure.outcome.cause}")
+        self.heart.passing("rotate", step)
+        removed: tuple[str, ...] = ()
+        with suppress(OSError):  # the commit is there; what could not be removed is tried again with the next one
+            removed = self._rotate()
         total = sum(file.size for file in files.values())
         return Commit(name_of(step), step, total, own, time.monotonic() - started, removed)
 

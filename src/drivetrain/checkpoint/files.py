@@ -14,6 +14,7 @@ from typing import Any
 
 from drivetrain.checkpoint.memory import buffer
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import sync_folder
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,6 @@ def make_folder(path: Path) -> None:
     path.mkdir(mode=0o700)
 
 
-def sync_folder(path: Path) -> None:
-    """Make a folder's entries durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def rename(old: Path, new: Path) -> None:
     """Rename within one folder, durably."""
     os.rename(old, new)
@@ -91,8 +83,9 @@ def remove(path: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a folder whose name already says that it is nothing."""
-    shutil.rmtree(path, ignore_errors=True)
+    """Remove a folder whose name already says that it is nothing; what cannot be removed stays nothing."""
+    with suppress(OSError):  # some come through in spite of ignore_errors
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def require_space(folder: Path, size: int, files: int) -> None:

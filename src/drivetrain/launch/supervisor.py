@@ -29,7 +29,7 @@ from drivetrain.runtime.lease import require_free
 from drivetrain.runtime.place import Place
 from drivetrain.runtime.signals import stopping
 from drivetrain.spec.exits import Exit, Failure, Outcome
-from drivetrain.spec.files import write_json
+from drivetrain.spec.files import sync_folder, write_json
 
 WORKER = "drivetrain.worker:main"
 PRELOAD = ("torch", "torch._dynamo", "pydantic", "drivetrain.worker")
@@ -104,7 +104,9 @@ def prepare(run: Path) -> Path:
     logs = run / "logs"
     try:
         for folder in (run, logs):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                sync_folder(folder.parent)
         probe = logs / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink()

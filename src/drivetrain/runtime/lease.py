@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import sync_folder
 
 BEAT = 0.4
 """Seconds between two beats of a holder."""
@@ -120,6 +121,7 @@ class Lease:
         doubtful = bool(waited or require_free(run, clock, sleep) is not None)
         folder = run / "lease"
         folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(run)
         with _exclusive(folder, clock, sleep):
             epoch = max((takeover.epoch for takeover in takeovers(run)), default=0) + 1
             me = Takeover(epoch, tuple(commits()), socket.gethostname(), os.getpid(), _boot())
@@ -135,7 +137,7 @@ class Lease:
             line = json.dumps(me.__dict__).encode()
             os.write(descriptor, line + b"\n" + sha256(line).hexdigest().encode() + b"\n")
             os.fsync(descriptor)
-            _sync(folder)
+            sync_folder(folder)
         lease = cls(folder, epoch, descriptor, doubtful)
         lease._beat("0")
         lease._thread.start()
@@ -260,11 +262,3 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return socket.gethostname()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

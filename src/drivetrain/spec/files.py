@@ -22,3 +22,12 @@ def write_private(path: Path, data: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON by `write_private`."""
     write_private(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def sync_folder(path: Path) -> None:
+    """Make a folder's entries durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,148 @@
+"""`make drill`: every fault that can be tried on this machine, as often as there is time, and a scoreboard."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from conftest import TEXT, tiny_recipe
+from drills import storage
+from drills.fault import ALL, Fault
+from drills.kills import kill_at_random
+from drills.runs import drill, leftovers, one_server, reference, sweep
+from states import committer
+
+Row = dict[str, object]
+
+
+def main() -> int:
+    """Run the parts that are asked for; 1 where anything did not hold."""
+    parser = argparse.ArgumentParser(prog="python -m drills", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=15.0, help="of random kills, after the fixed parts")
+    parser.add_argument("--only", choices=list(PARTS), help="one part")
+    parser.add_argument("--json", type=Path, help="also write the scoreboard here")
+    asked = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="drills-") as name:
+        folder = Path(name)
+        corpus = folder / "corpus"
+        corpus.mkdir()
+        for number in range(4):
+            (corpus / f"{number}.txt").write_text(TEXT[number * 999 :])
+        for part, work in PARTS.items():
+            if asked.only in (None, part):
+                (folder / part).mkdir()
+                rows.append({"drill": part, **work(tiny_recipe(corpus), folder / part, asked)})
+                print(_line(rows[-1]), flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=2))
+    failures = [failure for row in rows for failure in row["failures"]]
+    print(*failures, sep="\n")
+    return 1 if failures else 0
+
+
+def kill_sweep(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """SIGKILL at every phase x rank x world x commit mode."""
+    tried, failures, lost, recovery = 0, [], [], []
+    began = time.monotonic()
+    with one_server():
+        for world in (1, 2, 4):
+            expected = reference(recipe, folder / f"reference-{world}", f"launch.processes={world}")
+            for blocking in ("false", "true"):
+                for fault in sweep(world):
+                    run = folder / f"{world}-{blocking}-{fault.phase}-{fault.rank}"
+                    overrides = (f"launch.processes={world}", f"checkpoint.blocking={blocking}")
+                    found = drill(recipe, run, fault, *overrides)
+                    tried += 1
+                    if found.trace != expected or leftovers(run):
+                        failures.append(f"{world} processes, blocking {blocking}, {fault}: {found.outcome}")
+                    if fault.rank != ALL and world > 1:
+                        lost.append(found.lost)
+                    recovery += [found.recovery] if found.recovery else []
+    return _row(tried, failures, began) | {"lost beside survivors": max(lost)} | _spread(recovery)
+
+
+def hangs(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """SIGSTOP, a held interpreter and a sleep in each phase, with the patience as it ships."""
+    tried, failures, recovery = 0, [], []
+    began = time.monotonic()
+    with one_server():
+        expected = reference(recipe, folder / "reference", "launch.processes=2")
+        for act, phase in (("stop", "forward"), ("stop", "reduce"), ("gil", "backward"), ("sleep", "data")):
+            run = folder / f"{act}-{phase}"
+            found = drill(recipe, run, Fault(act, 1, phase, 7), "launch.processes=2")
+            tried += 1
+            if found.trace != expected:
+                failures.append(f"{act} in {phase}: {found.outcome}")
+            recovery += [found.recovery] if found.recovery else []
+    return _row(tried, failures, began) | _spread(recovery)
+
+
+def random_kills(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """SIGKILL of a random process, or of all, at random moments."""
+    began = time.monotonic()
+    with one_server():
+        score = kill_at_random(recipe, folder, seed=asked.seed, seconds=60 * asked.minutes)
+    lost = {"lost beside survivors": max(score.lost_beside_survivors, default=0), "lost": max(score.lost, default=0)}
+    return _row(score.kills, score.wrong, began) | {"runs": score.runs} | lost | _spread(score.recovery)
+
+
+def _storage(work: Callable[[Path, argparse.Namespace], storage.Scoreboard]) -> Callable[..., Row]:
+    def part(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+        began = time.monotonic()
+        score = work(folder, asked)
+        return _row(score.tried, score.failures, began)
+
+    return part
+
+
+def _flips(folder: Path, asked: argparse.Namespace) -> storage.Scoreboard:
+    writer = committer(folder)
+    for step in (1, 2):
+        storage.commit(writer, step)
+    return storage.flips(folder, 10_000, asked.seed)
+
+
+PARTS: dict[str, Callable[..., Row]] = {
+    "bit flips": _storage(_flips),
+    "system calls": _storage(lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True)),
+    "power loss": _storage(lambda folder, asked: storage.power_losses(folder / "run", before=(), steps=(1, 2, 3))),
+    "full disk": _storage(lambda folder, asked: storage.full_disk(folder, "size", 4 << 20)),
+    "inodes": _storage(lambda folder, asked: storage.full_disk(folder, "nr_inodes", 64)),
+    "kill sweep": kill_sweep,
+    "hangs": hangs,
+    "random kills": random_kills,
+}
+"""What is drilled, in this order."""
+
+
+def _row(tried: int, failures: list[str], began: float) -> Row:
+    return {"tried": tried, "held": tried - len(failures), "failures": failures, "seconds": time.monotonic() - began}
+
+
+def _spread(seconds: list[float]) -> Row:
+    """Median and 95th percentile of the seconds from a fault to the first new step."""
+    if not seconds:
+        return {}
+    cuts = statistics.quantiles(seconds, n=20) if len(seconds) > 1 else [seconds[0]] * 19
+    return {"recovery p50": cuts[9], "recovery p95": cuts[18]}
+
+
+def _line(row: Row) -> str:
+    shown = {name: value for name, value in row.items() if name not in ("drill", "failures")}
+    words = (f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items())
+    return f"{row['drill']:<14} {'  '.join(words)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""SIGKILL at random moments, as long as there is time: the runs must end with the bits of one that nobody disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from drills.runs import drill, leftovers, reference
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Exit
+
+STEPS = 400
+PAUSE = (0.02, 0.3)
+"""Seconds between the first step of an attempt and the next kill."""
+
+
+@dataclass
+class Score:
+    """`kills` were delivered in `runs` runs; `wrong` names those that did not end with the right bits.
+
+    Seconds from each kill to the end of the first new step; steps that were lost by each.
+    """
+
+    kills: int = 0
+    runs: int = 0
+    seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    recovery: list[float] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    lost_beside_survivors: list[int] = field(default_factory=list)
+
+
+def kill_at_random(recipe: dict, folder: Path, *, seed: int, seconds: float, most: int | None = None) -> Score:
+    """Train again and again under random kills until the time is over, or `most` kills are made."""
+    generator = random.Random(seed)
+    recipe = recipe | {"budget": {"steps": STEPS}, "evaluate": {"every": {"steps": 150}, "batch": 64}}
+    expected: dict[int, object] = {}
+    score, began = Score(), time.monotonic()
+    while time.monotonic() - began < seconds and (most is None or score.kills < most):
+        world, every = generator.choice([1, 2, 2, 4]), generator.choice([5, 20, 50])
+        blocking = generator.choice([True, False])
+        asked = [f"launch.processes={world}", f"checkpoint.every={{steps: {every}}}", "launch.restarts=1000"]
+        asked.append(f"checkpoint.blocking={'true' if blocking else 'false'}")
+        if world not in expected:
+            expected[world] = reference(recipe, folder / f"reference-{world}", f"launch.processes={world}")
+        run = folder / f"run-{score.runs}"
+        with _killer(run, generator) as kills:
+            found = drill(recipe, run, None, *asked)
+        score.runs += 1
+        score.kills += len(kills)
+        wrong = found.outcome.code is not Exit.DONE or found.trace != expected[world] or leftovers(run)
+        if wrong:
+            score.wrong.append(f"seed {seed}, run {score.runs - 1} {asked}: {found.outcome}")
+        _measure(run, kills, score)
+        if not wrong:
+            shutil.rmtree(run)
+    score.seconds = time.monotonic() - began
+    return score
+
+
+@contextmanager
+def _killer(run: Path, generator: random.Random) -> Iterator[list[tuple[float, bool]]]:
+    """While entered, workers of this process are killed; the list has the time of each kill, and whether all died."""
+    kills: list[tuple[float, bool]] = []
+    over = threading.Event()
+
+    def work() -> None:
+        seen = 0
+        while not over.wait(0.01):
+            attempts = _count(run, b'"kind":"attempt"')
+            if attempts <= seen:
+                continue
+            seen = attempts
+            if over.wait(generator.uniform(*PAUSE)):
+                return
+            pids = _workers(run)
+            victims = pids if generator.random() < 0.25 else pids[:1] if generator.random() < 0.5 else pids[-1:]
+            struck = False
+            for pid in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    struck = True
+            if struck:
+                kills.append((time.time(), len(victims) == len(pids)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield kills
+    finally:
+        over.set()
+        thread.join()
+
+
+def _workers(run: Path) -> list[int]:
+    """Processes that train this run: children of the forkserver that have something of it open."""
+    found = []
+    for server in psutil.Process().children():
+        for process in server.children():
+            with suppress(psutil.Error):
+                if any(file.path.startswith(str(run)) for file in process.open_files()):
+                    found.append(process.pid)
+    return sorted(found)
+
+
+def _count(run: Path, what: bytes) -> int:
+    try:
+        return (run / "ledger.jsonl").read_bytes().count(what)
+    except OSError:
+        return 0
+
+
+def _measure(run: Path, kills: list[tuple[float, bool]], score: Score) -> None:
+    records = list(read(run / "ledger.jsonl"))
+    starts = [i for i, record in enumerate(records) if record["kind"] == "attempt"]
+    for before, after in pairwise(starts):
+        struck = [kill for kill in kills if records[before]["time"] < kill[0] < records[after]["time"]]
+        if not struck:
+            continue
+        at, all_died = struck[-1]
+        made = [record["step"] for record in records[before:after] if record["kind"] == "step"]
+        lost = max(0, (made[-1] if made else records[before]["from_step"]) - records[after]["from_step"])
+        score.lost.append(lost)
+        if not all_died:
+            score.lost_beside_survivors.append(lost)
+        step = next((record for record in records[after:] if record["kind"] == "step"), None)
+        if step:
+            score.recovery.append(step["time"] - at)
