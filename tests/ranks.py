@@ -119,6 +119,15 @@ def stoppable(job, place, descriptors):
     return leave(job, place, end(75, stops.requested))
 
 
+def with_another_rate(job, place, descriptors):
+    """Trains, on rank 1 with another learning rate than the others."""
+    from drivetrain.worker import main
+
+    if place["rank"] == 1:
+        job["recipe"]["optimizer"]["lr"] *= 2
+    return main(job, place, descriptors)
+
+
 def supervise_hanging(folder):
     """A supervisor of two workers that never end, for a test that kills it."""
     from drivetrain.launch.job import Job

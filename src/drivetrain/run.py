@@ -111,7 +111,7 @@ def open_inputs(recipe: Recipe, run: Path) -> Inputs:
 def build_task(recipe: Recipe) -> Task:
     """The recipe's task: a shipped one from its settings, a user's own from its arguments."""
     if isinstance(recipe.task, Custom):
-        return build_custom(recipe.task)
+        return build_custom(recipe.task, "task", "networks", "loss")
     return imported(recipe.task.factory)(recipe.task)
 
 
@@ -231,7 +231,7 @@ class _Attempt:
                 "lanes": lanes,
                 "attempt": attempt,
             }
-            committer = self._committer(ledger, history, scale) if ledger else None
+            committer = self._committer(ledger, history, scale, task) if ledger else None
             loop = Loop(
                 Parts(
                     task=task,
@@ -377,8 +377,14 @@ class _Attempt:
             ids = order.ids((step - 1) * size, min(step * size, total)).tolist()
             write_json(self.folder / "logs" / "suspects.json", {"step": step, "sample_ids": ids[:_MOST_SUSPECTS]})
 
-    def _committer(self, ledger: Ledger, history: History, scale: Scale) -> Committer:
+    def _committer(self, ledger: Ledger, history: History, scale: Scale, task: Task) -> Committer:
         settings = self.recipe.checkpoint
+        if settings.keep_best and settings.keep_best.metric.partition("/")[2] not in task.metrics():
+            there = ", ".join(task.metrics()) or "none"
+            cause = (
+                f"checkpoint.keep_best.metric: the task has no metric {settings.keep_best.metric.partition('/')[2]!r}"
+            )
+            raise Failure(Exit.BAD_RECIPE, cause, f"there are {there}")
         scores = history.scores
         return Committer(
             run=self.folder,

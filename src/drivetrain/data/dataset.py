@@ -38,7 +38,7 @@ class MapSource:
         """
         self._settings = settings
         self._seed = seed
-        self._dataset = build_custom(settings)
+        self._dataset = build_custom(settings, "source", "__getitem__", "__len__")
         self._size = len(self._dataset)
         if self._size == 0:
             raise Failure(Exit.BAD_DATA, f"{settings.kind} has no sample", "a source needs at least one")

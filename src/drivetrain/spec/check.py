@@ -22,7 +22,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
-    checks = (_name, _batch, _sources, _units, _warmup)
+    checks = (_name, _batch, _sources, _units, _warmup, _best)
     return [found for check in checks for found in check(recipe)]
 
 
@@ -83,11 +83,22 @@ def _warmup(recipe: Recipe) -> Iterator[Contradiction]:
                 yield Contradiction(path, f"a warm-up of {length:g} {unit} in a budget of {budget[unit]:g}")
 
 
+def _best(recipe: Recipe) -> Iterator[Contradiction]:
+    best = recipe.checkpoint.keep_best if recipe.checkpoint else None
+    if best is None or recipe.data is None:
+        return
+    name, slash, metric = best.metric.partition("/")
+    if not slash or not metric or name not in recipe.data.validation:
+        sets = ", ".join(recipe.data.validation) or "none"
+        path = ("checkpoint", "keep_best", "metric")
+        yield Contradiction(path, f"is SET/METRIC with a validation set of this recipe: {sets}")
+
+
 def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
     """Every amount of a recipe with its path."""
     found: dict[Path_, Any] = {("budget",): recipe.budget}
-    for section in ("evaluate", "checkpoint"):
-        found[(section, "every")] = getattr(getattr(recipe, section), "every", None)
+    for section, name in (("evaluate", "every"), ("checkpoint", "every"), ("checkpoint", "keep_every")):
+        found[(section, name)] = getattr(getattr(recipe, section), name, None)
     by_network = recipe.schedule if isinstance(recipe.schedule, dict) else {None: recipe.schedule}
     for network, schedule in by_network.items():
         path = ("schedule",) if network is None else ("schedule", network)

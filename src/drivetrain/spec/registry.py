@@ -64,13 +64,18 @@ def imported(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def build_custom(custom: Custom) -> Any:
-    """Build a user's component from its settings.
+def build_custom(custom: Custom, what: str = "component", *needed: str) -> Any:
+    """Build a user's component from its settings; `what` it is in words, and the methods that its class must have.
 
-    Raises Failure(78) where its module or name is not there, where its constructor has no such argument or misses one,
-    and where an argument is not of the annotated type.
+    Raises Failure(77) where it is no such class: a recipe must not be able to call anything that can be imported; 78
+    where its module or name is not there, where its constructor has no such argument or misses one, and where an
+    argument is not of the annotated type.
     """
     factory = _find(custom)
+    if not inspect.isclass(factory) or not all(hasattr(factory, name) for name in needed):
+        methods = ", ".join(needed)
+        cause = f"{custom.place}{custom.kind} is no class of a {what}"
+        raise Failure(Exit.SECURITY, cause, f"a {what} is a class that has {methods}")
     arguments = _checked(factory, custom)
     return factory(**arguments)
 

@@ -111,8 +111,11 @@ class ConsoleSink:
             self._print(Panel(body, title=title, title_align="left", border_style="dim"))
 
     def _commit(self, record: dict[str, Any]) -> None:
-        size = f"{record['bytes'] / 1e6:.1f} MB in {record['seconds']:.2f} s"
+        size = f"{record['bytes'] / 1e6:.1f} MB, training waited {record['seconds']:.2f} s"
         self._print(Text(f"commit {printable(record['name'])}  {size}", style="dim"))
+
+    def _miss(self, record: dict[str, Any]) -> None:
+        self._print(Text(f"commit missed: {printable(record['cause'])}", style="bold yellow"))
 
     def _note(self, record: dict[str, Any]) -> None:
         self._print(Text(f"note: {printable(record['text'])}", style="yellow"))
