@@ -88,7 +88,7 @@ def verify(path: Path, threads: int = 2, *, written: bool = False) -> dict[str, 
     """
     with _opened(path) as folder:
         manifest = _manifest(folder, path)
-        _each(threads, manifest["files"], lambda name: len(_content(folder, name, manifest, written)))
+        _each(threads, manifest["files"], lambda name: _require_whole(folder, name, manifest, written))
     return manifest
 
 
@@ -194,18 +194,38 @@ def _sealed_line(folder: Folder) -> tuple[bytes, bytes]:
     return line, own
 
 
-def _content(folder: Folder, name: str, manifest: Mapping[str, Any], written: bool = False) -> memoryview:
-    """A file's bytes, of the size and hash that the manifest says. The size is looked at first: it is what is read."""
-    expected = manifest["files"][name]
+def _require_whole(folder: Folder, name: str, manifest: Mapping[str, Any], written: bool) -> None:
+    """Damaged where a file's bytes are not those that the manifest says."""
+    with _damage(name):
+        _require_size(folder, name, manifest)
+        facts = folder.facts(name, written=written)
+    if asdict(facts) != manifest["files"][name]:
+        raise Damaged(f"{name} does not have its SHA-256")
+
+
+def _content(folder: Folder, name: str, manifest: Mapping[str, Any]) -> memoryview:
+    """A file's bytes, of the size and hash that the manifest says."""
+    with _damage(name):
+        _require_size(folder, name, manifest)
+        content = folder.read(name)
+    if hashlib.sha256(content).hexdigest() != manifest["files"][name]["sha256"]:
+        raise Damaged(f"{name} does not have its SHA-256")
+    return content
+
+
+def _require_size(folder: Folder, name: str, manifest: Mapping[str, Any]) -> None:
+    """Looked at first: a file that is larger than it should be is not read."""
+    size, expected = folder.size(name), manifest["files"][name]["size"]
+    if size != expected:
+        raise Damaged(f"{name} has {size} bytes instead of {expected}")
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """A file that is not there or cannot be read is damage."""
     try:
-        size = folder.size(name)
-        content = folder.read(name, written) if size == expected["size"] else memoryview(b"")
+        yield
     except FileNotFoundError:
         raise Damaged(f"{name} is missing") from None
     except OSError as error:
         raise Damaged(f"{name} cannot be read: {error}") from error
-    if len(content) != expected["size"]:
-        raise Damaged(f"{name} has {size} bytes instead of {expected['size']}")
-    if hashlib.sha256(content).hexdigest() != expected["sha256"]:
-        raise Damaged(f"{name} does not have its SHA-256")
-    return content

@@ -9,12 +9,16 @@ import shutil
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from drivetrain.checkpoint.memory import buffer
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
+
+CHUNK = 512 << 10
+"""Bytes that are hashed and written, or read and hashed, while they are in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -125,16 +129,39 @@ class Folder:
             raise _link(self._path / name)
         return status.st_size
 
-    def read(self, name: str, written: bool = False) -> memoryview:
-        """A file's bytes; `written` as in `read_file`."""
-        return read_file(self._path / name, self._descriptor, written)
+    def read(self, name: str) -> memoryview:
+        """A file's bytes."""
+        return read_file(self._path / name, self._descriptor)
+
+    def facts(self, name: str, *, written: bool) -> FileFacts:
+        """A file's size and hash, without keeping its bytes. `written`: it is durable; read it from the disk again."""
+        with _opened(self._path / name, self._descriptor) as file:
+            if written:
+                with suppress(OSError):  # a file system that is memory
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            digest, size, view = hashlib.sha256(), 0, memoryview(bytearray(CHUNK))
+            while count := file.readinto(view):
+                digest.update(view[:count])
+                size += count
+        return FileFacts(size, digest.hexdigest())
 
 
-def read_file(path: Path, within: int | None = None, written: bool = False) -> memoryview:
+def read_file(path: Path, within: int | None = None) -> memoryview:
     """The bytes of a regular file; Failure(77) for a link or anything else. `within`: a descriptor of its folder.
 
-    It is opened once: what is hashed later is what was read. `written`: it is durable, and read from the disk again.
+    It is opened once: what is hashed later is what was read.
     """
+    with _opened(path, within) as file:
+        view = buffer(os.fstat(file.fileno()).st_size)
+        at = 0
+        while at < len(view) and (count := file.readinto(view[at:])):
+            at += count
+        return view[:at]
+
+
+def _opened(path: Path, within: int | None) -> FileIO:
+    """A regular file, open for reading."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         descriptor = os.open(path if within is None else path.name, flags, dir_fd=within)
@@ -142,18 +169,11 @@ def read_file(path: Path, within: int | None = None, written: bool = False) -> m
         if error.errno == errno.ELOOP:
             raise _link(path) from error
         raise
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Failure(Exit.SECURITY, f"{path} is no regular file", "remove it", file=str(path))
-        if written:
-            with suppress(OSError):  # a file system that is memory
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        view = buffer(status.st_size)
-        at = 0
-        while at < len(view) and (count := file.readinto(view[at:])):
-            at += count
-        return view[:at]
+    file = os.fdopen(descriptor, "rb", buffering=0)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise Failure(Exit.SECURITY, f"{path} is no regular file", "remove it", file=str(path))
+    return file
 
 
 def _link(path: Path) -> Failure:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drivetrain.checkpoint.files import FileFacts, Writer, create
+from drivetrain.checkpoint.files import CHUNK, FileFacts, Writer, create
 from drivetrain.checkpoint.memory import checksum
 from drivetrain.checkpoint.snapshot import Piece
 from drivetrain.spec.exits import Exit, Failure
@@ -40,7 +40,6 @@ _NAMES = {
 }
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _LONGEST_HEADER = 100 << 20
-_CHUNK = 4 << 20
 
 
 def write_tensors(path: Path, pieces: Sequence[Piece], metadata: Mapping[str, str] | None = None) -> FileFacts:
@@ -74,8 +73,8 @@ def _header(pieces: Sequence[Piece], metadata: Mapping[str, str] | None) -> byte
 
 def _write_piece(writer: Writer, piece: Piece) -> None:
     data, total = piece.data.numpy(), 0
-    for at in range(0, len(data), _CHUNK):
-        part = data[at : at + _CHUNK]
+    for at in range(0, len(data), CHUNK):
+        part = data[at : at + CHUNK]
         writer.write(part)
         total += checksum(part)
     if total % (1 << 64) != piece.checksum:
