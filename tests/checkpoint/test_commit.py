@@ -5,6 +5,7 @@ import shutil
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -308,6 +309,7 @@ def test_x09_a_folder_that_is_exchanged_while_it_is_read_is_not_followed(tmp_pat
             os.symlink(evil, folder / "step-00000001")
             os.unlink(folder / "step-00000001")
             os.rename(tmp_path / "aside", folder / "step-00000001")
+            time.sleep(random.random() / 500)
 
     thread = threading.Thread(target=swap)
     thread.start()

@@ -100,7 +100,10 @@ def _show(found, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in found]))
         return
-    table = Table("commit", "made", "size", "attempt", "pinned", "state", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("commit", "made", "size", "attempt", "pinned"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("state", overflow="fold", min_width=20)
     for row in found:
         made = datetime.fromtimestamp(row.made).strftime("%Y-%m-%d %H:%M:%S") if row.made else ""
         state = Text(printable(row.damage), style="red") if row.damage else Text("whole", style="green")
