@@ -73,7 +73,7 @@ def test_evaluations_commits_and_notes_are_told():
     commit = {"kind": "commit", "time": 21.0, "step": 2, "name": "step-00000002", "bytes": 7_642_932, "seconds": 0.021}
     text = shown(attempt(), evaluation(2), commit, {"kind": "note", "time": 21.0, "text": "passed over x"})
     assert "evaluation at step 2  dogs  bits 1.500" in text
-    assert "commit step-00000002  7.6 MB in 0.02 s" in text
+    assert "commit step-00000002  7.6 MB, training waited 0.02 s" in text
     assert "note: passed over x" in text
 
 

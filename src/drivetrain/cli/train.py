@@ -70,4 +70,6 @@ def train(
     sys.stdout.flush()
     if outcome.code is not Exit.DONE:
         print(outcome.line(), file=sys.stderr, flush=True)
+    if place is not None:
+        os._exit(outcome.code)  # gloo's threads sometimes abort the interpreter's own teardown
     return int(outcome.code)
