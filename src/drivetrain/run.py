@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,9 +27,10 @@ from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.checkpoint.recipe import Checkpoint, Init
 from drivetrain.checkpoint.retention import Retention
 from drivetrain.checkpoint.state import restore
+from drivetrain.data.blend import coverage, training_order
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, choose_lanes
-from drivetrain.data.order import Order
+from drivetrain.data.order import Ordering
 from drivetrain.data.source import Source, open_source
 from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
@@ -52,6 +54,7 @@ from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.amount import Scale
+from drivetrain.spec.check import source_names
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.files import write_json, write_private
 from drivetrain.spec.load import load
@@ -83,15 +86,19 @@ def execute(job: Job, place: Place, listen_fd: int | None = None, heart: Heart |
 class Inputs:
     """Everything that a run reads, opened."""
 
-    train: Source
+    train: Mapping[str, Source]
     validation: Mapping[str, Source]
+
+    @property
+    def samples(self) -> int:
+        """Training samples of all sources together."""
+        return sum(len(source) for source in self.train.values())
 
     @property
     def digests(self) -> dict[str, str]:
         """Content digests by place in the recipe."""
-        return {"data.train": self.train.fingerprint} | {
-            f"data.validation.{name}": source.fingerprint for name, source in self.validation.items()
-        }
+        sources = {f"data.train.sources[{i}]": s.fingerprint for i, s in enumerate(self.train.values())}
+        return sources | {f"data.validation.{name}": source.fingerprint for name, source in self.validation.items()}
 
     def sets(self, recipe: Recipe, processes: int) -> list[ValidationSet]:
         """The validation sets, cut as evaluation wants them."""
@@ -103,7 +110,10 @@ def open_inputs(recipe: Recipe, run: Path) -> Inputs:
     """Open training and validation sources; content digests of files are kept in the run directory."""
     cache = run / "sources.json"
     return Inputs(
-        train=open_source(recipe.data.train.sources[0], recipe.seed, cache),
+        train={
+            name: open_source(source, recipe.seed, cache)
+            for name, source in zip(source_names(recipe.data.train.sources), recipe.data.train.sources, strict=True)
+        },
         validation={name: open_source(source, recipe.seed, cache) for name, source in recipe.data.validation.items()},
     )
 
@@ -182,7 +192,7 @@ class _Attempt:
             history = History.of(self.folder / "ledger.jsonl") if group.leader else History()
             found = self._resume_point(group, history)
             lanes = self._lanes(group.world, found)
-            scale = Scale(recipe.batch.size, getattr(recipe.task, "tokens_per_sample", None), len(inputs.train))
+            scale = Scale(recipe.batch.size, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
             total = recipe.budget.samples_at(scale)
             steps = -(-total // recipe.batch.size)
             timetable = Timetable(total, steps, scale, recipe.evaluate.every, recipe.checkpoint.every)
@@ -202,7 +212,8 @@ class _Attempt:
             micro = recipe.batch.micro or recipe.batch.size // group.world
             geometry = Geometry(recipe.batch.size, lanes, group.world, micro)
             train = recipe.data.train
-            order = Order(len(inputs.train), recipe.seed, train.shuffle)
+            names, sources = list(inputs.train), list(inputs.train.values())
+            source, order = training_order(train, names, sources, recipe.seed, scale)
             self._suspects(group, order, total)
             journal.record(
                 "attempt",
@@ -217,6 +228,7 @@ class _Attempt:
                 budget={"samples": total, "steps": steps},
                 parameters={name: sum(p.numel() for p in net.parameters()) for name, net in networks.items()},
                 lanes=lanes,
+                sources={name: len(source) for name, source in inputs.train.items()},
                 epoch=self.lease.epoch if self.lease else 0,
                 after=self.job.after,
                 survivors=bool(found and found.volatile),
@@ -236,7 +248,7 @@ class _Attempt:
                 Parts(
                     task=task,
                     engine=Engine(networks, updaters, group, device, recipe.precision, recipe.seed, self.heart),
-                    feed=Feed(inputs.train, order, geometry, group.rank, total, task.collate, task.counts),
+                    feed=Feed(source, order, geometry, group.rank, total, task.collate, task.counts),
                     validation=inputs.sets(recipe, group.world),
                     timetable=timetable,
                     group=group,
@@ -245,6 +257,7 @@ class _Attempt:
                     committer=committer,
                     mirror=self._mirror(found) if group.leader else None,
                     facts=facts,
+                    coverage=partial(coverage, order, names),
                     folder=self.folder,
                     ahead=train.prefetch,
                     workers=train.workers,
@@ -369,7 +382,7 @@ class _Attempt:
         restore(found.state.tensors, networks, optimizers)
         return Progress.from_json(found.state.values)
 
-    def _suspects(self, group: Group, order: Order, total: int) -> None:
+    def _suspects(self, group: Group, order: Ordering, total: int) -> None:
         """After a crash: keep the samples of the step that was under way, should it crash there again."""
         step = (self.job.after or {}).get("step", 0)
         if group.leader and step:

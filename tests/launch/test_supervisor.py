@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import signal
@@ -147,3 +148,18 @@ def test_x17_the_run_directory_is_its_owners(tmp_path):
         os.umask(0o022)
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "run" / "exit.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_started_again_in_whatever_order_the_ends_are_told(tmp_path, victim):
+    """The peer that exits because of it may be told first."""
+    job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=2, overrides=(str(victim), "SIGKILL"))
+    starts = []
+    outcome = supervise(
+        dataclasses.replace(job, most_restarts=2),
+        worker="ranks:die",
+        preload=("torch", "ranks"),
+        say=starts.append,
+    )
+    assert len(starts) == 2
+    assert "crash loop: 2 restarts" in outcome.cause

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drivetrain.data.geometry import Chunk, Geometry
-from drivetrain.data.order import Order
+from drivetrain.data.order import Ordering
 from drivetrain.data.source import Source
 
 
@@ -56,7 +56,7 @@ class Feed:
     """Shares by step, for one rank, of a run of `total` samples."""
 
     source: Source
-    order: Order
+    order: Ordering
     geometry: Geometry
     rank: int
     total: int

@@ -10,21 +10,13 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
 _BLOCK = 16384  # positions that are computed at a time, so that a small request costs a slice
 
 
-class Order:
-    """Position to sample id. Position p lies in epoch p // size; each epoch is a keyed permutation of [0, size).
+class Ordering:
+    """Position to sample id, computed a block at a time."""
 
-    The permutation is a balanced Feistel network over the next even power of two with cycle-walking (Black & Rogaway
-    2002, "Ciphers with arbitrary finite domains"), so it takes no memory and any position can be asked for.
-    """
+    size: int
+    """Samples in one epoch."""
 
-    def __init__(self, size: int, seed: int, shuffle: bool) -> None:
-        """`size` is the number of samples, at least 1."""
-        if size < 1:
-            raise ValueError("an order needs at least one sample")
-        self.size = size
-        self._seed = seed
-        self._shuffle = shuffle
-        self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
+    def __init__(self) -> None:
         self._start = self._stop = 0
         self._ids = self._sums = np.empty(0)
 
@@ -46,6 +38,28 @@ class Order:
             self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_digests(self._ids, positions))])
             self._start, self._stop = start, start + len(positions)
         return start - self._start
+
+    def _compute(self, positions: np.ndarray) -> np.ndarray:
+        """The sample ids at consecutive positions."""
+        raise NotImplementedError
+
+
+class Order(Ordering):
+    """Position to sample id. Position p lies in epoch p // size; each epoch is a keyed permutation of [0, size).
+
+    The permutation is a balanced Feistel network over the next even power of two with cycle-walking (Black & Rogaway
+    2002, "Ciphers with arbitrary finite domains"), so it takes no memory and any position can be asked for.
+    """
+
+    def __init__(self, size: int, seed: int, shuffle: bool) -> None:
+        """`size` is the number of samples, at least 1."""
+        if size < 1:
+            raise ValueError("an order needs at least one sample")
+        super().__init__()
+        self.size = size
+        self._seed = seed
+        self._shuffle = shuffle
+        self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
 
     def _compute(self, positions: np.ndarray) -> np.ndarray:
         epochs, places = np.divmod(positions, self.size)

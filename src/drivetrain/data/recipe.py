@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt, MinLen
+from pydantic import Field
 
-from drivetrain.spec.settings import Component, Count, Settings, Whole, bits, cost, nothing
+from drivetrain.spec.amount import Amount
+from drivetrain.spec.settings import Component, Count, NonNegative, Settings, Whole, bits, cost, nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Component):
     """What every source has."""
 
-    name: Annotated[str, nothing("what reports call it; its place in the recipe where empty")] = ""
+    name: Annotated[str, nothing("what stages and reports call it; `source0`, `source1`, ... where empty")] = ""
+    weight: Annotated[NonNegative, bits("its share of the training samples, beside the other sources' weights")] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +56,21 @@ class Tokens(TokenSource):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage(Settings):
+    """Other proportions from some point of the run on."""
+
+    from_: Annotated[Amount, Field(alias="from"), bits("where it begins; what came before stays as it was")]
+    weights: Annotated[Mapping[str, NonNegative], bits("weights by source name; sources that are not named give none")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Train(Settings):
     """What is trained on, and in which order."""
 
     sources: Annotated[
         tuple[Any, ...], MinLen(1), bits("where the samples come from: text, tokens, package.module:Name")
     ]
+    stages: Annotated[tuple[Stage, ...], bits("changes of the sources' weights during the run, in order")] = ()
     shuffle: Annotated[bool, bits("a new keyed permutation for each epoch; false: in order")] = True
     workers: Annotated[Whole, cost("processes that read samples; 0: the training process, ahead in the background")] = 0
     prefetch: Annotated[Count, cost("steps that are read ahead")] = 8

@@ -9,6 +9,7 @@ from drivetrain.spec.exits import Exit, Outcome
 
 PAUSE = 1.0
 """Seconds before the second restart since something new was committed; twice as many before each further one."""
+LONGEST_PAUSE = 30.0
 _HERE = frozenset({Exit.PEER_UNAVAILABLE, Exit.CORRUPTION_SUSPECTED, Exit.HANG})
 """The retryable codes that a restart on the same machine can help: of 74 the run has tried three commits already."""
 
@@ -55,7 +56,7 @@ def next_start(history: Sequence[Ended], most: int) -> Again | Stays:
     if most == 0:
         return Stays(last.outcome)
     if fruitless < most:
-        return Again(PAUSE * 2 ** (fruitless - 1) if fruitless else 0.0)
+        return Again(min(LONGEST_PAUSE, PAUSE * 2 ** (fruitless - 1)) if fruitless else 0.0)
     return Stays(
         replace(
             last.outcome,

@@ -143,6 +143,7 @@ class _Start:
     pids: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)  # rank: status, in the order of their ends
     hung: dict[int, Outcome] = field(default_factory=dict)
+    sacrificed: set[int] = field(default_factory=set)  # ended because another had failed
     asked: int = 0
     forwarded: int = 0
     last: int = signal.SIGTERM  # the signal that asked
@@ -157,8 +158,7 @@ class _Start:
     @property
     def killed(self) -> bool:
         """Whether a worker was ended by a signal that this supervisor did not send because another had failed."""
-        first = next(iter(self.ended.values()), 0)
-        return first < 0
+        return any(status < 0 and rank not in self.sacrificed for rank, status in self.ended.items())
 
     def run(self, worker: str) -> Outcome:
         """Start the workers and watch them to their end."""
@@ -257,6 +257,7 @@ class _Start:
         self._signal(self.last)
 
     def _kill(self) -> None:
+        self.sacrificed |= self.pids.keys() - self.ended.keys()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,8 @@ class Parts:
     """All that a loop works with; `run.py` wires it.
 
     `committer` is None on ranks that commit nothing, `mirror` where nothing is copied elsewhere. `facts` are the
-    digests that every commit keeps; `ahead` is in steps, `workers` in processes.
+    digests that every commit keeps, `coverage` tells how many samples of each source lie before a position; `ahead` is
+    in steps, `workers` in processes.
     """
 
     task: Task
@@ -51,6 +53,7 @@ class Parts:
     committer: Committer | None
     mirror: Mirror | None
     facts: dict[str, Any]
+    coverage: Callable[[int], dict[str, int]]
     folder: Path
     ahead: int
     workers: int
@@ -276,6 +279,7 @@ class Loop:
             bytes=result.bytes,
             manifest=result.manifest,
             removed=list(result.removed),
+            coverage=parts.coverage(pending.position),
         )
         if parts.mirror:
             parts.mirror.push(result.name)

@@ -8,62 +8,94 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from drivetrain.optim.recipe import Group, Optimizer
+from drivetrain.optim.recipe import Group, Muon, Optimizer, Schedule
 from drivetrain.spec.exits import Exit, Failure
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameters of one network that share a peak learning rate and a weight decay."""
+    """Parameters of one network that share a peak learning rate, a weight decay and a schedule.
+
+    `schedule` is None where it is the network's; `matrix` is whether Muon takes them.
+    """
 
     names: tuple[str, ...]
     parameters: tuple[nn.Parameter, ...]
     lr: float
     weight_decay: float
+    schedule: Schedule | None = None
+    matrix: bool = False
 
 
 def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, list[Parameters]]:
     """Groups of each network's trainable parameters; the first pattern that matches a dotted name takes it.
 
     Parameters with fewer than two dimensions (norms, biases) are not decayed unless their group gives a weight decay.
-    Raises Failure(78) for a pattern that is no regular expression, or that takes no parameter of any network.
+    Raises Failure(78) for a pattern that is no regular expression, or that takes no parameter of any network, and for
+    Muon without a matrix.
     """
-    patterns = [_compile(group) for group in settings.groups]
+    patterns = [_compile("groups", group.match) for group in settings.groups]
     taken = [0] * len(patterns)
     result = {}
     for network, module in networks.items():
-        buckets: dict[tuple[int, float, float], list[tuple[str, nn.Parameter]]] = {}
+        matrices = _matrices(module, settings) if isinstance(settings, Muon) else frozenset()
+        buckets: dict[tuple[int, float, float, bool], list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
                 continue
-            index = next((i for i, pattern in enumerate(patterns) if pattern.search(name)), None)
-            if index is not None:
+            index = next((i for i, pattern in enumerate(patterns) if pattern.search(name)), -1)
+            if index >= 0:
                 taken[index] += 1
-            key = (-1 if index is None else index, *_rates(parameter, settings, index))
+            group = settings.groups[index] if index >= 0 else Group(match="")
+            matrix = parameter in matrices
+            key = (index, *_rates(parameter, settings, group, matrix), matrix)
             buckets.setdefault(key, []).append((name, parameter))
         result[network] = [
-            Parameters(tuple(n for n, _ in members), tuple(p for _, p in members), lr, decay)
-            for (_, lr, decay), members in sorted(buckets.items(), key=lambda item: item[0])
+            Parameters(
+                names=tuple(n for n, _ in members),
+                parameters=tuple(p for _, p in members),
+                lr=lr,
+                weight_decay=decay,
+                schedule=settings.groups[index].schedule if index >= 0 else None,
+                matrix=matrix,
+            )
+            for (index, lr, decay, matrix), members in sorted(buckets.items(), key=lambda item: item[0])
         ]
     _require_all_used(settings.groups, taken, networks)
+    if isinstance(settings, Muon) and not any(group.matrix for groups in result.values() for group in groups):
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"optimizer: muon takes no weight of {', '.join(networks)}: none is 2-D, no embedding and not of adamw",
+            "choose another kind, or a narrower optimizer.adamw",
+        )
     return result
 
 
-def _compile(group: Group) -> re.Pattern[str]:
+def _compile(field: str, pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(group.match)
+        return re.compile(pattern)
     except re.error as error:
         raise Failure(
-            Exit.BAD_RECIPE, f"optimizer.groups: {group.match!r} is no regular expression: {error}", "mend the pattern"
+            Exit.BAD_RECIPE, f"optimizer.{field}: {pattern!r} is no regular expression: {error}", "mend the pattern"
         ) from None
 
 
-def _rates(parameter: nn.Parameter, settings: Optimizer, index: int | None) -> tuple[float, float]:
-    group = settings.groups[index] if index is not None else None
-    lr = settings.lr if group is None or group.lr is None else group.lr
-    if group is not None and group.weight_decay is not None:
+def _rates(parameter: nn.Parameter, settings: Optimizer, group: Group, matrix: bool) -> tuple[float, float]:
+    """Peak learning rate and weight decay."""
+    lr = settings.peak(matrix) if group.lr is None else group.lr
+    if group.weight_decay is not None:
         return lr, group.weight_decay
     return lr, settings.weight_decay if parameter.ndim >= 2 else 0.0
+
+
+def _matrices(module: nn.Module, settings: Muon) -> frozenset[nn.Parameter]:
+    """The weights that Muon takes: 2-D, of no embedding, and without a name (tied ones have several) that is AdamW's."""
+    pattern = _compile("adamw", settings.adamw)
+    embeddings = [m for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+    others = {parameter for embedding in embeddings for parameter in embedding.parameters(recurse=False)}
+    named = list(module.named_parameters(remove_duplicate=False))
+    others |= {parameter for name, parameter in named if parameter.ndim != 2 or pattern.search(name)}
+    return frozenset(parameter for _, parameter in named) - others
 
 
 def _require_all_used(groups: Sequence[Group], taken: Sequence[int], networks: Mapping[str, nn.Module]) -> None:

@@ -1,12 +1,29 @@
-"""Learning-rate schedules: pure functions of the samples consumed."""
+"""Learning-rate and weight-decay schedules: pure functions of the samples consumed."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
-from drivetrain.optim.recipe import Constant, Cosine, Linear
+from drivetrain.optim.recipe import (
+    Constant,
+    Cosine,
+    CosineRestarts,
+    Exponential,
+    InverseSqrt,
+    Linear,
+    Polynomial,
+    Schedule,
+    Steps,
+    WarmupStableDecay,
+    WeightDecaySchedule,
+)
+from drivetrain.spec.amount import Amount, Scale
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.registry import imported
 
 Factor = Callable[[int], float]
 """From samples consumed, this step's included, to a factor on the peak learning rate."""
@@ -14,20 +31,61 @@ Factor = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Span:
-    """Where a schedule's landmarks lie, in samples."""
+    """Where a schedule's landmarks lie, in samples; `scale` turns its amounts into samples."""
 
     warmup: int
     total: int
+    scale: Scale = Scale(1)
+
+    def samples(self, amount: Amount) -> int:
+        """An amount in samples."""
+        return amount.samples_at(self.scale)
 
     def rise(self, position: int) -> float:
         """Warm-up: position / warmup, at most 1."""
         return min(1.0, position / self.warmup) if self.warmup else 1.0
 
+    def after(self, position: int) -> int:
+        """How many samples came after the warm-up."""
+        return max(0, position - self.warmup)
+
     def progress(self, position: int) -> float:
-        """How much of the way from the warm-up's end to the budget's end is behind: 0 to 1."""
+        """How much of the way from the warm-up's end to the schedule's end is behind: 0 to 1."""
         if position >= self.total:
             return 1.0
         return max(0.0, (position - self.warmup) / (self.total - self.warmup))
+
+
+def build_factor(settings: Schedule, budget: int, scale: Scale) -> Factor:
+    """A schedule's factor. Its end is its `length` where it gives one, otherwise the budget (in samples).
+
+    Raises Failure(78) where its landmarks are not in order.
+    """
+    warmup = settings.warmup.samples_at(scale) if settings.warmup else 0
+    length: Amount | None = getattr(settings, "length", None)
+    total = length.samples_at(scale) if length else budget
+    if warmup >= total and warmup > 0:
+        what = "length" if length else "budget"
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"schedule.warmup: {warmup} samples, but the {what} is {total}",
+            f"shorten the warm-up or lengthen the {what}",
+        )
+    return imported(settings.factory)(settings, Span(warmup, total, scale))
+
+
+def build_decay(settings: WeightDecaySchedule | None, budget: int, scale: Scale) -> Factor:
+    """The factor on weight decays: from `start` to `end`, as Megatron-LM's `get_wd`.
+
+    linear: start + (end - start) * progress. cosine: start + (end - start) * (1 - cos(pi * progress)) / 2.
+    """
+    if settings is None:
+        return lambda position: 1.0
+    span = Span(0, settings.length.samples_at(scale) if settings.length else budget)
+    change = settings.end - settings.start
+    if settings.kind == "linear":
+        return lambda position: settings.start + change * span.progress(position)
+    return lambda position: settings.start + change * (1.0 - math.cos(math.pi * span.progress(position))) / 2.0
 
 
 def constant(settings: Constant, span: Span) -> Factor:
@@ -43,7 +101,108 @@ def linear(settings: Linear, span: Span) -> Factor:
 
 def cosine(settings: Cosine, span: Span) -> Factor:
     """floor + (1 - floor) * (1 + cos(pi * progress)) / 2, after the warm-up (arXiv 1608.03983, equation 5)."""
-    half = (1.0 - settings.floor) / 2.0
+    return lambda position: span.rise(position) * _half_cosine(span.progress(position), 1.0, settings.floor)
+
+
+def polynomial(settings: Polynomial, span: Span) -> Factor:
+    """floor + (1 - floor) * (1 - progress) ** power, after the warm-up."""
+    fall = 1.0 - settings.floor
     return lambda position: (
-        span.rise(position) * (settings.floor + half * (1.0 + math.cos(math.pi * span.progress(position))))
+        span.rise(position) * (settings.floor + fall * (1.0 - span.progress(position)) ** settings.power)
     )
+
+
+def warmup_stable_decay(settings: WarmupStableDecay, span: Span) -> Factor:
+    """1 between the warm-up and the last `decay` samples, then f(share of those that is behind).
+
+    arXiv 2404.06395, section 4.2, whose f is 0.5 ** (samples of decay / half-life): `exponential` is that with
+    floor = 0.5 ** (decay / half-life). `sqrt` is 1-sqrt of arXiv 2405.18392, section 3. Raises Failure(78) where
+    warm-up and decay do not fit in.
+    """
+    shape, floor, decay = _SHAPES[settings.shape], settings.floor, span.samples(settings.decay)
+    if span.warmup + decay > span.total:
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"schedule.decay: {span.warmup} samples of warm-up and {decay} of decay, but it ends at {span.total}",
+            "shorten them, or lengthen the schedule",
+        )
+    tail = Span(span.total - decay, span.total)
+    return lambda position: span.rise(position) * shape(tail.progress(position), floor)
+
+
+def _half_cosine(share: float, top: float, floor: float) -> float:
+    """From top to floor, as the share goes from 0 to 1."""
+    return floor + (top - floor) / 2.0 * (1.0 + math.cos(math.pi * share))
+
+
+_SHAPES: dict[str, Callable[[float, float], float]] = {
+    "linear": lambda share, floor: 1.0 - (1.0 - floor) * share,
+    "cosine": lambda share, floor: _half_cosine(share, 1.0, floor),
+    "sqrt": lambda share, floor: 1.0 - (1.0 - floor) * math.sqrt(share),
+    "exponential": lambda share, floor: floor**share,
+}
+"""From the share of a decay that is behind, and the floor, to a factor between 1 and the floor."""
+
+
+def cosine_restarts(settings: CosineRestarts, span: Span) -> Factor:
+    """floor + (top - floor) * (1 + cos(pi * share)) / 2 in cycle i, after the warm-up (arXiv 1608.03983, equation 5).
+
+    Cycle i is period * multiplier ** i samples long; its top is max(floor, decay ** i). A cycle's last step stands
+    exactly at the floor.
+    """
+    period = span.samples(settings.period)
+
+    def factor(position: int) -> float:
+        cycle, share = _cycle(span.after(position), period, settings.multiplier)
+        top = max(settings.floor, settings.decay**cycle)
+        return span.rise(position) * _half_cosine(share, top, settings.floor)
+
+    return factor
+
+
+def _cycle(after: int, period: int, multiplier: int) -> tuple[int, float]:
+    """Which cycle the samples after the warm-up lead into, and the share of it that is behind; its end is its own."""
+    if multiplier == 1:
+        cycle = max(0, after - 1) // period
+        return cycle, (after - cycle * period) / period
+    cycle = 0
+    while after > period:
+        cycle, after, period = cycle + 1, after - period, period * multiplier
+    return cycle, after / period
+
+
+def inverse_sqrt(settings: InverseSqrt, span: Span) -> Factor:
+    """sqrt(t / (t + samples after the warm-up)), at least the floor; t is the timescale, in samples.
+
+    With t = warmup it is sqrt(warmup / position) (arXiv 1706.03762, equation 3, relative to its peak).
+    """
+    timescale = span.samples(settings.timescale) if settings.timescale else span.warmup
+    return lambda position: (
+        span.rise(position) * max(settings.floor, math.sqrt(timescale / (timescale + span.after(position))))
+    )
+
+
+def exponential(settings: Exponential, span: Span) -> Factor:
+    """rate ** (samples after the warm-up / every), at least the floor.
+
+    As a staircase the exponent is the number of whole stretches before this step's last sample.
+    """
+    every = span.samples(settings.every)
+
+    def factor(position: int) -> float:
+        after = span.after(position)
+        stretches = max(0, after - 1) // every if settings.staircase else after / every
+        return span.rise(position) * max(settings.floor, settings.rate**stretches)
+
+    return factor
+
+
+def steps(settings: Steps, span: Span) -> Factor:
+    """The factor of the last milestone that lies before the position; 1 before the first. Failure(78) without order."""
+    starts = [span.samples(milestone.at) for milestone in settings.milestones]
+    if any(first >= second for first, second in pairwise(starts)):
+        raise Failure(
+            Exit.BAD_RECIPE, f"schedule.milestones: not in order: they lie at {starts} samples", "put them in order"
+        )
+    factors = [1.0, *(milestone.factor for milestone in settings.milestones)]
+    return lambda position: span.rise(position) * factors[bisect_left(starts, position)]

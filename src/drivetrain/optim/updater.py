@@ -11,22 +11,20 @@ from torch import nn
 
 from drivetrain.optim.groups import Parameters, assign
 from drivetrain.optim.recipe import Optimizer, Schedule
-from drivetrain.optim.schedules import Factor, Span
+from drivetrain.optim.schedules import Factor, build_decay, build_factor
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 
-_FUSED = frozenset({"cpu", "cuda", "xpu", "mps"})
-"""Device types for which torch has fused kernels of AdamW and SGD."""
-
 
 @dataclass(frozen=True)
 class Updater:
-    """What moves one network."""
+    """What moves one network: its optimizer, each parameter group's learning-rate factor, the weight decays' factor."""
 
     network: str
     optimizer: torch.optim.Optimizer
-    factor: Factor
+    factors: tuple[Factor, ...]
+    decay: Factor
     clip: float | None
 
     @cached_property
@@ -40,10 +38,11 @@ class Updater:
         return bool(self.optimizer.defaults.get("fused"))
 
     def advance(self, position: int) -> None:
-        """Set the learning rates of the step that ends at this position (in samples)."""
-        factor = self.factor(position)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
+        """Set the learning rates and weight decays of the step that ends at this position (in samples)."""
+        decay = self.decay(position)
+        for group, factor in zip(self.optimizer.param_groups, self.factors, strict=True):
+            group["lr"] = group["peak"] * factor(position)
+            group["weight_decay"] = group["full_decay"] * decay
 
     @property
     def lr(self) -> float:
@@ -61,7 +60,7 @@ def build_updaters(
     """An updater for each network that has a trainable parameter.
 
     `budget` is the run's length in samples. Raises Failure(78) where a mapping by network names another set of
-    networks than the task's, where a group takes no parameter, and where the warm-up is not shorter than the budget.
+    networks than the task's, where a group takes no parameter, and where a schedule's landmarks are not in order.
     """
     trainable = {name: net for name, net in networks.items() if any(p.requires_grad for p in net.parameters())}
     optimizers = _by_network(optimizer, trainable, "optimizer")
@@ -75,7 +74,8 @@ def build_updaters(
         name: Updater(
             network=name,
             optimizer=_torch_optimizer(optimizers[name], groups[name]),
-            factor=_factor(schedules[name], budget, scale),
+            factors=tuple(build_factor(g.schedule or schedules[name], budget, scale) for g in groups[name]),
+            decay=build_decay(optimizers[name].weight_decay_schedule, budget, scale),
             clip=optimizers[name].clip,
         )
         for name in trainable
@@ -95,7 +95,11 @@ def _by_network(settings, networks: Mapping[str, nn.Module], section: str) -> di
 
 
 def _torch_optimizer(settings: Optimizer, groups: Sequence[Parameters]) -> torch.optim.Optimizer:
-    fused = all(p.device.type in _FUSED and p.is_floating_point() for group in groups for p in group.parameters)
+    """The optimizer with its groups; fused where torch has kernels for all of their devices."""
+    options = settings.arguments()
+    if settings.fused_on:
+        tensors = [p for group in groups for p in group.parameters]
+        options["fused"] = all(p.device.type in settings.fused_on and p.is_floating_point() for p in tensors) or None
     return imported(settings.factory)(
         [
             {
@@ -104,20 +108,10 @@ def _torch_optimizer(settings: Optimizer, groups: Sequence[Parameters]) -> torch
                 "lr": group.lr,
                 "peak": group.lr,
                 "weight_decay": group.weight_decay,
+                "full_decay": group.weight_decay,
+                "matrix": group.matrix,
             }
             for group in groups
         ],
-        **settings.arguments(),
-        fused=fused or None,
+        **options,
     )
-
-
-def _factor(settings: Schedule, budget: int, scale: Scale) -> Factor:
-    warmup = settings.warmup.samples_at(scale) if settings.warmup else 0
-    if warmup >= budget and warmup > 0:
-        raise Failure(
-            Exit.BAD_RECIPE,
-            f"schedule.warmup: {warmup} samples, but the budget is {budget}",
-            "shorten the warm-up or lengthen the budget",
-        )
-    return imported(settings.factory)(settings, Span(warmup=warmup, total=budget))

@@ -36,6 +36,8 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits") -> Iterator[
     """Every leaf of a recipe: its path, its value, and what it affects. A part affects no more than the whole does."""
     if isinstance(value, Custom):
         yield (*path, "kind"), value.kind, affects
+        if value.weight != 1.0:
+            yield (*path, "weight"), value.weight, affects
         yield from leaves(value.settings, path, affects)
     elif is_dataclass(value):
         for name, setting in settings_of(type(value)).items():

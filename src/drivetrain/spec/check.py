@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from drivetrain.spec.amount import Amount
@@ -22,7 +22,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
-    checks = (_name, _batch, _sources, _units, _warmup, _best)
+    checks = (_name, _batch, _sources, _units, _warmup, _best, _blend)
     return [found for check in checks for found in check(recipe)]
 
 
@@ -55,14 +55,39 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
 def _sources(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.data is None:
         return
-    if len(recipe.data.train.sources) > 1:
-        yield Contradiction(("data", "train", "sources"), "one training source in this version")
     named: dict[Path_, Any] = {("data", "train", "sources", i): s for i, s in enumerate(recipe.data.train.sources)}
     named |= {("data", "validation", name): source for name, source in recipe.data.validation.items()}
     for path, source in named.items():
         without = not isinstance(source, Custom) and getattr(source, "context", 0) is None
         if without and recipe.task is not None:
             yield Contradiction(path, "needs a context (tokens in a sample), since the task gives none")
+
+
+def source_names(sources: Sequence[Any]) -> list[str]:
+    """What training sources are called: their names, or their places."""
+    return [source.name or f"source{place}" for place, source in enumerate(sources)]
+
+
+def _blend(recipe: Recipe) -> Iterator[Contradiction]:
+    if recipe.data is None:
+        return
+    train, at = recipe.data.train, ("data", "train")
+    names = source_names(train.sources)
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            yield Contradiction((*at, "sources", place), f"another source is called {name!r}")
+    contexts = {getattr(source, "context", None) for source in train.sources if not isinstance(source, Custom)}
+    if len(contexts) > 1:
+        listed = ", ".join(sorted(map(str, contexts), key=lambda text: (len(text), text)))
+        yield Contradiction((*at, "sources"), f"sources of one blend have one context, not {listed}")
+    if not any(source.weight for source in train.sources):
+        yield Contradiction((*at, "sources"), "every weight is 0")
+    for place, stage in enumerate(train.stages):
+        path = (*at, "stages", place, "weights")
+        for unknown in sorted(stage.weights.keys() - set(names)):
+            yield Contradiction((*path, unknown), f"no source is called {unknown!r}; there are {', '.join(names)}")
+        if not any(stage.weights.values()):
+            yield Contradiction(path, "every weight is 0")
 
 
 def _units(recipe: Recipe) -> Iterator[Contradiction]:
@@ -99,6 +124,8 @@ def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
     found: dict[Path_, Any] = {("budget",): recipe.budget}
     for section, name in (("evaluate", "every"), ("checkpoint", "every"), ("checkpoint", "keep_every")):
         found[(section, name)] = getattr(getattr(recipe, section), name, None)
+    for place, stage in enumerate(recipe.data.train.stages if recipe.data else ()):
+        found[("data", "train", "stages", place, "from")] = stage.from_
     by_network = recipe.schedule if isinstance(recipe.schedule, dict) else {None: recipe.schedule}
     for network, schedule in by_network.items():
         path = ("schedule",) if network is None else ("schedule", network)

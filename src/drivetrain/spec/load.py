@@ -116,7 +116,9 @@ def shipped_names() -> list[str]:
 def plain(value: Any) -> Any:
     """Settings as plain JSON data."""
     if isinstance(value, Custom):
-        return {"kind": value.kind, **plain(value.settings)}
+        common = {"name": value.name} if value.name else {}
+        common |= {"weight": value.weight} if value.weight != 1.0 else {}
+        return {"kind": value.kind, **common, **plain(value.settings)}
     if isinstance(value, Amount):
         return dict(value.given)
     if is_dataclass(value):
@@ -255,20 +257,24 @@ class _Checker:
         elif isinstance(kind, str) and kind in kinds:
             return self._settings(imported(kinds[kind]), data, path)
         elif isinstance(kind, str) and section in CUSTOM_SECTIONS and re.fullmatch(r"[\w.]+:\w+", kind):
-            settings = {
-                key: value
-                for key, value in data.items()
-                if key not in ("kind", "name" if section == "source" else "kind")
-            }
-            folder = str(self._folder) if self._folder else None
-            place = f"{self._origin((*path, 'kind'))}: "
-            return Custom(kind=kind, settings=settings, folder=folder, place=place)
+            return self._custom(section, kind, data, path)
         else:
             self._note(
                 (*path, "kind"),
                 f"unknown kind {shown(kind)}{nearest(str(kind), list(kinds))}; there are {', '.join(kinds)}{own}",
             )
         return None
+
+    def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Custom | None:
+        """A user's own component: its arguments, without what every source has."""
+        own = {key: value for key, value in data.items() if key != "kind"}
+        common = {key: own.pop(key) for key in ("name", "weight") if section == "source" and key in own}
+        checked = self._settings(imported("drivetrain.data.recipe:Source"), common, path)
+        folder = str(self._folder) if self._folder else None
+        place = f"{self._origin((*path, 'kind'))}: "
+        if checked is None:
+            return None
+        return Custom(kind=kind, settings=own, folder=folder, place=place, name=checked.name, weight=checked.weight)
 
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""

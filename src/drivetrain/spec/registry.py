@@ -18,11 +18,25 @@ from drivetrain.spec.settings import Component
 KINDS: Mapping[str, Mapping[str, str]] = {
     "task": {"language_model": "drivetrain.tasks.language_model.recipe:LanguageModel"},
     "source": {"text": "drivetrain.data.recipe:Text", "tokens": "drivetrain.data.recipe:Tokens"},
-    "optimizer": {"adamw": "drivetrain.optim.recipe:AdamW", "sgd": "drivetrain.optim.recipe:SGD"},
+    "optimizer": {
+        "adamw": "drivetrain.optim.recipe:AdamW",
+        "sgd": "drivetrain.optim.recipe:SGD",
+        "adam": "drivetrain.optim.recipe:Adam",
+        "adagrad": "drivetrain.optim.recipe:Adagrad",
+        "adafactor": "drivetrain.optim.recipe:Adafactor",
+        "rmsprop": "drivetrain.optim.recipe:RMSprop",
+        "muon": "drivetrain.optim.recipe:Muon",
+    },
     "schedule": {
         "constant": "drivetrain.optim.recipe:Constant",
         "linear": "drivetrain.optim.recipe:Linear",
         "cosine": "drivetrain.optim.recipe:Cosine",
+        "cosine_restarts": "drivetrain.optim.recipe:CosineRestarts",
+        "wsd": "drivetrain.optim.recipe:WarmupStableDecay",
+        "inverse_sqrt": "drivetrain.optim.recipe:InverseSqrt",
+        "polynomial": "drivetrain.optim.recipe:Polynomial",
+        "exponential": "drivetrain.optim.recipe:Exponential",
+        "steps": "drivetrain.optim.recipe:Steps",
     },
     "launch": {"local": "drivetrain.launch.recipe:Local"},
 }
@@ -55,6 +69,10 @@ class Custom(Component):
     """Where its module is looked up first: the recipe's folder."""
     place: str = ""
     """Where the recipe says so, for messages."""
+    name: str = ""
+    """What a source is called."""
+    weight: float = 1.0
+    """A source's share of the training samples, beside the others'."""
 
 
 @cache

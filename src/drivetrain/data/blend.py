@@ -1,0 +1,207 @@
+"""Several sources in given proportions: which source, and which of its samples, as a pure function of position."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from math import gcd, lcm
+from typing import Any
+
+import numpy as np
+
+from drivetrain.data.order import Order, Ordering
+from drivetrain.data.recipe import Train
+from drivetrain.data.source import Source
+from drivetrain.runtime.seeds import mix
+from drivetrain.spec.amount import Scale
+from drivetrain.spec.exits import Exit, Failure
+
+LONGEST_PERIOD = 1 << 16
+"""Samples after which proportions repeat. Weights that would need more are rounded to this many parts."""
+
+
+def whole_weights(weights: Sequence[float]) -> list[int]:
+    """The weights as the smallest whole numbers in the same proportions; their sum is the period.
+
+    Proportions whose common denominator is beyond `LONGEST_PERIOD` are rounded to it, each to at least one part.
+    """
+    exact = [Fraction(repr(float(weight))) for weight in weights]
+    denominator = reduce(lcm, (part.denominator for part in exact))
+    whole = [int(part * denominator) for part in exact]
+    common = reduce(gcd, whole)
+    whole = [part // common for part in whole]
+    if sum(whole) <= LONGEST_PERIOD:
+        return whole
+    total = sum(whole)
+    rounded = [max(1, part * LONGEST_PERIOD // total) for part in whole]
+    rounded[rounded.index(max(rounded))] += LONGEST_PERIOD - sum(rounded)
+    return rounded
+
+
+def period(weights: Sequence[int]) -> np.ndarray:
+    """Which source each place of a period takes, int32 [sum of weights]: at every prefix each source's count is less
+    than one sample away from its exact share.
+
+    Tijdeman's solution of the chairman assignment problem (R. Tijdeman, "The chairman assignment problem", Discrete
+    Mathematics 32, 1980): of the sources that are due enough, the one whose deadline is the nearest.
+    """
+    total, count = sum(weights), len(weights)
+    if count == 1:
+        return np.zeros(total, np.int32)
+    slack = 2 * count - 2
+    taken = [0] * count
+    table = np.empty(total, np.int32)
+    for place in range(total):
+        owed = [(weight * (place + 1) - total * have) * slack for weight, have in zip(weights, taken, strict=True)]
+        due = (k for k in range(count) if owed[k] >= total)
+        chosen = min(due, key=lambda k: (Fraction(total * slack - total - owed[k], weights[k]), k))
+        table[place] = chosen
+        taken[chosen] += 1
+    return table
+
+
+@dataclass(frozen=True)
+class Stage:
+    """From this position (in samples) on, these weights, one for each source."""
+
+    start: int
+    weights: tuple[float, ...]
+
+
+class _Proportions:
+    """One stage's table, and what the sources have given before it began."""
+
+    def __init__(self, start: int, weights: Sequence[float], before: np.ndarray) -> None:
+        used = [k for k, weight in enumerate(weights) if weight > 0]
+        whole = whole_weights([weights[k] for k in used])
+        self.start = start
+        self._before = before
+        self._table = np.array(used, np.int32)[period(whole)]
+        self._length = len(self._table)
+        each = self._table[:, None] == np.arange(len(weights), dtype=np.int32)
+        self._counts = np.concatenate([np.zeros((1, len(weights)), np.int64), np.cumsum(each, axis=0)])
+
+    def counts(self, position: int) -> np.ndarray:
+        """How many samples each source has given before this position, int64 [sources]."""
+        periods, place = divmod(position - self.start, self._length)
+        return self._before + periods * self._counts[-1] + self._counts[place]
+
+    def places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Source and position within the source, for positions of this stage."""
+        periods, places = np.divmod(positions - self.start, self._length)
+        sources = self._table[places]
+        return sources, self._before[sources] + periods * self._counts[-1, sources] + self._counts[places, sources]
+
+
+class Blend(Ordering):
+    """An order over several sources. Sample ids count through the sources: source k's sample i is `offsets[k] + i`.
+
+    Each source has a keyed permutation of its own, so its samples come exactly once per pass whatever its weight is,
+    and neither a longer run nor a later stage changes what came before.
+    """
+
+    def __init__(self, sizes: Sequence[int], stages: Sequence[Stage], seed: int, shuffle: bool) -> None:
+        """`stages` begin with one at 0, in ascending order; a weight of 0 leaves a source out of a stage."""
+        super().__init__()
+        self.size = sum(sizes)
+        self.offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        self._orders = [Order(size, mix(seed, number), shuffle) for number, size in enumerate(sizes)]
+        self._stages: list[_Proportions] = []
+        before = np.zeros(len(sizes), np.int64)
+        for stage in stages:
+            before = self._stages[-1].counts(stage.start) if self._stages else before
+            self._stages.append(_Proportions(stage.start, stage.weights, before))
+        self._starts = [stage.start for stage in stages]
+
+    def _compute(self, positions: np.ndarray) -> np.ndarray:
+        ids = np.empty(len(positions), np.int64)
+        for part, stage in self._parts(positions):
+            sources, places = stage.places(positions[part])
+            for source in np.unique(sources):
+                mine = sources == source
+                at = places[mine]  # consecutive: a stage goes through each source in order
+                taken = self._orders[source].ids(int(at[0]), int(at[-1]) + 1)
+                ids[part][mine] = taken + self.offsets[source]
+        return ids
+
+    def coverage(self, position: int) -> list[int]:
+        """How many samples of each source lie before this position."""
+        return self._stage(position).counts(position).tolist()
+
+    def _stage(self, position: int) -> _Proportions:
+        return self._stages[bisect_right(self._starts, position) - 1]
+
+    def _parts(self, positions: np.ndarray) -> Iterator[tuple[slice, _Proportions]]:
+        """The stages that consecutive positions meet, each with where they lie in it."""
+        cuts = [*np.searchsorted(positions, self._starts).tolist(), len(positions)]
+        for stage, first, last in zip(self._stages, cuts, cuts[1:], strict=False):
+            if first < last:
+                yield slice(first, last), stage
+
+
+class BlendSource:
+    """Several sources as one, whose sample ids count through them."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = list(sources)
+        self._offsets = np.concatenate([[0], np.cumsum([len(source) for source in sources])]).astype(np.int64)
+        self.thread_safe = all(source.thread_safe for source in sources)
+        self.fingerprint = "+".join(source.fingerprint for source in sources)
+
+    def __len__(self) -> int:
+        """Samples of all sources together."""
+        return int(self._offsets[-1])
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
+        """The samples with these ids, in this order: one array where every source gives arrays of one shape."""
+        owners = np.searchsorted(self._offsets, ids, side="right") - 1
+        parts = []
+        for owner in np.unique(owners):
+            mine = np.flatnonzero(owners == owner)
+            parts.append((mine, self._sources[owner].read(ids[mine] - self._offsets[owner], positions[mine])))
+        if len(parts) == 1:
+            return parts[0][1]
+        if all(isinstance(rows, np.ndarray) for _, rows in parts):
+            return _one_array(parts, len(ids))
+        samples: list[Any] = [None] * len(ids)
+        for mine, rows in parts:
+            for place, row in zip(mine, rows, strict=True):
+                samples[place] = row
+        return samples
+
+
+def _one_array(parts: Sequence[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
+    """Rows of several arrays at their places; of the widest integer type among them."""
+    kind = np.result_type(*(rows.dtype for _, rows in parts))
+    whole = np.empty((count, *parts[0][1].shape[1:]), kind)
+    for mine, rows in parts:
+        whole[mine] = rows
+    return whole
+
+
+def training_order(
+    train: Train, names: Sequence[str], sources: Sequence[Source], seed: int, scale: Scale
+) -> tuple[Source, Ordering]:
+    """The training sources as one, and the order of its samples.
+
+    Raises Failure(78) where stages do not begin one after the other, within the run.
+    """
+    if len(sources) == 1 and not train.stages:
+        return sources[0], Order(len(sources[0]), seed, train.shuffle)
+    stages = [Stage(0, tuple(settings.weight for settings in train.sources))]
+    for place, stage in enumerate(train.stages):
+        start = stage.from_.samples_at(scale)
+        if start <= stages[-1].start:
+            cause = f"data.train.stages[{place}] begins at sample {start}, not after the one before it"
+            raise Failure(Exit.BAD_RECIPE, cause, "list the stages in the order in which they begin, from beyond 0 on")
+        stages.append(Stage(start, tuple(stage.weights.get(name, 0.0) for name in names)))
+    return BlendSource(sources), Blend([len(source) for source in sources], stages, seed, train.shuffle)
+
+
+def coverage(order: Ordering, names: Sequence[str], position: int) -> dict[str, int]:
+    """How many samples of each source lie before this position."""
+    counts = order.coverage(position) if isinstance(order, Blend) else [position]
+    return dict(zip(names, counts, strict=True))

@@ -1,0 +1,32 @@
+"""Muon for matrices and AdamW for the rest, as one optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """torch's Muon moves the groups with a true "matrix", torch's AdamW the others; groups and state are common.
+
+    AdamW is not fused: Muon cannot skip a step by itself, and fused AdamW would only skip its half.
+    """
+
+    def __init__(self, groups: Sequence[dict[str, Any]], muon: Mapping[str, Any], adamw: Mapping[str, Any]) -> None:
+        super().__init__(groups, {})
+        matrices = [group for group in self.param_groups if group["matrix"]]
+        others = [group for group in self.param_groups if not group["matrix"]]
+        self._parts: list[torch.optim.Optimizer] = []  # an optimizer without parameters is refused by torch
+        if matrices:
+            self._parts.append(torch.optim.Muon(matrices, **muon))
+        if others:
+            self._parts.append(torch.optim.AdamW(others, **adamw))
+        for part in self._parts:
+            part.state = self.state
+
+    def step(self, closure: None = None) -> None:
+        """Move every parameter that has a gradient."""
+        for part in self._parts:
+            part.step(closure)
