@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 import socket
 import sys
@@ -42,6 +44,7 @@ from drivetrain.loop.exchange import WIDTH, Exchange
 from drivetrain.loop.journal import Journal, Stopwatch
 from drivetrain.loop.loop import Loop, Parts
 from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.loop.stopping import deadline
 from drivetrain.loop.task import Task
 from drivetrain.optim.updater import Updater, build_updaters
 from drivetrain.runtime import device as devices
@@ -205,6 +208,9 @@ class _Attempt:
 
             attempt, evaluated = 1 + history.attempts, group.broadcast_json(history.evaluated(progress.step))
             allowed = self.lease.require if self.lease else lambda: None
+            patience = recipe.stop.patience
+            past = history.scores(patience.metric) if patience else {}
+            scores = group.broadcast_json([past[step] for step in sorted(past) if step <= progress.step])
             journal = Journal(ledger, attempt, self.watch, history, allowed)
             journal.seconds["start"] = sum(self.startup.values())
             if found and found.volatile:
@@ -261,11 +267,16 @@ class _Attempt:
                     folder=self.folder,
                     ahead=train.prefetch,
                     workers=train.workers,
+                    stop=recipe.stop,
+                    most_steps=self.job.most_steps,
                 ),
                 progress,
                 committed=found is not None and not found.volatile,
                 evaluated=evaluated,
+                scores=scores,
             )
+            until = deadline(recipe.stop, history.began or self.job.started, self.job.started, os.environ)
+            loop.parts.exchange.deadline = math.inf if until is None else until
             try:
                 return self._loop(loop, journal)
             finally:
@@ -291,8 +302,10 @@ class _Attempt:
         step, steps = loop.progress.step, loop.parts.timetable.steps
         if code is Exit.DONE:
             cause, hint = f"all {steps} steps are made and committed", ""
+            cause = f"done at step {step} of {steps}: {loop.why}" if loop.why else cause
         else:
-            cause = f"{self.stops.requested or 'a stop request of another rank'} at step {step} of {steps}"
+            why = loop.why or self.stops.requested or "a stop request of another rank"
+            cause = f"{why} at step {step} of {steps}"
             hint = "the same command goes on from here"
         journal.exit(int(code), cause, loop.progress.to_json())
         return Outcome(code=code, cause=cause, hint=hint, where={"step": step})

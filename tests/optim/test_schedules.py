@@ -1,41 +1,132 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim import lr_scheduler
 
-from drivetrain.optim.recipe import Constant, Cosine, Linear
-from drivetrain.optim.schedules import Span, constant, cosine, linear
+from drivetrain.optim.recipe import (
+    Constant,
+    Cosine,
+    CosineRestarts,
+    Exponential,
+    InverseSqrt,
+    Linear,
+    Milestone,
+    Polynomial,
+    Steps,
+    WarmupStableDecay,
+    WeightDecaySchedule,
+)
+from drivetrain.optim.schedules import Span, build_decay, build_factor, cosine
+from drivetrain.spec.amount import Amount, Scale
+from drivetrain.spec.exits import Exit, Failure
 
-FACTORS = {
-    "constant": lambda span: constant(Constant(), span),
-    "linear": lambda span: linear(Linear(floor=0.1), span),
-    "cosine": lambda span: cosine(Cosine(floor=0.1), span),
+SCALE = Scale(batch=8, tokens=16, epoch=400)
+BUDGET = 4000
+UNITS = ("steps", "samples", "tokens", "epochs")
+SHAPES = ("linear", "cosine", "sqrt", "exponential")
+
+
+def amount(samples, unit="samples"):
+    of = {"steps": samples // 8, "samples": samples, "tokens": samples * 16, "epochs": samples / 400}
+    return Amount(**{unit: of[unit]})
+
+
+def milestones(*pairs, unit="samples"):
+    return tuple(Milestone(at=amount(samples, unit), factor=factor) for samples, factor in pairs)
+
+
+def half(top, floor, share):
+    return floor + (top - floor) * (1 + math.cos(math.pi * share)) / 2
+
+
+CASES = {
+    "constant": (lambda u: Constant(warmup=amount(400, u)), {1: 1 / 400, 100: 0.25, 2000: 1, 4000: 1, 9999: 1}),
+    "linear": (lambda u: Linear(warmup=amount(400, u), floor=0.1), {200: 0.5, 2200: 0.55, 4000: 0.1, 9999: 0.1}),
+    "linear, length": (
+        lambda u: Linear(warmup=amount(400, u), floor=0.1, length=amount(2000, u)),
+        {1200: 0.55, 2000: 0.1, 4000: 0.1},
+    ),
+    "cosine": (
+        lambda u: Cosine(warmup=amount(400, u), floor=0.1),
+        {200: 0.5, 1300: half(1, 0.1, 0.25), 2200: 0.55, 4000: 0.1, 9999: 0.1},
+    ),
+    "polynomial": (
+        lambda u: Polynomial(warmup=amount(400, u), floor=0.1, power=3),
+        {200: 0.5, 2200: 0.1 + 0.9 / 8, 4000: 0.1, 9999: 0.1},
+    ),
+    **{
+        f"wsd, {shape}": (
+            lambda u, shape=shape: WarmupStableDecay(
+                warmup=amount(400, u), floor=0.25, decay=amount(1200, u), shape=shape
+            ),
+            {200: 0.5, 1600: 1, 2800: 1, 3100: quarter, 4000: 0.25, 9999: 0.25},
+        )
+        for shape, quarter in {
+            "linear": 1 - 0.75 / 4,
+            "cosine": half(1, 0.25, 0.25),
+            "sqrt": 1 - 0.75 / 2,
+            "exponential": 0.25**0.25,
+        }.items()
+    },
+    "cosine_restarts": (
+        lambda u: CosineRestarts(warmup=amount(400, u), floor=0.1, period=amount(800, u), multiplier=2, decay=0.5),
+        {
+            200: 0.5,
+            800: 0.55,
+            1200: 0.1,
+            1201: half(0.5, 0.1, 1 / 1600),
+            2000: 0.3,
+            2800: 0.1,
+            2801: half(0.25, 0.1, 1 / 3200),
+            4400: 0.175,
+            6000: 0.1,
+        },
+    ),
+    "cosine_restarts, equal": (
+        lambda u: CosineRestarts(warmup=amount(400, u), period=amount(800, u)),
+        {800: 0.5, 1200: 0, 1600: 0.5, 2000: 0, 2001: half(1, 0, 1 / 800)},
+    ),
+    "inverse_sqrt": (lambda u: InverseSqrt(warmup=amount(400, u)), {200: 0.5, 1600: 0.5, 3600: 1 / 3, 40000: 0.1}),
+    "inverse_sqrt, timescale": (
+        lambda u: InverseSqrt(warmup=amount(400, u), timescale=amount(1200, u), floor=0.25),
+        {1600: math.sqrt(0.5), 4000: 0.5, 10**6: 0.25},
+    ),
+    "exponential": (
+        lambda u: Exponential(warmup=amount(400, u), rate=0.5, every=amount(600, u), floor=0.01),
+        {200: 0.5, 1000: 0.5, 1300: 0.5**1.5, 1600: 0.25, 99999: 0.01},
+    ),
+    "exponential, staircase": (
+        lambda u: Exponential(warmup=amount(400, u), rate=0.5, every=amount(600, u), staircase=True),
+        {200: 0.5, 1000: 1, 1001: 0.5, 1600: 0.5, 1601: 0.25},
+    ),
+    "steps": (
+        lambda u: Steps(warmup=amount(400, u), milestones=milestones((1000, 0.5), (2000, 0.1), unit=u)),
+        {200: 0.5, 1000: 1, 1001: 0.5, 2000: 0.5, 2001: 0.1, 9999: 0.1},
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", FACTORS)
-def test_rises_linearly_to_the_peak_at_the_end_of_the_warmup(kind):
-    factor = FACTORS[kind](Span(warmup=100, total=1000))
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("case", CASES)
+def test_each_schedule_is_its_closed_form_at_its_landmarks_in_every_unit(case, unit):
+    build, expected = CASES[case]
+    factor = build_factor(build(unit), BUDGET, SCALE)
     assert factor(0) == 0
-    assert factor(25) == pytest.approx(0.25)
-    assert factor(100) == 1
+    assert factor(400) == pytest.approx(1, abs=1e-15)
+    for position, value in expected.items():
+        assert factor(position) == pytest.approx(value, abs=1e-12), position
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_ends_exactly_at_the_floor_and_stays_there(kind):
-    factor = FACTORS[kind](Span(warmup=100, total=1000))
-    assert factor(1000) == pytest.approx(0.1, abs=1e-15)
-    assert factor(5000) == factor(1000)
-
-
-def test_constant_stays_at_the_peak():
-    factor = FACTORS["constant"](Span(warmup=0, total=10))
-    assert [factor(position) for position in (1, 5, 10, 99)] == [1, 1, 1, 1]
-
-
-def test_linear_is_halfway_down_at_the_middle():
-    assert linear(Linear(floor=0.2), Span(0, 1000))(500) == pytest.approx(0.6)
+@pytest.mark.parametrize("case", CASES)
+def test_no_warmup_begins_at_the_peak(case):
+    settings = CASES[case][0]("samples")
+    without = {name: value for name, value in vars(settings).items() if name != "warmup"}
+    if case == "inverse_sqrt":
+        without["timescale"] = amount(400)
+    assert build_factor(type(settings)(**without), BUDGET, SCALE)(0) == pytest.approx(1)
 
 
 @given(st.integers(0, 999), st.integers(0, 2000), st.floats(0, 1))
@@ -46,6 +137,175 @@ def test_cosine_is_its_closed_form(warmup, position, floor):
     assert factor == pytest.approx(rise * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))))
 
 
-@given(st.sampled_from(sorted(FACTORS)), st.integers(0, 99), st.integers(1, 300))
-def test_never_leaves_zero_to_one(kind, warmup, position):
-    assert 0 <= FACTORS[kind](Span(warmup, 100))(position) <= 1
+def lengths(low=1, high=500):
+    return st.builds(amount, st.integers(low, high))
+
+
+@st.composite
+def schedules(draw):
+    """Any schedule whose warm-up and decay fit into 1000 samples."""
+    kind = draw(
+        st.sampled_from(
+            [Constant, Linear, Cosine, Polynomial, WarmupStableDecay, CosineRestarts, InverseSqrt, Exponential, Steps]
+        )
+    )
+    floor = draw(st.floats(0.01, 1))
+    fields = {
+        Constant: {},
+        Linear: {"floor": floor, "length": draw(st.none() | lengths(600, 900))},
+        Cosine: {"floor": floor, "length": draw(st.none() | lengths(600, 900))},
+        Polynomial: {"floor": floor, "power": draw(st.floats(0.1, 5))},
+        WarmupStableDecay: {"floor": floor, "decay": draw(lengths()), "shape": draw(st.sampled_from(SHAPES))},
+        CosineRestarts: {
+            "floor": floor,
+            "period": draw(lengths()),
+            "multiplier": draw(st.integers(1, 3)),
+            "decay": draw(st.floats(0.1, 1)),
+        },
+        InverseSqrt: {"floor": floor, "timescale": draw(lengths())},
+        Exponential: {
+            "floor": floor,
+            "rate": draw(st.floats(0.01, 1)),
+            "every": draw(lengths()),
+            "staircase": draw(st.booleans()),
+        },
+        Steps: {"milestones": milestones((500, 0.5), (700, 0.4), (900, 0.1))},
+    }
+    return kind(warmup=draw(st.none() | lengths()), **fields[kind])
+
+
+@given(schedules(), st.integers(0, 5000))
+def test_the_factor_is_between_the_floor_and_one_and_the_warmup_is_below(settings, position):
+    factor = build_factor(settings, 1000, Scale(1))(position)
+    warmup = settings.warmup.samples if settings.warmup else 0
+    floor = getattr(settings, "floor", 0)
+    assert floor * min(1, position / max(1, warmup)) - 1e-12 <= factor <= min(1, position / max(1, warmup)) + 1e-12
+
+
+@given(schedules(), st.integers(0, 5000), st.integers(0, 500))
+def test_the_factor_does_not_rise_after_the_warmup_but_for_restarts(settings, position, further):
+    factor = build_factor(settings, 1000, Scale(1))
+    start = (settings.warmup.samples if settings.warmup else 0) + position
+    if not isinstance(settings, CosineRestarts):
+        assert factor(start + further) <= factor(start) + 1e-12
+
+
+@given(schedules())
+def test_the_peak_is_reached_at_the_end_of_the_warmup_without_a_jump(settings):
+    factor = build_factor(settings, 1000, Scale(1))
+    warmup = settings.warmup.samples if settings.warmup else 0
+    assert factor(warmup) == pytest.approx(1)
+    if warmup:
+        assert factor(warmup - 1) == pytest.approx((warmup - 1) / warmup)
+
+
+@given(schedules(), st.lists(st.integers(0, 5000), min_size=1))
+def test_the_factor_is_a_function_of_the_position_alone(settings, positions):
+    used = build_factor(settings, 1000, Scale(1))
+    seen = {position: used(position) for position in positions}
+    fresh = build_factor(settings, 1000, Scale(1))
+    assert all(fresh(position) == value for position, value in reversed(seen.items()))
+
+
+@given(schedules(), st.integers(1000, 10**6), st.integers(0, 5000))
+def test_another_budget_changes_nothing_where_lengths_are_given(settings, budget, position):
+    if hasattr(settings, "length") and settings.length is None:
+        settings = type(settings)(**{**vars(settings), "length": amount(1000)})
+    assert build_factor(settings, 1000, Scale(1))(position) == build_factor(settings, budget, Scale(1))(position)
+
+
+@given(st.integers(1000, 10**6), st.integers(0, 800))
+def test_a_longer_budget_changes_nothing_before_the_decay_of_wsd(budget, position):
+    settings = WarmupStableDecay(warmup=amount(100), decay=amount(200))
+    assert build_factor(settings, 1000, Scale(1))(position) == build_factor(settings, budget, Scale(1))(position)
+
+
+@pytest.mark.parametrize(
+    ("settings", "theirs", "skipped"),
+    [
+        (
+            Exponential(rate=0.5, every=Amount(steps=3), staircase=True),
+            lambda optimizer: lr_scheduler.StepLR(optimizer, 3, 0.5),
+            None,
+        ),
+        (
+            Steps(
+                milestones=(Milestone(at=Amount(steps=3), factor=0.1), Milestone(at=Amount(steps=7), factor=0.01)),
+            ),
+            lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [3, 7], 0.1),
+            None,
+        ),
+        (
+            Polynomial(power=3, length=Amount(steps=20)),
+            lambda optimizer: lr_scheduler.PolynomialLR(optimizer, 20, 3),
+            (),
+        ),
+        (
+            CosineRestarts(period=Amount(steps=5), multiplier=2),
+            lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5, 2),
+            (5, 15),  # torch has restarted here, we are at the floor
+        ),
+    ],
+    ids=["StepLR", "MultiStepLR", "PolynomialLR", "CosineAnnealingWarmRestarts"],
+)
+def test_the_factors_are_those_of_torch(settings, theirs, skipped):
+    """torch's stairs hold from a step's start; its curves are at 0 for the first step, ours at 1."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler, factor = theirs(optimizer), build_factor(settings, 160, SCALE)
+    for epoch in range(20):
+        position = 8 * (epoch + 1 if skipped is None else epoch)
+        if epoch not in (skipped or ()):
+            assert factor(position) == pytest.approx(scheduler.get_last_lr()[0], abs=1e-12), epoch
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Constant(warmup=amount(4000)), "schedule.warmup: 4000 samples, but the budget is 4000"),
+        (Linear(warmup=amount(800), length=Amount(steps=100)), "but the length is 800"),
+        (WarmupStableDecay(warmup=amount(400), decay=Amount(epochs=9.5)), "400 samples of warm-up and 3800 of decay"),
+        (Steps(milestones=milestones((800, 0.5)) + milestones((800, 0.1), unit="steps")), "not in order"),
+    ],
+)
+def test_landmarks_that_are_not_in_order_are_refused(settings, words):
+    with pytest.raises(Failure, match=words) as caught:
+        build_factor(settings, BUDGET, SCALE)
+    assert caught.value.outcome.code == Exit.BAD_RECIPE
+
+
+def test_a_schedule_with_a_length_may_be_longer_than_the_budget():
+    factor = build_factor(Linear(warmup=amount(800), length=amount(1600)), 400, SCALE)
+    assert factor(400) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        (WarmupStableDecay, {"decay": amount(8), "shape": "exponential"}, "floor above zero"),
+        (InverseSqrt, {}, "warm-up or a timescale"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(kind, settings, words):
+    with pytest.raises(ValueError, match=words):
+        kind(**settings)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("linear", {0: 0.5, 500: 0.875, 1000: 1.25, 2000: 2, 9999: 2}),
+        ("cosine", {0: 0.5, 500: half(0.5, 2, 0.25), 1000: 1.25, 2000: 2, 9999: 2}),
+    ],
+)
+def test_the_weight_decay_goes_from_start_to_end(kind, expected, unit):
+    factor = build_decay(WeightDecaySchedule(kind=kind, start=0.5, end=2, length=amount(2000, unit)), BUDGET, SCALE)
+    for position, value in expected.items():
+        assert factor(position) == pytest.approx(value)
+
+
+def test_the_weight_decay_ends_with_the_budget_or_is_constant():
+    assert build_decay(WeightDecaySchedule(end=0.0), BUDGET, SCALE)(BUDGET) == 0
+    assert build_decay(None, BUDGET, SCALE)(123) == 1

@@ -128,7 +128,7 @@ def _slots(
     for name, tensor in tensors.items():
         if name.startswith(f"{OPTIMIZERS}/"):
             owner, _, slot = name.rpartition("/")
-            if owner not in owners or (tensor.ndim and tensor.shape != owners[owner][1].shape):
+            if owner not in owners or not _fits(tensor, owners[owner][1]):
                 raise Failure(
                     Exit.INCOMPATIBLE,
                     f"the commit's optimizer state {name} fits no parameter",
@@ -136,6 +136,15 @@ def _slots(
                 )
             found.append((*owners[owner], slot, tensor))
     return found
+
+
+def _fits(tensor: Tensor, parameter: nn.Parameter) -> bool:
+    """Whether optimizer state may be a parameter's: 0-d, or of its shape, where dimensions may be reduced to 1.
+
+    Adafactor keeps moments of rows and columns: (rows, 1) and (1, columns) for a parameter of (rows, columns).
+    """
+    sizes = zip(tensor.shape, parameter.shape, strict=False)
+    return tensor.ndim == 0 or (tensor.ndim == parameter.ndim and all(size in (1, full) for size, full in sizes))
 
 
 def _step_device(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> torch.device:

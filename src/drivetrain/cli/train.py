@@ -24,6 +24,7 @@ def train(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="PART", help="Do not restore this part of the commit: optimizer.")
     ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Make so many steps, commit, and stop.")] = None,
     strict_env: Annotated[
         bool, typer.Option("--strict-env", help="Refuse to resume under another torch, instruction set or code.")
     ] = False,
@@ -61,6 +62,7 @@ def train(
         override=override or [],
         ignore=ignore or [],
         strict_environment=strict_env,
+        most_steps=steps,
         started=started,
     )
     console = Console(file=sys.stdout)

@@ -1,4 +1,4 @@
-"""Documents in files: text, JSON lines and Parquet, plain or compressed, cut into tasks that do not depend on who works.
+"""Documents in files: text, JSON lines and Parquet, plain or compressed, cut into tasks.
 
 A text file is one document. Tasks follow from the files alone, so a command that is started again cuts them the same.
 """
@@ -29,8 +29,8 @@ Kind = Literal["text", "jsonl", "parquet"]
 _KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 _TEXT = (".txt", ".text", ".md", ".py")  # what is taken from a folder; a file that is named is text by itself
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
-_STEP = {"text": 1 << 20, "jsonl": 4 << 20}  # bytes from one cut to the next
-_TASK = 4 << 20  # bytes of text in a task
+_STEP = {"text": 1 << 20, "jsonl": 2 << 20}  # bytes from one cut to the next
+_TASK = 2 << 20  # bytes of text in a task
 _TASK_PIECES = 256
 _SEARCH = 1 << 16  # bytes after a step in which the end of a line is looked for in a text
 _ROWS = 256  # of a Parquet file in a piece
@@ -307,9 +307,7 @@ class _Zstandard:
         try:
             import zstandard
         except ImportError:
-            raise Failure(
-                Exit.INPUT_MISSING, ".zst files need zstandard", "pip install 'drivetrain[data]'"
-            ) from None
+            raise Failure(Exit.INPUT_MISSING, ".zst files need zstandard", "pip install 'drivetrain[data]'") from None
         self._raw, self._new, self._error = raw, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
         self._frame: Any = None
         self._rest = b""

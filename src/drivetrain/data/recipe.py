@@ -10,7 +10,7 @@ from annotated_types import Gt, Lt, MinLen
 from pydantic import Field
 
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import Component, Count, NonNegative, Settings, Whole, bits, cost, nothing
+from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Settings, Whole, bits, cost, nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,29 @@ class Stage(Settings):
 
     from_: Annotated[Amount, Field(alias="from"), bits("where it begins; what came before stays as it was")]
     weights: Annotated[Mapping[str, NonNegative], bits("weights by source name; sources that are not named give none")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents(TokenSource):
+    """A file that `drivetrain data prepare` wrote, or Megatron's, as documents packed back to back.
+
+    Samples are those of a stream of tokens, and say to which document each position belongs. The last one is padded.
+    """
+
+    factory: ClassVar[str] = "drivetrain.data.packing:open_documents"
+    kind: Annotated[Literal["documents"], bits("prepared documents, packed back to back")] = "documents"
+    part: Annotated[Literal["all", "train", "validation", "test"], bits("which documents")] = "all"
+    split: Annotated[
+        tuple[Fraction, Fraction, Fraction], bits("shares of documents for train, validation and test; their sum is 1")
+    ] = (0.9, 0.05, 0.05)
+    by: Annotated[
+        Literal["hash", "range"], bits("a stable hash of a document's number decides its part, or its place")
+    ] = "hash"
+    vocabulary: Annotated[Count | None, bits("every id must be below; the model's vocabulary where absent")] = None
+
+    def __post_init__(self) -> None:
+        if abs(sum(self.split) - 1) > 1e-6:
+            raise ValueError(f"split adds up to {sum(self.split):g}, not to 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,17 @@ _FILE = "tokenizer.json"
 
 
 class Tokenizer(Protocol):
-    """`vocabulary` is the number of ids, `digest` that of the tokenizer's own content."""
+    """Text to ids and back."""
 
-    vocabulary: int
-    digest: str
+    @property
+    def vocabulary(self) -> int:
+        """The number of ids: one more than the largest."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Digest of the tokenizer's own content."""
+        ...
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         """Ids of each text, unsigned, one-dimensional. Raises UnicodeDecodeError where it needs UTF-8 and has none."""

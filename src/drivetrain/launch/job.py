@@ -21,7 +21,8 @@ class Job:
     `recipe` is the resolved tree, `origins` where each of its values comes from, `text` the file as it was written,
     `modules` the folder in which a user's own modules are looked up, `preload` the shipped modules that it needs.
     `resume` is auto, never or must; `override` names the fields whose change is accepted, `ignore` parts of a commit
-    that are not restored; `strict_environment` refuses to resume in another environment. `started` is when the command
+    that are not restored; `strict_environment` refuses to resume in another environment; after `most_steps` steps the
+    run is stopped. `started` is when the command
     began, in Unix seconds.
 
     The supervisor adds: `silent`, the epoch of an owner of the run directory that gives no sign of life; `volatile`,
@@ -40,6 +41,7 @@ class Job:
     override: Sequence[str] = ()
     ignore: Sequence[str] = ()
     strict_environment: bool = False
+    most_steps: int | None = None
     processes: int = 1
     hang_after: float = 0.0
     slow_after: float = 0.0
@@ -65,6 +67,7 @@ def plan_job(
     started: float,
     ignore: Sequence[str] = (),
     strict_environment: bool = False,
+    most_steps: int | None = None,
 ) -> Job:
     """The job of a checked recipe, in the run directory that it names or that its digest gives it."""
     recipe = resolved.recipe
@@ -81,6 +84,7 @@ def plan_job(
         override=tuple(override),
         ignore=tuple(ignore),
         strict_environment=strict_environment,
+        most_steps=most_steps,
         processes=recipe.launch.processes,
         hang_after=recipe.launch.hang_after or 0.0,
         slow_after=recipe.launch.slow_after,

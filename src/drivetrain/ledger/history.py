@@ -12,9 +12,11 @@ from drivetrain.ledger.ledger import read
 
 @dataclass
 class History:
-    """The attempts so far, the last step of the history that counts, and its evaluations' metrics by step."""
+    """The attempts so far and when the first began (Unix time), the last step of the history that counts, and its
+    evaluations' metrics by step."""
 
     attempts: int = 0
+    began: float | None = None
     last_step: int = 0
     evaluations: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
 
@@ -31,6 +33,7 @@ class History:
         kind = record["kind"]
         if kind == "attempt":
             self.attempts += 1
+            self.began = record["started"] if self.began is None else self.began
             self.last_step = record["from_step"]
             self.evaluations = {step: found for step, found in self.evaluations.items() if step <= self.last_step}
         elif kind == "step":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 
 from drivetrain.data.feed import Share
@@ -39,6 +41,8 @@ class Exchange:
         self._alone = alone
         self.failure: Failure | None = None
         """Why this rank wants all to end with an error; they do at the next boundary."""
+        self.deadline = math.inf
+        """Unix time from which on this rank asks for a stop."""
         self._units: tuple[str, ...] = ()
         self._digest = 0
         self._counts: dict[str, int] = {}
@@ -71,6 +75,8 @@ class Exchange:
     def _asked(self) -> int:
         if self.failure:
             return self.failure.outcome.code
+        if time.time() >= self.deadline and self._stops.requested is None:
+            self._stops.requested = "the deadline"
         return Exit.STOPPED if self._stops.requested is not None else Exit.DONE
 
 

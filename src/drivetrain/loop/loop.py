@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,9 @@ from drivetrain.loop.exchange import Exchange
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.journal import Journal
 from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.loop.recipe import Stop
 from drivetrain.loop.step import Step
+from drivetrain.loop.stopping import exhausted, score_of
 from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure, Outcome
@@ -39,7 +41,7 @@ class Parts:
 
     `committer` is None on ranks that commit nothing, `mirror` where nothing is copied elsewhere. `facts` are the
     digests that every commit keeps, `coverage` tells how many samples of each source lie before a position; `ahead` is
-    in steps, `workers` in processes.
+    in steps, `workers` in processes. `most_steps` is how many steps are made before the run is stopped.
     """
 
     task: Task
@@ -57,6 +59,8 @@ class Parts:
     folder: Path
     ahead: int
     workers: int
+    stop: Stop
+    most_steps: int | None
 
 
 class Entry(NamedTuple):
@@ -85,9 +89,16 @@ class Pending(NamedTuple):
 class Loop:
     """Trains from a progress to the end of the budget, or until all ranks hear a stop request."""
 
-    def __init__(self, parts: Parts, progress: Progress, *, committed: bool, evaluated: bool) -> None:
-        """`committed`, `evaluated`: whether this progress is in a commit, and its evaluation in the ledger."""
+    def __init__(
+        self, parts: Parts, progress: Progress, *, committed: bool, evaluated: bool, scores: Sequence[float] = ()
+    ) -> None:
+        """`committed`, `evaluated`: whether this progress is in a commit, and its evaluation in the ledger. `scores`:
+        those of earlier evaluations by which it may stop early."""
         self.progress = progress
+        self.why = ""
+        """Why it ended, where it was not by the budget or by a request."""
+        self._scores = list(scores)
+        self._begin = progress.step
         self.parts = parts
         self._committed = progress.step if committed else -1
         self._evaluated = progress.step if evaluated else -1
@@ -118,6 +129,8 @@ class Loop:
             self._commit()
         if timetable.owes_evaluation(self.progress) and not self._evaluate():
             return self._stop()
+        if self._out_of_patience():
+            return self._done()
         shares = prefetch(parts.feed, self.progress.step + 1, timetable.steps, parts.ahead, parts.workers)
         with closing(shares):
             ahead = next(shares, None)
@@ -147,11 +160,13 @@ class Loop:
                     self._commit()
                 if timetable.evaluation_due(before, self.progress) and not self._evaluate():  # 8
                     return self._stop()
-                if heard.end and ahead is not None:  # 9
+                if self._out_of_patience():  # 9
+                    return self._done()
+                if heard.end and ahead is not None:
                     return self._end(heard.end)
-        self._commit()
-        self._finish()
-        return Exit.DONE
+                if ahead is not None and self._at_a_stop():
+                    return self._stop()
+        return self._done()
 
     def hand_over(self, folder: Path) -> int | None:
         """After the loss of a peer: leave the state of the boundary that this rank stands at in `folder`.
@@ -237,7 +252,25 @@ class Loop:
         if gallery and gallery.texts:
             parts.journal.record("show", step=step, text=gallery.texts, files=gallery.files)
         self._evaluated = step
+        if parts.stop.patience:
+            score = score_of(scores.metrics, parts.stop.patience.metric)
+            self._scores += [] if score is None else [score]
         return True
+
+    def _out_of_patience(self) -> bool:
+        patience = self.parts.stop.patience
+        if patience is None or not exhausted(self._scores, patience):
+            return False
+        self.why = f"{patience.metric} has not become better in {patience.evaluations} evaluations"
+        return True
+
+    def _at_a_stop(self) -> bool:
+        """Whether the recipe or the command asks for a stop after this step."""
+        if self.progress.step in self.parts.stop.at:
+            self.why = f"step {self.progress.step} is one of stop.at"
+        elif self.progress.step - self._begin == self.parts.most_steps:
+            self.why = f"{self.parts.most_steps} steps were asked for"
+        return bool(self.why)
 
     def _commit(self) -> None:
         """Begin the commit of this step unless that is done. The one before is waited for: one at a time."""
@@ -315,6 +348,11 @@ class Loop:
             return self._stop()
         failure = self.parts.exchange.failure
         raise failure or Failure(Exit(code), "another rank ends the run: look at what it says")
+
+    def _done(self) -> Exit:
+        self._commit()
+        self._finish()
+        return Exit.DONE
 
     def _stop(self) -> Exit:
         self._commit()

@@ -35,6 +35,7 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
     Muon without a matrix.
     """
     patterns = [_compile("groups", group.match) for group in settings.groups]
+    groups = (*settings.groups, Group(match=""))  # index -1: what no pattern takes
     taken = [0] * len(patterns)
     result = {}
     for network, module in networks.items():
@@ -46,9 +47,8 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
             index = next((i for i, pattern in enumerate(patterns) if pattern.search(name)), -1)
             if index >= 0:
                 taken[index] += 1
-            group = settings.groups[index] if index >= 0 else Group(match="")
             matrix = parameter in matrices
-            key = (index, *_rates(parameter, settings, group, matrix), matrix)
+            key = (index, *_rates(parameter, settings, groups[index], matrix), matrix)
             buckets.setdefault(key, []).append((name, parameter))
         result[network] = [
             Parameters(
@@ -56,13 +56,13 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
                 parameters=tuple(p for _, p in members),
                 lr=lr,
                 weight_decay=decay,
-                schedule=settings.groups[index].schedule if index >= 0 else None,
+                schedule=groups[index].schedule,
                 matrix=matrix,
             )
             for (index, lr, decay, matrix), members in sorted(buckets.items(), key=lambda item: item[0])
         ]
     _require_all_used(settings.groups, taken, networks)
-    if isinstance(settings, Muon) and not any(group.matrix for groups in result.values() for group in groups):
+    if isinstance(settings, Muon) and not any(part.matrix for parts in result.values() for part in parts):
         raise Failure(
             Exit.BAD_RECIPE,
             f"optimizer: muon takes no weight of {', '.join(networks)}: none is 2-D, no embedding and not of adamw",
@@ -89,7 +89,7 @@ def _rates(parameter: nn.Parameter, settings: Optimizer, group: Group, matrix: b
 
 
 def _matrices(module: nn.Module, settings: Muon) -> frozenset[nn.Parameter]:
-    """The weights that Muon takes: 2-D, of no embedding, and without a name (tied ones have several) that is AdamW's."""
+    """The weights that Muon takes: 2-D, of no embedding, and no name of theirs (tied ones have several) is AdamW's."""
     pattern = _compile("adamw", settings.adamw)
     embeddings = [m for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     others = {parameter for embedding in embeddings for parameter in embedding.parameters(recurse=False)}

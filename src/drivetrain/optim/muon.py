@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
 
 import torch
 
@@ -26,7 +26,18 @@ class MuonAdamW(torch.optim.Optimizer):
         for part in self._parts:
             part.state = self.state
 
-    def step(self, closure: None = None) -> None:
-        """Move every parameter that has a gradient."""
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move every parameter that has a gradient; the closure, which computes the loss, is called once, before."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for part in self._parts:
-            part.step(closure)
+            part.step()
+        return loss

@@ -103,7 +103,9 @@ class InverseSqrt(Schedule):
     factory: ClassVar[str] = "drivetrain.optim.schedules:inverse_sqrt"
     kind: Annotated[Literal["inverse_sqrt"], bits("inverse square root")] = "inverse_sqrt"
     floor: Annotated[Fraction, bits("the least factor")] = 0.0
-    timescale: Annotated[Amount | None, bits("a quarter of the peak is 15 of these after the warm-up; null: it")] = None
+    timescale: Annotated[
+        Amount | None, bits("this long after the warm-up 1 / sqrt(2) of the peak is left; null: the warm-up's length")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.timescale is None and self.warmup is None:
@@ -319,9 +321,7 @@ class Muon(Optimizer):
     iterations: Annotated[int, Ge(1), Lt(100), bits("of Newton and Schulz, in bfloat16")] = 5
     adjust: Annotated[
         Literal["match_rms_adamw", "original"],
-        bits(
-            "of lr to a matrix's shape: 0.2 sqrt(max(rows, columns)) (arXiv 2502.16982), or sqrt(max(1, rows / columns))"
-        ),
+        bits("factor on lr: 0.2 sqrt(max(rows, columns)) (arXiv 2502.16982), or sqrt(max(1, rows / columns))"),
     ] = "match_rms_adamw"
     adamw: Annotated[str, bits("regular expression of 2-D weights for AdamW besides embeddings: output layers")] = (
         r"(^|\.)(\w*embed\w*|wte|wpe|(\w+_)?head|unembed|classifier)(\.|$)"

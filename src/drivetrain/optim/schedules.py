@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from drivetrain.optim.recipe import (
@@ -35,7 +35,7 @@ class Span:
 
     warmup: int
     total: int
-    scale: Scale = Scale(1)
+    scale: Scale = field(default_factory=lambda: Scale(1))
 
     def samples(self, amount: Amount) -> int:
         """An amount in samples."""
@@ -115,8 +115,8 @@ def polynomial(settings: Polynomial, span: Span) -> Factor:
 def warmup_stable_decay(settings: WarmupStableDecay, span: Span) -> Factor:
     """1 between the warm-up and the last `decay` samples, then f(share of those that is behind).
 
-    arXiv 2404.06395, section 4.2, whose f is 0.5 ** (samples of decay / half-life): `exponential` is that with
-    floor = 0.5 ** (decay / half-life). `sqrt` is 1-sqrt of arXiv 2405.18392, section 3. Raises Failure(78) where
+    arXiv 2404.06395, section 4.2. Its f halves the rate at a fixed interval: `exponential` is that with
+    floor = 0.5 ** (decay / interval). `sqrt` is the 1-sqrt of arXiv 2405.18392. Raises Failure(78) where
     warm-up and decay do not fit in.
     """
     shape, floor, decay = _SHAPES[settings.shape], settings.floor, span.samples(settings.decay)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from drivetrain.spec.amount import Amount
@@ -22,7 +23,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
-    checks = (_name, _batch, _sources, _units, _warmup, _best, _blend)
+    checks = (_name, _batch, _sources, _units, _landmarks, _best, _blend)
     return [found for check in checks for found in check(recipe)]
 
 
@@ -99,24 +100,36 @@ def _units(recipe: Recipe) -> Iterator[Contradiction]:
             yield Contradiction((*path, "tokens"), message)
 
 
-def _warmup(recipe: Recipe) -> Iterator[Contradiction]:
-    budget = recipe.budget.given if recipe.budget is not None else {}
-    for path, amount in _amounts(recipe):
-        if path[-1] == "warmup" and amount.given.keys() == budget.keys():
-            ((unit, length),) = amount.given.items()
-            if length >= budget[unit]:
-                yield Contradiction(path, f"a warm-up of {length:g} {unit} in a budget of {budget[unit]:g}")
+def _landmarks(recipe: Recipe) -> Iterator[Contradiction]:
+    """Warm-ups and decays that do not fit into their schedule, as far as amounts in the same unit can tell."""
+    for path, schedule in [*_parts(recipe.schedule, ("schedule",)), *_parts(recipe.optimizer, ("optimizer",))]:
+        if not hasattr(schedule, "warmup"):
+            continue
+        length = getattr(schedule, "length", None)
+        end, what = (recipe.budget, "budget") if length is None else (length, "length")
+        if end is None:
+            continue
+        ((unit, total),) = end.given.items()
+        warmup = schedule.warmup.given.get(unit, 0) if schedule.warmup is not None else 0
+        decay = getattr(schedule, "decay", None)
+        tail = decay.given.get(unit, 0) if isinstance(decay, Amount) else 0
+        if warmup >= total:
+            yield Contradiction((*path, "warmup"), f"a warm-up of {warmup:g} {unit} in a {what} of {total:g}")
+        elif warmup + tail > total:
+            message = f"a warm-up of {warmup:g} and a decay of {tail:g} {unit} in a {what} of {total:g}"
+            yield Contradiction((*path, "decay"), message)
 
 
 def _best(recipe: Recipe) -> Iterator[Contradiction]:
     best = recipe.checkpoint.keep_best if recipe.checkpoint else None
-    if best is None or recipe.data is None:
-        return
-    name, slash, metric = best.metric.partition("/")
-    if not slash or not metric or name not in recipe.data.validation:
-        sets = ", ".join(recipe.data.validation) or "none"
-        path = ("checkpoint", "keep_best", "metric")
-        yield Contradiction(path, f"is SET/METRIC with a validation set of this recipe: {sets}")
+    patience = recipe.stop.patience if recipe.stop else None
+    for path, chosen in ((("checkpoint", "keep_best"), best), (("stop", "patience"), patience)):
+        if chosen is None or recipe.data is None:
+            continue
+        name, slash, metric = chosen.metric.partition("/")
+        if not slash or not metric or name not in recipe.data.validation:
+            sets = ", ".join(recipe.data.validation) or "none"
+            yield Contradiction((*path, "metric"), f"is SET/METRIC with a validation set of this recipe: {sets}")
 
 
 def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
@@ -126,11 +139,20 @@ def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
         found[(section, name)] = getattr(getattr(recipe, section), name, None)
     for place, stage in enumerate(recipe.data.train.stages if recipe.data else ()):
         found[("data", "train", "stages", place, "from")] = stage.from_
-    by_network = recipe.schedule if isinstance(recipe.schedule, dict) else {None: recipe.schedule}
-    for network, schedule in by_network.items():
-        path = ("schedule",) if network is None else ("schedule", network)
-        found[(*path, "warmup")] = getattr(schedule, "warmup", None)
+    parts = [*_parts(recipe.schedule, ("schedule",)), *_parts(recipe.optimizer, ("optimizer",))]
+    found |= {path: part for path, part in parts if isinstance(part, Amount)}
     yield from ((path, amount) for path, amount in found.items() if amount is not None)
+
+
+def _parts(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
+    """Every settings object inside a value, with its path: schedules, groups, amounts."""
+    if is_dataclass(value):
+        yield path, value
+        for field in fields(value):
+            yield from _parts(getattr(value, field.name), (*path, field.name))
+    elif isinstance(value, (dict, tuple)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _parts(part, (*path, key))
 
 
 def _divisors(number: int) -> str:

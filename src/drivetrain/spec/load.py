@@ -37,7 +37,7 @@ from drivetrain.spec.tree import (
 SHIPPED = Path(__file__).parent.parent / "recipes"
 """The folder of the recipes that come with the package."""
 
-_OPTIONAL = ("optimizer", "schedule", "evaluate", "checkpoint", "watch", "launch")
+_OPTIONAL = ("optimizer", "schedule", "evaluate", "checkpoint", "stop", "watch", "launch")
 _BY_NETWORK = ("optimizer", "schedule")
 _DERIVED = ("context", "vocabulary")
 _SUFFIX = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

@@ -34,5 +34,6 @@ class Recipe(Settings):
     init: Annotated[Any, bits("initial weights from another run or a file; null: by the network's own rule")] = None
     evaluate: Annotated[Any, cost("when the validation sets are scored")]
     checkpoint: Annotated[Any, cost("when state is committed")]
+    stop: Annotated[Any, cost("what ends it before its budget")]
     watch: Annotated[Any, nothing("sinks")]
     launch: Annotated[Any, cost("where it runs")]

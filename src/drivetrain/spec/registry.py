@@ -17,7 +17,11 @@ from drivetrain.spec.settings import Component
 
 KINDS: Mapping[str, Mapping[str, str]] = {
     "task": {"language_model": "drivetrain.tasks.language_model.recipe:LanguageModel"},
-    "source": {"text": "drivetrain.data.recipe:Text", "tokens": "drivetrain.data.recipe:Tokens"},
+    "source": {
+        "text": "drivetrain.data.recipe:Text",
+        "tokens": "drivetrain.data.recipe:Tokens",
+        "documents": "drivetrain.data.recipe:Documents",
+    },
     "optimizer": {
         "adamw": "drivetrain.optim.recipe:AdamW",
         "sgd": "drivetrain.optim.recipe:SGD",
@@ -51,6 +55,7 @@ SECTIONS: Mapping[str, str] = {
     "init": "drivetrain.checkpoint.recipe:Init",
     "evaluate": "drivetrain.loop.recipe:Evaluate",
     "checkpoint": "drivetrain.checkpoint.recipe:Checkpoint",
+    "stop": "drivetrain.loop.recipe:Stop",
     "watch": "drivetrain.watch.recipe:Watch",
 }
 """Settings classes of the sections that have one kind only."""

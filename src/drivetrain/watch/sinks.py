@@ -9,13 +9,38 @@ from rich.console import Console
 from drivetrain.watch.console import ConsoleSink, tolerant
 from drivetrain.watch.recipe import Watch
 from drivetrain.watch.sink import Follower, Sink
+from drivetrain.watch.trackers import Tracker, Trackers
 
 
 def follow(run: Path, settings: Watch, console: Console | None, started: float) -> Follower:
-    """Follow a run's ledger with the console (unless there is None) and the recipe's other sinks."""
+    """Follow a run's ledger with the console (unless there is None) and the recipe's other sinks.
+
+    Raises Failure(78) where the package of one is missing.
+    """
+    trackers = _trackers(settings)
     sinks: list[Sink] = [ConsoleSink(tolerant(console), started)] if console else []
     if settings.tensorboard:
         from drivetrain.watch.tensorboard import TensorBoardSink
 
         sinks.append(TensorBoardSink(run / "tensorboard"))
+    if trackers:
+        sinks.append(Trackers(run, trackers))
     return Follower(run / "ledger.jsonl", sinks)
+
+
+def _trackers(settings: Watch) -> list[Tracker]:
+    """The trackers that a recipe names; their libraries are imported later, by their threads."""
+    trackers: list[Tracker] = []
+    if settings.wandb:
+        from drivetrain.watch.wandb import WandbTracker
+
+        trackers.append(WandbTracker(settings.wandb))
+    if settings.mlflow:
+        from drivetrain.watch.mlflow import MlflowTracker
+
+        trackers.append(MlflowTracker(settings.mlflow))
+    if settings.trackio:
+        from drivetrain.watch.trackio import TrackioTracker
+
+        trackers.append(TrackioTracker(settings.trackio))
+    return trackers

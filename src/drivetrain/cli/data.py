@@ -1,0 +1,188 @@
+"""`drivetrain data`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from drivetrain.data.documents import Input
+    from drivetrain.data.prepare import Report
+
+app = typer.Typer(help="Prepare token files, and look at what is trained on.")
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+@app.command()
+def describe(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A prepared file, or a Megatron .idx.")],
+    as_json: AsJson = False,
+) -> None:
+    """Sizes and counts of a token file, whose index is checked against it."""
+    import json
+
+    from drivetrain.data.indexed import describe
+
+    about = describe(file)
+    typer.echo(json.dumps(about) if as_json else "\n".join(f"{name}: {_shown(about[name])}" for name in about))
+
+
+@app.command()
+def inspect(
+    what: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="A recipe, a run, or a prepared file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For a recipe.")] = None,
+    position: Annotated[int | None, typer.Option(min=0, help="The first sample's position in the run.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="The samples of a recipe's step instead.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Samples; 1, or the whole step, if absent.")] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens in a sample of a file; a recipe has its own.")] = 256,
+    as_json: AsJson = False,
+) -> None:
+    """Training samples in the order of the run, as text, with where documents begin."""
+    import json
+
+    from drivetrain.data.indexed import beside, name_of
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.watch.console import printable
+
+    name = name_of(what)
+    if beside(name, ".bin").is_file():
+        if step is not None or overrides:
+            raise Failure(Exit.BAD_COMMAND, "a file has no steps and no settings", "give a recipe, or --position")
+        samples = _of_file(what, position or 0, count or 1, context)
+    else:
+        samples = _of_recipe(what, overrides or [], position, step, count)
+    if as_json:
+        typer.echo(json.dumps(samples))
+        return
+    for sample in samples:
+        typer.echo("\n".join(printable(line, "\n\t") for line in _lines(sample)))
+
+
+def _of_file(path: str, position: int, count: int, context: int) -> list[dict[str, Any]]:
+    import tempfile
+
+    from drivetrain.data.packing import open_documents
+    from drivetrain.data.recipe import Documents
+
+    settings = Documents(path=path, context=context)
+    with tempfile.TemporaryDirectory() as folder:
+        source = open_documents(settings, Path(folder) / "digests.json")
+    stop = min(position + count, len(source))
+    return _samples(source, range(position, stop), list(range(position, stop)), [(0, settings)])
+
+
+def _of_recipe(
+    what: str, overrides: list[str], position: int | None, step: int | None, count: int | None
+) -> list[dict[str, Any]]:
+    import tempfile
+
+    from drivetrain.data.blend import training_order
+    from drivetrain.data.source import open_source
+    from drivetrain.spec.amount import Scale
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.spec.load import load
+
+    if position is not None and step is not None:
+        raise Failure(Exit.BAD_COMMAND, "--position and --step both name a place", "give one of them")
+    recipe = load(what, overrides).recipe
+    train, size = recipe.data.train, recipe.batch.size
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [open_source(source, recipe.seed, Path(folder) / "digests.json") for source in train.sources]
+    names = [getattr(s, "name", "") or f"source{number}" for number, s in enumerate(train.sources)]
+    scale = Scale(size, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
+    source, order = training_order(train, names, sources, recipe.seed, scale)
+    start = (step - 1) * size if step is not None else position or 0
+    stop = start + (count or (size if step is not None else 1))
+    firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
+    ids = order.ids(start, stop).tolist()
+    return _samples(source, range(start, stop), ids, list(zip(firsts, train.sources, strict=True)))
+
+
+def _samples(source: Any, positions: range, ids: list[int], owners: list[tuple[int, Any]]) -> list[dict[str, Any]]:
+    """What is shown of samples; `owners` are the settings of the sources, each with its first id."""
+    import numpy as np
+
+    from drivetrain.data.packing import segments
+    from drivetrain.spec.exits import Exit, Failure
+
+    if not ids:
+        raise Failure(Exit.BAD_COMMAND, f"there are {len(source)} samples", "give a smaller --position")
+    found = []
+    decoders: dict[int, Any] = {}
+    for position, number in zip(positions, ids, strict=True):
+        owner, (_, settings) = [(k, pair) for k, pair in enumerate(owners) if pair[0] <= number][-1]
+        if owner not in decoders:
+            decoders[owner] = _decoder(settings)
+        (sample,) = source.read(np.array([number]), np.array([position]))
+        about = {"position": position, "sample": number, "source": owner}
+        runs = segments(sample)
+        if runs is None:
+            found.append(about | {"value": repr(sample)[:2000]})
+            continue
+        documents = [
+            {"document": document, "start": start, "tokens": len(tokens), "text": decoders[owner](tokens)}
+            for document, start, tokens in runs
+        ]
+        found.append(about | {"documents": documents})
+    return found
+
+
+def _decoder(settings: Any) -> Callable[[Any], str]:
+    """How a source's tokens become text: by its file's tokenizer, as bytes, or as the numbers that they are."""
+    from drivetrain.data.indexed import tokenizer_of
+    from drivetrain.data.recipe import Documents, Text, Tokens
+    from drivetrain.data.tokenizers import Bytes
+
+    found = None
+    if isinstance(settings, (Documents, Tokens)):
+        found = tokenizer_of(settings.path)
+    if isinstance(settings, Text):
+        found = Bytes()
+    return found.decode if found else lambda tokens: " ".join(map(str, tokens.tolist()))
+
+
+def _lines(sample: dict[str, Any]) -> Iterator[str]:
+    yield f"--- position {sample['position']}, sample {sample['sample']} of source {sample['source']}"
+    if "value" in sample:
+        yield sample["value"]
+    for part in sample.get("documents", ()):
+        name = "padding" if part["document"] == -1 else f"document {part['document']}"
+        if part["document"] is not None:
+            yield f"[{name}: tokens {part['start']} to {part['start'] + part['tokens'] - 1} of the sample]"
+        yield part["text"]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:
+    from drivetrain.spec.exits import Exit, Failure
+
+    if given not in known:
+        raise Failure(Exit.BAD_COMMAND, f"{option} {given!r} is not known", f"it is one of {', '.join(known)}")
+
+
+@contextmanager
+def _progress(inputs: list[Input], quiet: bool) -> Iterator[Report]:
+    """A bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda stand: None
+        return
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f}%"),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=max(1, sum(source.size for source in inputs)))
+        yield lambda stand: bar.update(task, completed=stand.cost, description=f"{stand.tokens:,} tokens")

@@ -1,0 +1,55 @@
+"""When a run ends before its budget: pure functions of what has happened, with the clock given."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from drivetrain.loop.recipe import Patience, Stop
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def exhausted(scores: Sequence[float], patience: Patience) -> bool:
+    """Whether as many evaluations as the patience allows have passed without a better score.
+
+    Better is by more than `change`; a score that is no number is never better.
+    """
+    best, since = math.nan, 0
+    for score in scores:
+        gain = best - score if patience.mode == "min" else score - best
+        if gain > patience.change or (math.isnan(best) and not math.isnan(score)):
+            best, since = score, 0
+        else:
+            since += 1
+    return since >= patience.evaluations
+
+
+def score_of(metrics: Mapping[str, Mapping[str, float]], metric: str) -> float | None:
+    """SET/METRIC among an evaluation's metrics; None where it is not there."""
+    name, _, which = metric.partition("/")
+    value = metrics.get(name, {}).get(which)
+    return None if value is None else float(value)
+
+
+def seconds_of(duration: float | str) -> float:
+    """Seconds, from a number or from text such as 2h30m."""
+    if not isinstance(duration, str):
+        return duration
+    parts = _DURATION.fullmatch(duration)
+    assert parts is not None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def deadline(stop: Stop, first: float, this: float, environment: Mapping[str, str]) -> float | None:
+    """Unix time at which a run should end, None for none: the recipe's deadline, counted from the first attempt's start
+    or this one's, and `margin` seconds before Slurm ends the job, whichever is earlier."""
+    ends = []
+    if stop.deadline is not None:
+        ends.append((first if stop.counted_from == "first" else this) + seconds_of(stop.deadline))
+    slurm = environment.get("SLURM_JOB_END_TIME", "")
+    if slurm.isdigit():
+        ends.append(int(slurm) - stop.margin)
+    return min(ends, default=None)

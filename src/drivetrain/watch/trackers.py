@@ -1,0 +1,365 @@
+"""Experiment trackers: each reads the ledger by itself, and remembers in the run directory what it has sent."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from drivetrain.ledger.ledger import parse
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import write_json
+from drivetrain.watch.tensorboard import scalars
+
+EVERY = 1.0
+"""Seconds between two looks at the ledger: so many points go in one parcel."""
+LONGEST = 60.0
+"""Seconds between two tries during an outage, at most."""
+PATIENCE = 10.0
+"""Seconds that the end of a run waits for all trackers together."""
+_ROWS = 200  # in a parcel
+_WORDS = 500  # characters of an attempt's cause
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a record says to a tracker: values at a step, with the samples and tokens up to it as further axes.
+
+    `notes` are words about the run as a whole, of which the newest counts.
+    """
+
+    kind: str  # attempt, step, evaluation or exit
+    key: str  # the same for the same thing made again
+    step: int
+    time: float
+    values: Mapping[str, float]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    number: int = 0  # counted from the run's first row
+
+
+@dataclass(frozen=True)
+class About:
+    """The tracker's run: the same in every attempt."""
+
+    id: str
+    name: str
+    folder: Path
+    config: Mapping[str, Any]
+
+
+class Tracker(Protocol):
+    """A library that rows go to. Any method may raise or take long: its thread is nobody else's."""
+
+    name: str
+    target: str
+    """What the rows go to, such as a project: another one begins anew."""
+    left: str
+    """How to send what the library itself still holds, if it holds anything."""
+
+    def open(self, about: About) -> None:
+        """Begin the run or go on in it; after a failure it is called again."""
+        ...
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Take these rows. Where it raises they come again, so what it took of them must not count twice."""
+        ...
+
+    def close(self) -> None:
+        """No more will come in this attempt."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far the ledger has been sent, and the highest step, evaluation, attempt and exit: nothing goes twice.
+
+    `run` is the ledger's first chain hash; `chain` the hash of the record that ends at `offset`.
+    """
+
+    run: str
+    target: str
+    offset: int = 0
+    chain: str = ""
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+    evaluated: int = -1
+    attempt: int = 0
+    exited: int = 0
+    rows: int = 0
+
+    @classmethod
+    def kept(cls, path: Path) -> Mark | None:
+        """The mark in a file, None where there is none that can be read."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def after(self, record: Record, length: int) -> tuple[Mark, Row | None]:
+        """The mark one record further, and what of it is new to the tracker."""
+        kind = record["kind"]
+        change, row = getattr(self, f"_{kind}")(record) if kind in _KINDS else ({}, None)
+        mark = replace(self, offset=self.offset + length, chain=record["chain"], **change)
+        if row is None:
+            return mark, None
+        return replace(mark, rows=self.rows + 1), replace(row, number=self.rows + 1)
+
+    def _attempt(self, record: Record) -> tuple[dict[str, Any], Row | None]:
+        number, begin = record["attempt"], record["from_step"]
+        if number <= self.attempt:
+            return {}, None
+        values = {"event/attempt": number, "event/from_step": begin, "event/processes": record["world"]}
+        notes = {"attempts": str(number), "exit": "not yet"}
+        return {"attempt": number}, Row("attempt", f"attempt-{number}", begin, record["time"], values, notes)
+
+    def _step(self, record: Record) -> tuple[dict[str, Any], Row | None]:
+        number = record["step"]
+        if number <= self.step:  # made again after a crash: the same step is there already
+            return {}, None
+        tokens = self.tokens + record["counts"].get("tokens", 0)
+        values = {**dict(scalars(record)), "samples": record["stop"], "tokens": tokens}
+        change = {"step": number, "samples": record["stop"], "tokens": tokens}
+        return change, Row("step", f"step-{number}", number, record["time"], values)
+
+    def _evaluation(self, record: Record) -> tuple[dict[str, Any], Row | None]:
+        number = record["step"]
+        if number <= self.evaluated:
+            return {}, None
+        axes = {"samples": self.samples, "tokens": self.tokens} if number == self.step else {}
+        values = {**dict(scalars(record)), **axes}
+        return {"evaluated": number}, Row("evaluation", f"evaluation-{number}", number, record["time"], values)
+
+    def _exit(self, record: Record) -> tuple[dict[str, Any], Row | None]:
+        if self.attempt <= self.exited:
+            return {}, None
+        notes = {"exit": without_secrets(f"{record['code']} {record['cause']}")[:_WORDS]}
+        values = {"event/exit": record["code"]}
+        row = Row("exit", f"exit-{self.attempt}", record["step"], record["time"], values, notes)
+        return {"exited": self.attempt}, row
+
+
+_KINDS = ("attempt", "step", "evaluation", "exit")
+
+
+class Replay:
+    """One tracker's thread: sends what the ledger has beyond the mark, again and again; an outage leaves it behind."""
+
+    def __init__(self, run: Path, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self.over = threading.Event()
+        """Nothing more is tried."""
+        self._run = run
+        self._ledger = run / "ledger.jsonl"
+        self._path = run / "trackers" / f"{tracker.name}.json"
+        self._mark: Mark | None = None
+        self._unsaved = False
+        self._open = False
+        self._complete = False
+        self._error = ""
+        self._ended = threading.Event()
+        self._given_up = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"watch-{tracker.name}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """No more records will come: send the rest, without a pause for what is left of one."""
+        self._ended.set()
+
+    def give_up(self) -> str:
+        """Stop trying; what to tell a person about what is missing, "" where nothing is."""
+        self._given_up.set()
+        if self._complete:
+            return ""
+        why = self._error or "it takes too long"
+        if self._missing():
+            return f"{self.tracker.name} lacks the end of this run ({why}); the next start of this run sends it"
+        return f"{self.tracker.name} may not have all yet ({why}){self.tracker.left and f'; {self.tracker.left}'}"
+
+    def _missing(self) -> bool:
+        """Whether the ledger has records that were not handed over."""
+        try:
+            return self._ledger.stat().st_size > (self._mark.offset if self._mark else 0)
+        except OSError:
+            return False
+
+    def _work(self) -> None:
+        try:
+            self._try_until_sent()
+        finally:
+            self.over.set()
+
+    def _try_until_sent(self) -> None:
+        pause = EVERY
+        while not self._given_up.is_set():
+            ended = self._pause(pause)
+            try:
+                self._send_all()
+                if ended:
+                    self._close()
+                    return
+                pause = EVERY
+            except Exception as error:  # whatever a library raises is an outage: it must not cost the run anything
+                self._tell(error)
+                self._open = False
+                pause = min(LONGEST, 2 * pause)
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; whether the run has ended. What is left is tried at once then, and every second if that fails."""
+        if self._ended.is_set():
+            self._given_up.wait(min(seconds, EVERY))
+            return True
+        return self._ended.wait(seconds)
+
+    def _close(self) -> None:
+        """Once only: what a library holds back after that is its own to send."""
+        try:
+            if self._open:
+                self.tracker.close()
+            self._complete = True
+        except Exception as error:
+            self._error = _words(error)
+
+    def _tell(self, error: Exception) -> None:
+        """One line on stderr for the first failure of an attempt."""
+        first = not self._error
+        self._error = _words(error)
+        if first:
+            print(
+                f"drivetrain: {self.tracker.name} fails, the run goes on and it is tried again: {self._error}",
+                file=sys.stderr,
+            )
+
+    def _send_all(self) -> None:
+        """Send what is there, parcel by parcel, and remember each."""
+        if self._unsaved:
+            self._save()
+        self._mark = self._standing()
+        if self._mark is None:
+            return
+        for mark, rows in self._parcels(self._mark):
+            if rows:
+                self._opened(mark)
+                self.tracker.send(rows)
+            self._mark, self._unsaved = mark, True
+            self._save()
+        self._error = ""
+
+    def _opened(self, mark: Mark) -> None:
+        if not self._open:
+            config = without_secrets(_config(self._run))
+            self.tracker.open(About(mark.run, self._run.resolve().name, self._run, config))
+            self._open = True
+
+    def _save(self) -> None:
+        assert self._mark is not None
+        self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_json(self._path, asdict(self._mark))
+        self._unsaved = False
+
+    def _standing(self) -> Mark | None:
+        """The mark for the ledger as it is now; None where that has no record.
+
+        Where its end is gone (a machine that went down took it), it is read from its start; the highest steps stay.
+        """
+        target = hashlib.sha256(self.tracker.target.encode()).hexdigest()[:16]  # the words may be private
+        try:
+            with self._ledger.open("rb") as file:
+                line = file.readline()
+                first = parse(line, "") if line.endswith(b"\n") else None
+                if first is None:
+                    return None
+                mark = self._mark or Mark.kept(self._path)
+                if mark is None or (mark.run, mark.target) != (first["chain"], target):
+                    return Mark(first["chain"], target)
+                return mark if _ends_with(file, mark) else replace(mark, offset=0, chain="")
+        except FileNotFoundError:
+            return None
+
+    def _parcels(self, mark: Mark) -> Iterator[tuple[Mark, list[Row]]]:
+        """The rows beyond a mark, each parcel with the mark that holds once it is sent."""
+        rows: list[Row] = []
+        begin = mark.offset
+        with self._ledger.open("rb") as file:
+            file.seek(mark.offset)
+            for line in file:
+                record = parse(line, mark.chain) if line.endswith(b"\n") else None
+                if record is None:  # a line that is being written, or damage that its writer names
+                    break
+                mark, row = mark.after(record, len(line))
+                rows += [row] if row else []
+                if len(rows) == _ROWS:
+                    yield mark, rows
+                    rows, begin = [], mark.offset
+        if mark.offset > begin:
+            yield mark, rows
+
+
+class Trackers:
+    """The sink of all trackers. It takes no record: each tracker reads the ledger, as far behind as it has to be."""
+
+    def __init__(self, run: Path, trackers: Sequence[Tracker]) -> None:
+        self._replays = [Replay(run, tracker) for tracker in trackers]
+
+    def record(self, record: Record) -> None:
+        """Nothing: the ledger is the queue."""
+
+    def close(self) -> None:
+        """Wait a while for what is left; a line on stderr for each tracker that lacks something then."""
+        for replay in self._replays:
+            replay.end()
+        deadline = time.monotonic() + PATIENCE
+        for replay in self._replays:
+            replay.over.wait(max(0.0, deadline - time.monotonic()))
+            if told := replay.give_up():
+                print(f"drivetrain: {told}", file=sys.stderr)
+
+
+def require(package: str) -> None:
+    """Raises Failure(78) where a tracker's library is missing; a folder of that name is no library."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise Failure(
+            Exit.BAD_RECIPE, f"watch.{package}: the package is not installed", f"pip install 'drivetrain[{package}]'"
+        )
+
+
+def without_secrets(value: Any) -> Any:
+    """Plain data without the user and password of any URL in it."""
+    if isinstance(value, str):
+        return re.sub(r"(?<=://)[^/@\s]+@", "", value)
+    if isinstance(value, Mapping):
+        return {key: without_secrets(part) for key, part in value.items()}
+    return [without_secrets(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _words(error: Exception) -> str:
+    """The first line of an error."""
+    return without_secrets(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:200]
+
+
+def _config(run: Path) -> dict[str, Any]:
+    """The resolved recipe; it is written before the ledger."""
+    try:
+        return json.loads((run / "resolved.json").read_text())["recipe"]
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def _ends_with(file: Any, mark: Mark) -> bool:
+    """Whether the ledger has, up to the mark's offset, what it had."""
+    if mark.offset == 0:
+        return True
+    end = f'"chain":"{mark.chain}"}}\n'.encode()
+    file.seek(max(0, mark.offset - len(end)))
+    return file.read(len(end)) == end

@@ -1,0 +1,60 @@
+"""Trackio's database on this machine: a parcel is one transaction, and a row that comes again is ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import import_module
+from typing import Any
+
+from drivetrain.watch.recipe import Trackio
+from drivetrain.watch.trackers import About, Row, require
+
+
+class TrackioTracker:
+    """Writes by Trackio's storage, not by its `log`, which hands rows to a thread and drops what that cannot write."""
+
+    name = "trackio"
+    left = ""
+
+    def __init__(self, settings: Trackio) -> None:
+        """Raises Failure(78) where the package is missing."""
+        require("trackio")
+        self.target = settings.project
+        self._project = settings.project
+        self._about: About | None = None
+        self._storage: Any = None
+
+    def open(self, about: About) -> None:
+        """Find the storage; rows carry all that is known about the run."""
+        self._storage = import_module("trackio.sqlite_storage").SQLiteStorage
+        self._about = about
+
+    def send(self, rows: Sequence[Row]) -> None:
+        """Write the rows."""
+        about = self._about
+        assert about is not None
+        begun = [row.time for row in rows if row.kind == "attempt"]
+        config = {**about.config, "_Created": _date(begun[0]), "_Group": None} if begun else None
+        self._storage.bulk_log(
+            self._project,
+            about.name,
+            [{_key(name): value for name, value in row.values.items()} | dict(row.notes) for row in rows],
+            steps=[row.step for row in rows],
+            timestamps=[_date(row.time) for row in rows],
+            config=config,
+            log_ids=[f"{about.id}-{row.key}" for row in rows],
+            run_id=about.id,
+        )
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat()
+
+
+def _key(name: str) -> str:
+    """A name that is none of Trackio's own."""
+    return f"__{name}" if name in ("project", "run", "timestamp", "step", "time", "metrics") else name
