@@ -202,7 +202,7 @@ class _Attempt:
             if recipe.init is not None:
                 self._initialize(recipe.init, networks, fresh=found is None)
             updaters = build_updaters(networks, recipe.optimizer, recipe.schedule, total, scale)
-            progress = self._restored(found, inputs, networks, updaters) if found else Progress()
+            progress = self._restored(found, inputs, networks, updaters, total) if found else Progress()
             group.agree("the weights", _weights_digest(networks) if group.world > 1 else None)
             self._lap("load")
 
@@ -221,6 +221,8 @@ class _Attempt:
             names, sources = list(inputs.train), list(inputs.train.values())
             source, order = training_order(train, names, sources, recipe.seed, scale)
             self._suspects(group, order, total)
+            if group.leader:
+                self._keep_recipe()
             journal.record(
                 "attempt",
                 from_step=progress.step,
@@ -331,8 +333,11 @@ class _Attempt:
         if kept.is_file() and names(self.folder):
             old = load(json.loads(kept.read_text())["recipe"]).recipe
             self.notes += accept_recipe(old, self.recipe, self.job.override, str(self.folder))
+
+    def _keep_recipe(self) -> None:
+        """Write what this attempt trains, once it is sure that it may."""
         content = {"recipe": self.job.recipe, "origins": self.job.origins, "folder": self.job.modules}
-        write_json(kept, content)
+        write_json(self.folder / "resolved.json", content)
         if self.job.text:
             overrides = "".join(f"# on the command line: {text}\n" for text in self.job.overrides)
             write_private(self.folder / "recipe.yaml", (self.job.text + overrides).encode())
@@ -350,6 +355,7 @@ class _Attempt:
     def _open_ledger(self) -> Ledger:
         """The ledger, for this attempt alone: one that may still be alive is left with a file that nobody reads."""
         assert self.lease is not None
+        self.lease.require()
         return Ledger.open(self.folder / "ledger.jsonl", anew=self.lease.inherited)
 
     def _resume_point(self, group: Group, history: History) -> Found | None:
@@ -381,7 +387,12 @@ class _Attempt:
             self.notes.append(f"{frozen} parameters do not train")
 
     def _restored(
-        self, found: Found, inputs: Inputs, networks: Mapping[str, nn.Module], updaters: Mapping[str, Updater]
+        self,
+        found: Found,
+        inputs: Inputs,
+        networks: Mapping[str, nn.Module],
+        updaters: Mapping[str, Updater],
+        total: int,
     ) -> Progress:
         """Put a commit's state in place; Failure(76) where it does not fit."""
         job, facts, name = self.job, found.facts, found.path.name
@@ -389,11 +400,21 @@ class _Attempt:
         strict = job.strict_environment
         self.notes += accept_environment(facts.get("environment", {}), self.environment, strict, name)
         optimizers = {name: updater.optimizer for name, updater in updaters.items()}
-        if "optimizer" in job.ignore and not job.restarts:
+        if "optimizer" in job.ignore and facts["time"] < job.began:
             optimizers = {}
             self.notes.append(f"the optimizers' state in {name} is ignored: they start anew")
         restore(found.state.tensors, networks, optimizers)
-        return Progress.from_json(found.state.values)
+        progress = Progress.from_json(found.state.values)
+        short = progress.step * self.recipe.batch.size - progress.position
+        if short and progress.position < total:
+            raise Failure(
+                Exit.INCOMPATIBLE,
+                f"the last step of {name} was {short} samples short, since the budget ended there; "
+                "with a longer one they would be left out",
+                f"remove it (`drivetrain checkpoint rm {self.folder} {found.step}`) to go on from the commit before, "
+                "or keep the budget",
+            )
+        return progress
 
     def _suspects(self, group: Group, order: Ordering, total: int) -> None:
         """After a crash: keep the samples of the step that was under way, should it crash there again."""

@@ -177,9 +177,8 @@ def schedules(draw):
 @given(schedules(), st.integers(0, 5000))
 def test_the_factor_is_between_the_floor_and_one_and_the_warmup_is_below(settings, position):
     factor = build_factor(settings, 1000, Scale(1))(position)
-    warmup = settings.warmup.samples if settings.warmup else 0
-    floor = getattr(settings, "floor", 0)
-    assert floor * min(1, position / max(1, warmup)) - 1e-12 <= factor <= min(1, position / max(1, warmup)) + 1e-12
+    rise = min(1, position / settings.warmup.samples) if settings.warmup else 1
+    assert getattr(settings, "floor", 0) * rise - 1e-12 <= factor <= rise + 1e-12
 
 
 @given(schedules(), st.integers(0, 5000), st.integers(0, 500))

@@ -6,6 +6,8 @@ import struct
 import sys
 import threading
 import time
+import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -296,6 +298,55 @@ def test_a_password_in_a_recipe_is_refused_and_not_repeated(tiny):
 def test_wandb_asks_for_a_project(tiny):
     with pytest.raises(RecipeMistakes, match="'project' is missing"):
         load(tiny | {"watch": {"wandb": {"mode": "offline"}}})
+
+
+class WandbStandIn(types.ModuleType):
+    """A stand-in for the wandb library that records calls; it cannot be reached at first."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.__spec__ = ModuleSpec("wandb", None, origin="stand-in")
+        self.begun, self.logged, self.finished, self.summary, self.axes = [], [], 0, {}, []
+
+    def Settings(self, **settings):
+        return settings
+
+    def login(self, prompt):
+        return not prompt
+
+    def init(self, **given):
+        self.begun.append(given)
+        if len(self.begun) < 3:
+            raise ConnectionError("cannot be reached")
+        return self
+
+    def define_metric(self, name, step_metric):
+        self.axes.append((name, step_metric))
+
+    def log(self, values, step, commit):
+        if step == 3 and len(self.begun) < 4:
+            raise BrokenPipeError("its process is gone")
+        if not self.logged or step > self.logged[-1][0]:  # as the library does: a step that it has is dropped
+            self.logged.append((step, values["step"], values.get("train/loss")))
+
+    def finish(self):
+        self.finished += 1
+
+
+def test_wandb_begins_once_it_can_be_reached_and_again_where_its_process_dies(tmp_path, monkeypatch):
+    library = WandbStandIn()
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.setattr(trackers, "LONGEST", 0.05)
+    write(tmp_path, FIRST)
+    follow(tmp_path, Watch(wandb=Wandb(project="p", entity="e")), None, 0.0).close()
+    assert library.logged == [(1, 0, None), (2, 1, 2.5), (3, 2, 2.5), (4, 2, None), (5, 3, 9.0)]
+    assert library.axes[-1] == ("*", "step")
+    assert library.summary == {"attempts": "1", "exit": "not yet"}
+    ids = {given["id"] for given in library.begun}
+    assert ids == {next(read(tmp_path / "ledger.jsonl"))["chain"]}
+    last = library.begun[-1]
+    assert (last["project"], last["entity"], last["mode"], last["resume"]) == ("p", "e", "online", "allow")
+    assert library.finished == 2  # the run whose process died, and the last one
 
 
 # What follows needs the libraries; each is used as it is, without a network.

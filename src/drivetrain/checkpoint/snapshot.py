@@ -69,7 +69,7 @@ def pieces_of(tensors: Mapping[str, Tensor]) -> list[Piece]:
 
 def _flat(tensor: Tensor) -> Tensor:
     """The tensor's memory as uint8 [nbytes], without a copy where it lies in one piece."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _copy(live: Tensor, room: Tensor) -> int | Tensor:

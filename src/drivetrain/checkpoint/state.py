@@ -73,10 +73,30 @@ def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], wher
         raise failure
 
 
-def changing_buffers(networks: Mapping[str, nn.Module]) -> list[int]:
-    """How often each buffer that a commit keeps was changed: another list means that training changes one of them."""
-    state = [tensor for module in networks.values() for tensor in module.state_dict(keep_vars=True).values()]
-    return [tensor._version for tensor in state if isinstance(tensor, Tensor) and not isinstance(tensor, nn.Parameter)]
+class Watched:
+    """The tensors that a commit keeps, and whether they were changed: torch counts each tensor's changes in place."""
+
+    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
+        tensors = [t for module in networks.values() for t in module.state_dict(keep_vars=True).values()]
+        self._all = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
+        self._still = [t for t in self._all if not (isinstance(t, nn.Parameter) and t.requires_grad)]
+        self._at_start = [tensor._version for tensor in self._still]
+        self._at_boundary: list[int] = []
+        self.stand()
+
+    def stand(self) -> None:
+        """This is a boundary."""
+        self._at_boundary = [tensor._version for tensor in self._all]
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything was changed since the boundary: within a step, by a forward pass or by the task itself."""
+        return self._at_boundary != [tensor._version for tensor in self._all]
+
+    @property
+    def private(self) -> bool:
+        """Whether training changes what no optimizer moves, such as batch statistics: each rank may have its own."""
+        return self._at_start != [tensor._version for tensor in self._still]
 
 
 def network_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

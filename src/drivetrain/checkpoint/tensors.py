@@ -42,6 +42,14 @@ _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _LONGEST_HEADER = 100 << 20
 
 
+def require_writable(tensors: Mapping[str, Tensor]) -> None:
+    """Raises Failure(78), naming the tensor, where one cannot be in a file: a sparse or quantized one, say."""
+    for name, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.dtype not in _NAMES:
+            what = f"{tensor.dtype} ({tensor.layout})".replace("torch.", "")
+            raise Failure(Exit.BAD_RECIPE, f"{name} is {what}, which no commit can hold", "keep it in another type")
+
+
 def write_tensors(path: Path, pieces: Sequence[Piece], metadata: Mapping[str, str] | None = None) -> FileFacts:
     """A new safetensors file, durable.
 

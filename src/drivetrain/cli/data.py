@@ -18,6 +18,48 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @app.command()
+def prepare(
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="INPUT...", help="Files, folders, patterns: text, .jsonl, .parquet; .gz ...")
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="Writes NAME.bin, its index, and NAME.json.")],
+    tokenizer: Annotated[str, typer.Option(help="bytes, a tokenizer.json, or a Hugging Face folder.")] = "bytes",
+    field: Annotated[str, typer.Option(help="The key or column that holds the text.")] = "text",
+    eod: Annotated[str | None, typer.Option(metavar="ID|TOKEN", help="Ends each document.")] = None,
+    vocabulary: Annotated[int | None, typer.Option(min=1, help="Every id is below; else the tokenizer's own.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; else as many as there are cores.")] = None,
+    format_: Annotated[str, typer.Option("--format", metavar="drivetrain|megatron", help="The index.")] = "drivetrain",
+    kind: Annotated[str, typer.Option(metavar="auto|text|jsonl|parquet", help="auto: by each file's suffix.")] = "auto",
+    include: Annotated[list[str] | None, typer.Option(help="Patterns of file names within folders.")] = None,
+    skip_bad: Annotated[int, typer.Option(min=0, metavar="N", help="Pass over up to N malformed lines.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Tokenize documents into a file for `kind: documents`; started again after a kill, it goes on."""
+    import json
+
+    from drivetrain.data import prepare as preparing
+    from drivetrain.data.documents import find_inputs
+    from drivetrain.data.indexed import name_of
+    from drivetrain.data.tokenizers import content_of
+
+    _one_of("--format", format_, ("drivetrain", "megatron"))
+    _one_of("--kind", kind, ("auto", "text", "jsonl", "parquet"))
+    as_kind: Any = None if kind == "auto" else kind
+    as_format: Any = format_
+    how = preparing.encoding(content_of(tokenizer), field, eod, vocabulary, format_)
+    found = find_inputs(inputs, include or [], as_kind)
+    asked = preparing.Preparation(name_of(to), tuple(found), how, as_format, skip_bad, workers or preparing.cores())
+    with _progress(found, as_json) as report:
+        manifest = preparing.prepare(asked, report)
+    if as_json:
+        typer.echo(json.dumps({"name": str(asked.name), **manifest}))
+        return
+    bad = f"; {len(manifest['bad'])} bad lines passed over, listed in {asked.name}.json" if manifest["bad"] else ""
+    counts = f"{manifest['tokens']:,} tokens in {manifest['documents']:,} documents"
+    typer.echo(f"{asked.name}.bin: {counts}{bad}; now `drivetrain data inspect {asked.name}`")
+
+
+@app.command()
 def describe(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A prepared file, or a Megatron .idx.")],
     as_json: AsJson = False,
@@ -83,6 +125,7 @@ def _of_recipe(
     from drivetrain.data.blend import training_order
     from drivetrain.data.source import open_source
     from drivetrain.spec.amount import Scale
+    from drivetrain.spec.check import source_names
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
 
@@ -92,7 +135,7 @@ def _of_recipe(
     train, size = recipe.data.train, recipe.batch.size
     with tempfile.TemporaryDirectory() as folder:
         sources = [open_source(source, recipe.seed, Path(folder) / "digests.json") for source in train.sources]
-    names = [getattr(s, "name", "") or f"source{number}" for number, s in enumerate(train.sources)]
+    names = source_names(train.sources)
     scale = Scale(size, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
     source, order = training_order(train, names, sources, recipe.seed, scale)
     start = (step - 1) * size if step is not None else position or 0

@@ -159,6 +159,8 @@ def find_cut(buffer: bytes, at: int, kind: Kind, ended: bool) -> int | None:
         return None
     if found := _LINE.search(buffer, at - 1, at + _SEARCH):
         return found.end()
+    if ended and len(buffer) <= at + _SEARCH:
+        return len(buffer)
     return next((end for end in range(at, min(at + 4, len(buffer))) if buffer[end] & 0xC0 != 0x80), len(buffer))
 
 
@@ -217,23 +219,32 @@ def _unreadable(error: OSError) -> Failure:
 
 
 def _pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
-    """The pieces of an input, each with its share of the file's bytes."""
+    """The pieces of an input, each with its share of the file's bytes. An empty text has an empty piece."""
+    none = True
     try:
-        if source.kind == "parquet":
-            yield from _parquet_pieces(number, source, field)
-        elif source.packed:
-            with _opened(source) as (raw, stream):
-                before = 0
-                for start, stop, data, last in _unpacked_ranges(stream, source.kind):
-                    now = raw.tell()
-                    yield _piece(number, source, start, stop, last, data), now - before
-                    before = now
-        else:
-            for start, stop in _plain_ranges(source):
-                yield _piece(number, source, start, stop, stop == source.size, None), stop - start
+        for pair in _read_pieces(number, source, field):
+            none = False
+            yield pair
     except _DAMAGED as error:
         cause = f"{source.path} cannot be read: {type(error).__name__}: {error}"
         raise Failure(Exit.BAD_DATA, cause, "mend it, or leave it out", file=source.path) from error
+    if none and source.kind == "text":
+        yield _piece(number, source, 0, 0, True, b""), source.size
+
+
+def _read_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
+    if source.kind == "parquet":
+        yield from _parquet_pieces(number, source, field)
+    elif source.packed:
+        with _opened(source) as (raw, stream):
+            before = 0
+            for start, stop, data, last in _unpacked_ranges(stream, source.kind):
+                now = raw.tell()
+                yield _piece(number, source, start, stop, last, data), now - before
+                before = now
+    else:
+        for start, stop in _plain_ranges(source):
+            yield _piece(number, source, start, stop, stop == source.size, None), stop - start
 
 
 def _piece(number: int, source: Input, start: int, stop: int, last: bool, data: bytes | None) -> Piece:
@@ -400,7 +411,7 @@ def _text_of(line: bytes, field: str) -> bytes:
 def parts_of(text: bytes) -> Iterable[bytes]:
     """A long document in parts, cut as a text file is, so that a tokenizer's memory has a bound."""
     step = _STEP["text"]
-    if len(text) <= step:
+    if len(text) <= step + _SEARCH:  # the longest piece of a text file
         return [text]
     return [text[start:stop] for start, stop, *_ in _unpacked_ranges(_Once(text), "text")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def segments(sample: Any) -> list[tuple[int | None, int, np.ndarray]] | None:
     owners = sample["documents"]
     tokens = np.concatenate([sample["tokens"], np.maximum(sample["targets"][-1:], 0)])
     cuts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
-    return [(int(owners[a]), a, tokens[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [(int(owners[a]), a, tokens[a:b]) for a, b in pairwise(cuts)]
 
 
 def choose(count: int, settings: Documents) -> np.ndarray | range:

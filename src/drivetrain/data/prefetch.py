@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
+import os
+import select
 import signal
 import threading
 import time
@@ -159,7 +160,7 @@ class Processes(Shares):
         self._feed = feed
         self._steps = iter(range(first, last + 1))
         self._workers = workers
-        self._pool = ProcessPoolExecutor(workers, context, initializer=_open, initargs=(feed.source,))
+        self._pool = ProcessPoolExecutor(workers, context, initializer=_open, initargs=(feed.source, os.getpid()))
         self._ahead: deque[tuple[int, list[Planned], list[Future[bytes]]]] = deque()
         for _ in range(depth):
             self._ask()
@@ -211,12 +212,18 @@ class Processes(Shares):
 _source: Source  # of a worker process
 
 
-def _open(source: Source) -> None:
-    """A worker's start: keep the source, leave signals to the trainer, and die with it."""
+def _open(source: Source, trainer: int) -> None:
+    """A worker's start: keep the source, leave signals to the trainer, and end with it."""
     global _source
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the forkserver ends with the trainer
+    threading.Thread(target=_end_with, args=(os.pidfd_open(trainer),), daemon=True).start()
     _source = source
+
+
+def _end_with(process: int) -> None:
+    """Nobody else would: the process that forked this one lives as long as its children do."""
+    select.select([process], [], [])
+    os._exit(0)
 
 
 def _read(ids: np.ndarray, positions: np.ndarray) -> bytes:

@@ -338,18 +338,17 @@ class _Work:
 
     def _replay(self) -> None:
         self._journal.seek(0)
-        begun = self._journal.readline()
-        if not begun.endswith(b"\n"):
-            write = json.dumps(self._plan).encode() + b"\n"
-            self._journal.truncate(0)
+        begun, more = self._journal.readline(), self._journal.readline()
+        if not more.endswith(b"\n"):  # no task is finished: nothing to lose
             self._journal.seek(0)
-            self._journal.write(write)
+            self._journal.truncate()
+            self._journal.write(json.dumps(self._plan).encode() + b"\n")
             return
         if json.loads(begun) != self._plan:
             what = [key for key, value in json.loads(begun).items() if self._plan.get(key) != value]
             hint = f"go on with the same command, or remove {self.folder} to begin anew"
             raise Failure(Exit.INCOMPATIBLE, f"{self.folder} was begun with other {', '.join(what)}", hint)
-        end = self._journal.tell()
+        end = self._journal.seek(len(begun))
         bad: list[list[Any]] = []
         digests: dict[int, str] = {}
         for line in self._journal:

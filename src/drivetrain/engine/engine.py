@@ -54,6 +54,8 @@ class Engine:
         self.position = 0  # of the first sample of the micro-batch at work
         self._group = group
         self._seed = seed
+        self._versions = {name: (buffer, buffer._version) for name, buffer in self._buffers().items()}
+        self._moving: list[Tensor] = []
         self._reducers: dict[tuple[str, ...], Reducer] = {}
         self._precision: AbstractContextManager = (
             torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
@@ -113,11 +115,22 @@ class Engine:
                 network.train(modes[name])
 
     def share_buffers(self) -> None:
-        """Give every rank rank 0's buffers: running statistics are of a rank's own samples, and rank 0's are kept."""
-        if self._group.world > 1:
-            for network in self.networks.values():
-                for buffer in network.buffers():
-                    dist.broadcast(buffer, src=0, group=self._group.main)
+        """Give every rank rank 0's buffers that training changes: running statistics are of a rank's own samples, and
+        rank 0's are kept. It is done before every step, so that a commit in between changes nothing."""
+        for buffer in self._moving:
+            dist.broadcast(buffer, src=0, group=self._group.main)
+
+    def find_moving_buffers(self) -> None:
+        """After a step: which buffers it has changed, on any rank."""
+        if self._group.world == 1:
+            return
+        buffers = self._buffers()
+        moved = [name for name, (buffer, version) in self._versions.items() if buffer._version != version]
+        anywhere = {name for names in self._group.gather_json(moved) for name in names}
+        self._moving = [buffers[name] for name in buffers if name in anywhere]
+
+    def _buffers(self) -> dict[str, Tensor]:
+        return {f"{name}/{own}": b for name, net in self.networks.items() for own, b in net.named_buffers()}
 
     def seed(self, *path: int) -> None:
         """Seed the generators that forward passes draw from: the run's seed at a position."""

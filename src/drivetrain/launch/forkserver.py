@@ -127,6 +127,8 @@ def main(arguments: Sequence[str]) -> None:
     """`python -m drivetrain.launch.forkserver DESCRIPTOR MODULE ...`."""
     control = socket.socket(fileno=int(arguments[0]))
     control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
+    # Workers inherit this: a request to stop waits until they can hear it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     for module in arguments[1:]:
         import_module(module)
     serve(control)

@@ -22,12 +22,13 @@ class Job:
     `modules` the folder in which a user's own modules are looked up, `preload` the shipped modules that it needs.
     `resume` is auto, never or must; `override` names the fields whose change is accepted, `ignore` parts of a commit
     that are not restored; `strict_environment` refuses to resume in another environment; after `most_steps` steps the
-    run is stopped. `started` is when the command
-    began, in Unix seconds.
+    run is stopped. `started` is when this start
+    began, `began` when the first one did, in Unix seconds.
 
     The supervisor adds: `silent`, the epoch of an owner of the run directory that gives no sign of life; `volatile`,
     the folder in memory where survivors leave their state; `restarts`, how often it has started the processes again;
-    `after`, how the start before ended. `most_restarts`, and the watchdog's patience (0 for none), are the recipe's.
+    `after`, how the start before ended. `most_restarts`, the watchdog's patience (0 for none),
+    and whether networks are compiled are the recipe's.
     """
 
     folder: str
@@ -45,12 +46,14 @@ class Job:
     processes: int = 1
     hang_after: float = 0.0
     slow_after: float = 0.0
+    compiles: bool = False
     silent: int | None = None
     volatile: str | None = None
     restarts: int = 0
     most_restarts: int = 0
     after: Mapping[str, Any] | None = None
     started: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.time)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; `Job(**data)` is the job again."""
@@ -88,8 +91,10 @@ def plan_job(
         processes=recipe.launch.processes,
         hang_after=recipe.launch.hang_after or 0.0,
         slow_after=recipe.launch.slow_after,
+        compiles=recipe.compile,
         most_restarts=recipe.launch.restarts,
         started=started,
+        began=started,
     )
 
 

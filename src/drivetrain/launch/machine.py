@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 _MEMORY = Path("/dev/shm")
@@ -14,15 +15,15 @@ _OOM = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has ended for want of memory, in this cgroup and on this machine; 0 if unknown."""
-    total = 0
+    """How many processes the kernel has ended for want of memory, in this cgroup or else here; 0 if unknown."""
     for place in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         try:
             match = _OOM.search(Path(place).read_text())
         except OSError:
             continue
-        total += int(match.group(1)) if match else 0
-    return total
+        if match:
+            return int(match.group(1))
+    return 0
 
 
 def core_pattern() -> str:
@@ -38,6 +39,7 @@ def volatile_folder() -> Path:
     place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     for old in place.glob(f"{_PREFIX}*"):
         owner = old.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and old.stat().st_uid == os.getuid():
-            shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):  # another supervisor may just have removed it
+            if owner.isdigit() and not Path(f"/proc/{owner}").exists() and old.stat().st_uid == os.getuid():
+                shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))

@@ -55,37 +55,73 @@ def supervise(
     """
     run = Path(job.folder)
     logs = prepare(run)
-    job = replace(job, silent=require_free(run))
-    volatile = volatile_folder()
-    signs = Signs(job.processes)
-    server = ForkServer((*preload, *job.preload))
-    try:
+    requests = Requests()
+    with _signals(requests.add):
+        job = replace(job, silent=require_free(run, sleep=requests.sleep))
+        volatile = volatile_folder()
+        signs = Signs(job.processes)
+        server = ForkServer((*preload, *job.preload))
         history: list[Ended] = []
-        while True:
-            for old in logs.glob("outcome-*.json"):
-                old.unlink()
-            signs.clear()
-            start = _Start(replace(job, volatile=str(volatile)), server, signs, say)
-            outcome = start.run(worker)
-            history.append(Ended(outcome, start.killed, _reached(run, volatile)))
-            following = Stays(outcome) if start.asked else next_start(history, job.most_restarts)
-            if isinstance(following, Stays):
-                return record(run, _with_suspects(run, following.outcome))
-            say(f"{outcome.cause}; starting again{f' in {following.pause:g} s' if following.pause else ''}")
-            time.sleep(following.pause)
-            after = {"code": int(outcome.code), "cause": outcome.cause, **start.told}
-            job = replace(job, started=time.time(), after=after, restarts=len(history))
-    finally:
-        server.close()
-        signs.close()
-        shutil.rmtree(volatile, ignore_errors=True)
+        try:
+            while True:
+                for old in logs.glob("outcome-*.json"):
+                    old.unlink()
+                signs.clear()
+                start = _Start(replace(job, volatile=str(volatile)), server, signs, requests, say)
+                outcome = start.run(worker)
+                history.append(Ended(outcome, start.killed, _reached(run, volatile)))
+                following = Stays(outcome) if requests.urgent else next_start(history, job.most_restarts)
+                if isinstance(following, Stays):
+                    return record(run, _with_suspects(run, following.outcome))
+                say(f"{outcome.cause}; starting again{f' in {following.pause:g} s' if following.pause else ''}")
+                requests.pause(following.pause)  # a stop is then heard by the next start, which commits what is left
+                after = {"code": int(outcome.code), "cause": outcome.cause, **start.told}
+                job = replace(job, started=time.time(), after=after, restarts=len(history))
+        finally:
+            server.close()
+            signs.close()
+            shutil.rmtree(volatile, ignore_errors=True)
+
+
+@dataclass
+class Requests:
+    """Signals that ask for a stop, over all starts: the first asks, the second warns, the third ends it at once."""
+
+    count: int = 0
+    last: int = signal.SIGTERM
+
+    @property
+    def urgent(self) -> bool:
+        """Whether nothing more is to be waited for."""
+        return self.count >= 3
+
+    def add(self, number: int) -> None:
+        """One more."""
+        self.count += 1
+        self.last = number
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless a stop is asked for."""
+        end = time.monotonic() + seconds
+        while not self.count and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _TICK))
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep before anything is started; Failure(75) where a stop is asked for."""
+        time.sleep(seconds)
+        if self.count:
+            raise Failure(Exit.STOPPED, "stopped before anything was started", "the same command starts it")
 
 
 def _reached(run: Path, volatile: Path) -> int | None:
     """The highest step that something is left of, on the disk or in memory."""
     left = [*(run / "checkpoints").glob("step-*"), *volatile.glob("step-*")]
-    steps = [int(match.group(1)) for path in left if (match := _COMMIT.match(path.name))]
-    return max(steps, default=None)
+    steps = {path: int(match.group(1)) for path in left if (match := _COMMIT.match(path.name))}
+    highest = max(steps.values(), default=None)
+    for path, step in steps.items():
+        if path.parent == volatile and step != highest:  # it is memory
+            shutil.rmtree(path, ignore_errors=True)
+    return highest
 
 
 def _with_suspects(run: Path, outcome: Outcome) -> Outcome:
@@ -139,21 +175,22 @@ class _Start:
     job: Job
     server: ForkServer
     signs: Signs
+    requests: Requests
     say: Callable[[str], None]
     pids: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)  # rank: status, in the order of their ends
     hung: dict[int, Outcome] = field(default_factory=dict)
     sacrificed: set[int] = field(default_factory=set)  # ended because another had failed
-    asked: int = 0
     forwarded: int = 0
-    last: int = signal.SIGTERM  # the signal that asked
     deadline: float | None = None
     looked: float = 0.0
     ooms: int = field(default_factory=oom_kills)
     told: dict[str, float | int] = field(default_factory=dict)  # step under way and time at the first bad end
 
     def __post_init__(self) -> None:
-        self.watchdog = Watchdog(self.job.hang_after, self.job.slow_after) if self.job.hang_after else None
+        self.watchdog = (
+            Watchdog(self.job.hang_after, self.job.slow_after, self.job.compiles) if self.job.hang_after else None
+        )
 
     @property
     def killed(self) -> bool:
@@ -163,7 +200,7 @@ class _Start:
     def run(self, worker: str) -> Outcome:
         """Start the workers and watch them to their end."""
         try:
-            with _signals(self._ask), _listener(self.job.processes) as listen:
+            with _listener(self.job.processes) as listen:
                 self._start(worker, listen)
                 while len(self.ended) < self.job.processes:
                     self._turn()
@@ -185,10 +222,6 @@ class _Start:
             passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
             self.server.start(worker, rank, [self.job.to_json(), asdict(place)], passed)
 
-    def _ask(self, number: int) -> None:
-        self.asked += 1
-        self.last = number
-
     def _turn(self) -> None:
         """One look at news, signals and the clock. Raises ConnectionError where the server is gone."""
         if select.select([self.server], [], [], _TICK)[0]:
@@ -197,7 +230,7 @@ class _Start:
                 self.pids[news["rank"]] = news["pid"]
             else:
                 self._end(news["rank"], news["status"])
-        if self.asked > self.forwarded and len(self.pids) == self.job.processes:
+        if self.requests.count > self.forwarded and len(self.pids) == self.job.processes:
             self._forward()
         now = time.monotonic()
         if self.watchdog and now - self.looked >= _LOOK:
@@ -209,8 +242,10 @@ class _Start:
     def _end(self, rank: int, status: int) -> None:
         self.ended[rank] = status
         if self.deadline is None and self._rank_outcome(rank).code not in _ENDS:
-            self.told = {"step": max(sign.step for sign in self.signs.look()), "noticed": time.time()}
-            self.deadline = time.monotonic() + GRACE
+            signs = self.signs.look()
+            self.told = {"step": max(sign.step for sign in signs), "noticed": time.time()}
+            # A survivor hears of it when it next talks to its peers, at the latest at the end of its step.
+            self.deadline = time.monotonic() + GRACE + min(HANDOVER, 2 * max(sign.seconds for sign in signs))
 
     def _handing_over(self, now: float) -> bool:
         """Whether a survivor is at it and still has time."""
@@ -246,7 +281,7 @@ class _Start:
             return 0
 
     def _forward(self) -> None:
-        self.forwarded = self.asked
+        self.forwarded = self.requests.count
         if self.forwarded == 1:
             self.say("stopping: the step under way is finished and committed")
         elif self.forwarded == 2:
@@ -254,7 +289,7 @@ class _Start:
         else:
             self._kill()
             return
-        self._signal(self.last)
+        self._signal(self.requests.last)
 
     def _kill(self) -> None:
         self.sacrificed |= self.pids.keys() - self.ended.keys()

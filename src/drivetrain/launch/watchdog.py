@@ -9,8 +9,12 @@ from dataclasses import dataclass, field
 
 from drivetrain.runtime.heart import Sign
 
-SLOW = frozenset({"start", "show", "snapshot", "commit", "teardown"})
-"""Phases that may take long without a sign of getting on: they open data, compile, write."""
+SLOW = frozenset({"start", "evaluation", "show", "snapshot", "commit", "handover", "teardown"})
+"""Phases that may take long without a sign of getting on: they open data, score large batches, write."""
+COMPILING = frozenset({"forward", "backward", "optimizer"})
+"""Phases that may compile: before the first step is made, and at any step of a recipe that asks for it."""
+FROZEN = 5.0
+"""Seconds between two looks from which on this machine was frozen as a whole: everybody's time begins anew."""
 WAITING = frozenset({"reduce", "pulse", "evaluation"})
 """Phases in which a process may merely wait for the others."""
 STEPS = 3
@@ -36,18 +40,24 @@ class Watchdog:
     """Looks at the signs of all processes; says which hang.
 
     A process hangs when its beats stop for `patience` seconds (it is stopped, or something holds the interpreter), or
-    when no process gets anywhere for as long or for three median steps. `slow` bounds the phases that may take long;
-    while a process starts, its beats may stop three times as long, since imports hold the interpreter too.
+    when no process gets anywhere for as long or for three median steps. `slow` bounds what may take long, such as the
+    first step of a process; while it starts, beats may stop three times as long, since imports hold the interpreter.
     """
 
     patience: float
     slow: float = START
+    compiles: bool = False
+    _looked: float | None = None
     _beats: dict[int, tuple[int, float]] = field(default_factory=dict)  # rank: count, since when
     _moves: dict[int, tuple[int, float]] = field(default_factory=dict)
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=101))
 
     def look(self, signs: dict[int, Sign], now: float) -> Hang | None:
         """Judge the processes that are alive, by rank."""
+        if self._looked is not None and now - self._looked > FROZEN:
+            self._beats.clear()
+            self._moves.clear()
+        self._looked = now
         for rank, sign in signs.items():
             _note(self._beats, rank, sign.beats, now)
             _note(self._moves, rank, sign.moves, now)
@@ -59,11 +69,14 @@ class Watchdog:
         ]
         if silent:
             return self._hang(silent, self._beats, signs, now)
-        stuck = [r for r, s in signs.items() if now - self._moves[r][1] > (self.slow if s.phase in SLOW else limit)]
+        stuck = [r for r, s in signs.items() if now - self._moves[r][1] > (self.slow if self._is_slow(s) else limit)]
         if len(stuck) == len(signs) and stuck:
             guilty = [r for r in stuck if signs[r].phase not in WAITING]
             return self._hang(guilty or stuck, self._moves, signs, now)
         return None
+
+    def _is_slow(self, sign: Sign) -> bool:
+        return sign.phase in SLOW or (sign.phase in COMPILING and (self.compiles or not sign.seconds))
 
     def _hang(
         self, ranks: Sequence[int], since: dict[int, tuple[int, float]], signs: dict[int, Sign], now: float

@@ -48,7 +48,7 @@ class History:
     def scores(self, metric: str) -> dict[int, float]:
         """SET/METRIC by step."""
         name, _, which = metric.partition("/")
-        found = ((step, metrics.get(name, {}).get(which)) for step, metrics in self.evaluations.items())
+        found = ((step, metrics.get(name, {}).get(which)) for step, metrics in list(self.evaluations.items()))
         return {step: float(value) for step, value in found if value is not None}
 
     def joins(self, records: Sequence[int], step: int) -> bool:

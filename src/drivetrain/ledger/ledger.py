@@ -102,7 +102,8 @@ class Ledger:
     def close(self) -> None:
         """Make every record durable and close the file."""
         self.sync()
-        os.ftruncate(self._descriptor, self._size)  # gives back what is reserved
+        if os.fstat(self._descriptor).st_size == self._size:  # nobody else has written: give back what is reserved
+            os.ftruncate(self._descriptor, self._size)
         os.close(self._descriptor)
 
     def _write(self, body: str) -> None:

@@ -14,7 +14,8 @@ from drivetrain.checkpoint.commit import StateTree
 from drivetrain.checkpoint.commits import MISSES, Commit, Committer, Missed
 from drivetrain.checkpoint.handover import hand_over
 from drivetrain.checkpoint.mirror import Mirror
-from drivetrain.checkpoint.state import capture, changing_buffers
+from drivetrain.checkpoint.state import Watched, capture
+from drivetrain.checkpoint.tensors import require_writable
 from drivetrain.data.feed import Feed, Share
 from drivetrain.data.prefetch import prefetch
 from drivetrain.engine.engine import Engine
@@ -107,7 +108,7 @@ class Loop:
         self._unread: deque[Entry] = deque()
         self._step: tuple[Step, Share, dict[str, int]] | None = None  # made, or being made, and not entered
         self._updated = False  # whether that step has moved all that it moves
-        self._changing = changing_buffers(parts.engine.networks)
+        self._watched = Watched(parts.engine.networks) if parts.group.world > 1 else None
         # An accelerator's numbers are read a step later: by then they have arrived and nothing waits.
         self._lag = 0 if parts.engine.device.type == "cpu" else 1
 
@@ -123,8 +124,10 @@ class Loop:
             self.parts.exchange,
             self.parts.engine.heart,
         )
+        state = self._state().tensors
+        require_writable(state)
         if parts.committer:
-            parts.committer.prepare(self._state().tensors)
+            parts.committer.prepare(state)
         if timetable.owes_commit(self.progress):
             self._commit()
         if timetable.owes_evaluation(self.progress) and not self._evaluate():
@@ -145,12 +148,17 @@ class Loop:
                 exchange.send(share, ahead)  # 6 the pulse leaves, off the training stream
                 for updater in parts.engine.updaters.values():  # 4 schedules stand at the step's end
                     updater.advance(share.stop)
+                parts.engine.share_buffers()
+                if self._watched:
+                    self._watched.stand()
                 step = Step(parts.engine, share, counts)
                 self._step, self._updated = (step, share, counts), False
                 parts.task.update(step)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
                 self._updated = True
                 heart.enter("pulse")
                 heard = exchange.receive()
+                if self.progress.step == self._begin:
+                    parts.engine.find_moving_buffers()
                 before = self.progress
                 self._enter(heard.digest, wait, kept)  # 5 the ledger
                 counts = heard.counts
@@ -171,14 +179,13 @@ class Loop:
     def hand_over(self, folder: Path) -> int | None:
         """After the loss of a peer: leave the state of the boundary that this rank stands at in `folder`.
 
-        Returns its step, None where it stands within a step, where its buffers are not those that a commit would hold,
-        or where another has left as much. Raises OSError where the memory does not suffice.
+        Returns its step, None where it stands within a step that has changed something, where it holds what another
+        rank's commit would not, or where another has left as much. Raises OSError where the memory does not suffice.
         """
         rank = self.parts.group.rank
+        watched = self._watched
         within = self._step is not None and not self._updated
-        if within and self._step and self._step[0].done:
-            return None
-        if (within or rank > 0) and changing_buffers(self.parts.engine.networks) != self._changing:
+        if watched is None or (within and watched.moved) or (rank > 0 and watched.private):
             return None
         self.parts.engine.heart.enter("handover")
         if self._step and self._updated:
@@ -236,6 +243,7 @@ class Loop:
         if self._evaluated == step or not parts.validation:
             return True
         self._settle()
+        parts.journal.flush()  # it may take long, and nobody else would have these records
         gallery = Gallery(parts.folder, step) if parts.group.leader else None
         scores = evaluate(parts.task, parts.engine, parts.validation, parts.group, parts.exchange, step, gallery)
         seconds = parts.journal.lap("evaluation")

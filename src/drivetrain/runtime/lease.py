@@ -101,6 +101,7 @@ class Lease:
         """Whether the holder before may still be alive: it must not find the files that it has open."""
         self._folder = folder
         self._descriptor = descriptor
+        self._own = folder / f"{epoch:08d}.json"
         self._next = folder / f"{epoch + 1:08d}.json"
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="lease", daemon=True)
@@ -116,14 +117,16 @@ class Lease:
     ) -> Lease:
         """Take the directory over, or Failure(85) where its holder is alive. `commits` lists those that are there;
         `silent` is the epoch of a holder that has been waited for already."""
-        latest = takeovers(run)[-1:]
-        waited = silent is not None and latest and latest[0].epoch == silent
-        doubtful = bool(waited or require_free(run, clock, sleep) is not None)
+        latest = _latest(run)
+        doubtful = (silent is not None and latest == silent) or require_free(run, clock, sleep) is not None
         folder = run / "lease"
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(run)
         with _exclusive(folder, clock, sleep):
-            epoch = max((takeover.epoch for takeover in takeovers(run)), default=0) + 1
+            if _latest(run) != latest:
+                cause = f"{run} was taken over by another run at this moment"
+                raise Failure(Exit.OWNED_ELSEWHERE, cause, "choose another --run for one of them")
+            epoch = latest + 1
             me = Takeover(epoch, tuple(commits()), socket.gethostname(), os.getpid(), _boot())
             path = folder / f"{epoch:08d}.json"
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -145,8 +148,8 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether another has taken over."""
-        return self._next.exists()
+        """Whether another has taken over: the next one's file is there, or ours was pruned by one after it."""
+        return self._next.exists() or (self._folder.exists() and not self._own.exists())
 
     def require(self) -> None:
         """Raises Failure(85) where another has taken over."""
@@ -247,6 +250,11 @@ def _read(path: Path) -> Takeover:
         return Takeover(int(path.stem), tuple(told["found"]), told["host"], told["pid"], told["boot"])
     except (OSError, ValueError, KeyError, TypeError):
         return Takeover(int(path.stem), None)
+
+
+def _latest(run: Path) -> int:
+    """The newest epoch; 0 before the first."""
+    return max((takeover.epoch for takeover in takeovers(run)), default=0)
 
 
 def _counter(path: Path) -> str:

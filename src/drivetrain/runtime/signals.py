@@ -31,6 +31,7 @@ class StopRequests:
         if threading.current_thread() is threading.main_thread():
             for number in stopping():
                 self._previous[number] = signal.signal(number, self._ask)  # type: ignore[assignment]
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping())  # what came while the process started comes now
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -41,4 +42,4 @@ class StopRequests:
         self._count += 1
         self.requested = signal.Signals(number).name
         if self._count >= 3:
-            os._exit(Exit.STOPPED)
+            os._exit(Exit.INTERNAL)  # not 75, which says that all is committed

@@ -1,0 +1,285 @@
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import default_collate
+
+from drivetrain.cli.main import run
+from drivetrain.data.documents import find_inputs
+from drivetrain.data.feed import Feed
+from drivetrain.data.geometry import Geometry, divisors
+from drivetrain.data.order import Order
+from drivetrain.data.packing import IGNORED, Packed, choose, segments
+from drivetrain.data.prefetch import prefetch
+from drivetrain.data.prepare import Preparation, encoding, prepare
+from drivetrain.data.recipe import Documents
+from drivetrain.data.source import open_source
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
+from drivetrain.spec.tree import RecipeMistakes
+
+
+def made(lengths, chosen, context):
+    """Documents whose tokens are their own numbers in the file, packed."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Packed(np.arange(offsets[-1], dtype="<u4"), offsets, chosen, context, "mark"), offsets
+
+
+def prepared(folder, texts, name="out", **options):
+    path = folder / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    inputs = tuple(find_inputs([str(path)]))
+    prepare(Preparation(folder / name, inputs, encoding(None, eod="0"), **options))
+    return folder / name
+
+
+def opened(path, folder, **how):
+    return open_source(Documents(path=str(path), **({"context": 16} | how)), 0, folder / "cache.json")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40),
+    context=st.integers(1, 40),
+    batch=st.integers(1, 12),
+    shuffle=st.booleans(),
+    by_range=st.booleans(),
+    data=st.data(),
+)
+def test_each_epoch_predicts_every_token_of_every_document_once(lengths, context, batch, shuffle, by_range, data):
+    count = len(lengths)
+    if by_range:
+        first = data.draw(st.integers(0, count - 1))
+        chosen = range(first, data.draw(st.integers(first + 1, count)))
+    else:
+        chosen = np.array(sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=1))))
+    source, offsets = made(lengths, chosen, context)
+    wanted = [(d, t) for d in chosen for t in range(offsets[d], offsets[d + 1])]
+    assert len(source) == max(0, -(-(len(wanted) - 1) // context))
+    if len(source) == 0:
+        return
+    lanes = data.draw(st.sampled_from(divisors(batch)))
+    processes = data.draw(st.sampled_from(divisors(lanes)))
+    geometry = Geometry(batch, lanes, processes, data.draw(st.integers(1, batch)))
+    order = Order(len(source), 3, shuffle)
+    epoch = data.draw(st.integers(0, 1))
+    start, stop = epoch * len(source), (epoch + 1) * len(source)
+    read, predicted = [], []
+    for at in range(start, stop, batch):
+        for rank in range(processes):
+            for chunk in geometry.share(rank, at, min(at + batch, stop)):
+                ids = order.ids(chunk.start, chunk.stop)
+                for sample in source.read(ids, np.arange(chunk.start, chunk.stop)):
+                    owner, mask = sample["documents"], sample["mask"]
+                    assert (sample["targets"][~mask] == IGNORED).all()
+                    assert (owner[1:][~mask] == -1).all()
+                    read += zip(owner[:-1][owner[:-1] >= 0], sample["tokens"][owner[:-1] >= 0], strict=True)
+                    predicted += zip(owner[1:][mask], sample["targets"][mask], strict=True)
+    assert sorted(predicted) == wanted[1:]
+    padded = [pair for pair in sorted(read) if pair != wanted[-1]]  # the last token may be read, before padding
+    assert padded == wanted[:-1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 20), st.data())
+def test_documents_and_targets_are_right_at_every_position(lengths, context, data):
+    chosen = np.array(sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))))
+    source, offsets = made(lengths, chosen, context)
+    flat = np.array([(t, d) for d in chosen for t in range(offsets[d], offsets[d + 1])]).reshape(-1, 2)
+    for number in range(len(source)):
+        (sample,) = source.read(np.array([number]), np.array([number]))
+        part = flat[number * context : number * context + context + 1]
+        assert sample["documents"].tolist() == [*part[:, 1], *[-1] * (context + 1 - len(part))]
+        assert sample["tokens"][: len(part)].tolist() == part[:context, 0].tolist()
+        assert sample["targets"][: len(part) - 1].tolist() == part[1:, 0].tolist()
+        runs = segments(sample)
+        assert np.concatenate([tokens for owner, _, tokens in runs if owner >= 0]).tolist() == part[:, 0].tolist()
+    assert source.read(np.arange(0), np.arange(0)) == []
+
+
+def test_one_document_that_fills_samples_exactly_has_no_padding():
+    source, _ = made([9], range(1), 4)
+    assert len(source) == 2
+    assert all(sample["mask"].all() for sample in source.read(np.array([0, 1]), np.array([0, 1])))
+
+
+@pytest.mark.parametrize("by", ["hash", "range"])
+def test_parts_share_all_documents_out(by):
+    parts = [choose(10_000, Documents(path="", part=part, by=by)) for part in ("train", "validation", "test")]
+    assert sorted(number for part in parts for number in part) == list(range(10_000))
+    assert [abs(len(part) - size) < 100 for part, size in zip(parts, (9000, 500, 500), strict=True)] == [True] * 3
+
+
+def test_the_part_of_a_document_never_changes():
+    """Resuming with a newer version must find the same documents: these values are for ever."""
+    assert choose(60, Documents(path="", part="validation")).tolist() == VALIDATION
+    assert choose(60, Documents(path="", part="test")).tolist() == TEST
+    more = choose(600, Documents(path="", part="validation"))
+    assert more[more < 60].tolist() == VALIDATION
+
+
+VALIDATION = [22, 29, 30, 45]
+TEST = [3, 9, 58]
+
+
+def test_a_share_of_nothing_is_nothing_whatever_the_rounding():
+    for by in ("hash", "range"):
+        for split in ((0.7, 0.3, 0.0), (1.0, 0.0, 0.0), (0.1, 0.9, 0.0)):
+            assert len(choose(5000, Documents(path="", part="test", split=split, by=by))) == 0
+
+
+def test_a_prepared_file_is_a_source(tmp_path):
+    texts = [f"text {n} " * (n % 7 + 1) for n in range(50)]
+    path = prepared(tmp_path, texts)
+    whole = opened(path, tmp_path)
+    (sample,) = whole.read(np.array([0]), np.array([0]))
+    assert bytes(sample["tokens"].tolist()) == (texts[0].encode() + b"\0" + texts[1].encode())[:16]
+    assert {name: value.dtype.name for name, value in sample.items()} == {
+        "tokens": "int64",
+        "targets": "int64",
+        "documents": "int64",
+        "mask": "bool",
+    }
+    batch = default_collate(whole.read(np.arange(3), np.arange(3)))
+    assert batch["tokens"].shape == batch["mask"].shape == (3, 16)
+    assert batch["documents"].shape == (3, 17)
+    sizes = [opened(path, tmp_path, part=part).size for part in ("train", "validation", "test")]
+    assert sum(sizes) == whole.size == sum(len(text) + 1 for text in texts)
+
+
+def test_megatron_files_are_the_same_source_with_and_without_a_manifest(tmp_path):
+    texts = [f"text {n} " * (n % 7 + 1) for n in range(50)]
+    own = opened(prepared(tmp_path, texts), tmp_path)
+    other = prepared(tmp_path, texts, "m", format="megatron")
+    with_manifest = opened(other, tmp_path)
+    Path(f"{other}.json").unlink()
+    for source in (with_manifest, opened(f"{other}.idx", tmp_path)):
+        ids = np.arange(len(own))
+        for mine, theirs in zip(own.read(ids, ids), source.read(ids, ids), strict=True):
+            assert all((mine[name] == theirs[name]).all() for name in mine)
+
+
+def test_the_fingerprint_follows_content_and_part(tmp_path):
+    path = prepared(tmp_path, ["one text " * 9] * 40)
+    prints = [
+        opened(path, tmp_path, **how).fingerprint
+        for how in (
+            {},
+            {"part": "train"},
+            {"part": "train", "by": "range"},
+            {"part": "train", "split": (0.8, 0.1, 0.1)},
+        )
+    ]
+    prints.append(opened(prepared(tmp_path, ["two text " * 9] * 40, "other"), tmp_path).fingerprint)
+    assert len(set(prints)) == 5
+    for suffix in (".bin", ".documents", ".json"):
+        Path(f"{path}{suffix}").rename(tmp_path / f"moved{suffix}")
+    assert opened(tmp_path / "moved", tmp_path).fingerprint == prints[0]
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".documents"])
+def test_a_changed_byte_is_found(tmp_path, suffix):
+    path = prepared(tmp_path, ["some text"] * 9)
+    file = Path(f"{path}{suffix}")
+    data = bytearray(file.read_bytes())
+    data[40] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Failure, match=r"manifest says|begin|ascend") as caught:
+        opened(path, tmp_path)
+    assert caught.value.outcome.code == Exit.BAD_DATA
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ({"vocabulary": 116}, Exit.BAD_DATA),
+        ({"part": "test", "split": (1.0, 0.0, 0.0)}, Exit.BAD_DATA),
+        ({"path": "nowhere"}, Exit.INPUT_MISSING),
+    ],
+    ids=["token beyond the vocabulary", "empty part", "missing"],
+)
+def test_unusable_files_are_named(tmp_path, how, code):
+    path = prepared(tmp_path, ["some text"] * 9)
+    with pytest.raises(Failure) as caught:
+        opened(how.pop("path", path), tmp_path, **how)
+    assert caught.value.outcome.code == code
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_feed_and_prefetch_read_it(tmp_path, workers):
+    source = opened(prepared(tmp_path, [f"text {n} " * (n % 7 + 1) for n in range(50)]), tmp_path, part="train")
+    feed = Feed(
+        source,
+        Order(len(source), 0, True),
+        Geometry(4, 2, 1, 2),
+        0,
+        len(source),
+        default_collate,
+        lambda batch: {"tokens": int(batch["mask"].sum())},
+    )
+    steps = -(-len(source) // 4)
+    shares = prefetch(feed, 1, steps, 2, workers)
+    counted = sum(share.counts["tokens"] for share in shares)
+    shares.close()
+    assert counted == source.size - 1
+
+
+def test_data_workers_are_sent_the_name_of_the_file_not_its_content(tmp_path):
+    source = opened(prepared(tmp_path, ["some text " * 50] * 200), tmp_path, part="train")
+    sent = pickle.dumps(source)
+    assert len(sent) < 1000
+    again = pickle.loads(sent)
+    assert again.fingerprint == source.fingerprint
+    assert (
+        again.read(np.array([5]), np.array([0]))[0]["tokens"] == source.read(np.array([5]), np.array([0]))[0]["tokens"]
+    ).all()
+
+
+def recipe(path, **how):
+    source = {"kind": "documents", "path": str(path)} | how
+    tree = load("quickstart").tree
+    return tree | {"data": {"train": {"sources": [source]}, "validation": {}}}
+
+
+def test_a_recipe_takes_it_and_its_context_from_the_model(tmp_path):
+    resolved = load(recipe(tmp_path / "out", part="train", split=[0.8, 0.1, 0.1]))
+    (source,) = resolved.recipe.data.train.sources
+    assert (source.context, source.vocabulary, source.split) == (128, 256, (0.8, 0.1, 0.1))
+    assert load(resolved.tree).recipe == resolved.recipe
+
+
+@pytest.mark.parametrize(("how", "words"), [({"split": [0.5, 0.1, 0.1]}, "adds up to 0.7"), ({"part": "x"}, "train")])
+def test_mistakes_in_its_settings_are_found(tmp_path, how, words):
+    with pytest.raises(RecipeMistakes, match=words):
+        load(recipe(tmp_path / "out", **how))
+
+
+def test_inspect_shows_the_samples_of_a_recipes_step_in_their_order(tmp_path, capsys):
+    path = prepared(tmp_path, [f"text {n} " * 40 for n in range(50)])
+    (tmp_path / "r.json").write_text(json.dumps(recipe(path) | {"batch": {"size": 8}}))
+    assert run(["data", "inspect", str(tmp_path / "r.json"), "--step", "2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    source = opened(path, tmp_path, context=128)
+    ids = Order(len(source), 0, True).ids(8, 16).tolist()
+    assert [sample["sample"] for sample in shown] == ids
+    assert [sample["position"] for sample in shown] == list(range(8, 16))
+    for sample, tokens in zip(shown, source.read(np.array(ids), np.arange(8, 16)), strict=True):
+        text = "".join(part["text"] for part in sample["documents"])
+        assert text.startswith(bytes(tokens["tokens"].tolist()).decode())
+    assert run(["data", "inspect", "quickstart", "--position", "3", "--count", "2"]) == 0
+    assert "position 4" in capsys.readouterr().out
+    assert run(["data", "inspect", "quickstart", "--position", "3", "--step", "2"]) == Exit.BAD_COMMAND
+
+
+def test_the_loss_of_a_padded_batch_counts_real_targets_only(tmp_path):
+    source = opened(prepared(tmp_path, ["some text"] * 5), tmp_path, context=20)
+    batch = default_collate(source.read(np.arange(len(source)), np.arange(len(source))))
+    logits = torch.randn(*batch["targets"].shape, 256)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="none")
+    assert (loss.reshape(batch["mask"].shape)[~batch["mask"]] == 0).all()
+    assert int(batch["mask"].sum()) == source.size - 1
