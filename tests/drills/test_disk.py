@@ -15,7 +15,7 @@ from drivetrain.checkpoint.commits import newest
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 
-pytestmark = pytest.mark.xdist_group("drills")
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,7 +19,7 @@ from drivetrain.launch import supervisor
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 
-pytestmark = pytest.mark.xdist_group("drills")
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module", autouse=True)

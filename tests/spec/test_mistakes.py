@@ -77,7 +77,7 @@ IN_FILE = [
     (5, "  kind: langauge_model", "task.kind", "did you mean 'language_model'"),
     (7, "    kind: lama", "task.model.kind", "llama"),
     (14, "      - kind: texts", "data.train.sources[0].kind", "did you mean 'text'"),
-    (27, "  kind: adamz", "optimizer.kind", "did you mean 'adamw'"),
+    (27, "  kind: adamz", "optimizer.kind", "did you mean 'adam'"),
     (33, "  kind: cosin", "schedule.kind", "did you mean 'cosine'"),
     (42, "  kind: slurmy", "launch.kind", "unknown kind"),
     (3, "seed: many", "seed", "valid integer"),

@@ -42,7 +42,7 @@ def restore(tensors: Mapping[str, Tensor], networks: Mapping[str, nn.Module], op
             tensor.copy_(given[name])
     for optimizer, parameter, slot, tensor in slots:
         optimizer.state[parameter][slot] = tensor.to(
-            parameter.device if tensor.ndim else _step_device(optimizer, parameter)
+            _step_device(optimizer, parameter) if slot == "step" else parameter.device
         )
 
 

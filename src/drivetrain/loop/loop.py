@@ -138,7 +138,10 @@ class Loop:
         with closing(shares):
             ahead = next(shares, None)
             exchange.send(ahead=ahead)
-            counts = exchange.receive().counts
+            heard = exchange.receive()
+            counts = heard.counts
+            if heard.end and ahead is not None:
+                return self._end(heard.end)
             while ahead is not None:
                 kept = parts.journal.lap("step")
                 heart.step = self.progress.step + 1
