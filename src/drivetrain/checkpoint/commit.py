@@ -6,6 +6,7 @@ bytes that were checked.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -58,15 +59,23 @@ def step_of(name: str) -> int | None:
 
 
 def write_parts(folder: Path, pieces: Sequence[Piece], values: Mapping[str, Any], threads: int) -> dict[str, FileFacts]:
-    """Write a commit's files into a new folder; what a manifest says of them.
+    """Write a commit's files into a new folder, and read each one back from the disk; what a manifest says of them.
 
-    Raises OSError where the disk refuses, Failure(83) where the memory has changed under way.
+    Raises OSError where the disk refuses or gives back other bytes, Failure(83) where the memory has changed under way.
     """
     parts = {f"tensors-{n:05d}.safetensors": part for n, part in enumerate(_parts(pieces))}
-    with ThreadPoolExecutor(max(1, min(threads, len(parts))), "write") as pool:
-        written = pool.map(lambda name: write_tensors(folder / name, parts[name]), parts)
-        facts = dict(zip(parts, written, strict=True))
-    facts["values-00000.json"] = write_file(folder / "values-00000.json", json.dumps(values).encode())
+    with Folder(folder) as files:
+
+        def written(name: str, facts: FileFacts) -> FileFacts:
+            if files.facts(name, written=True) != facts:
+                raise OSError(errno.EIO, "it reads back differently", str(folder / name))
+            return facts
+
+        with ThreadPoolExecutor(max(1, min(threads, len(parts))), "write") as pool:
+            made = pool.map(lambda name: written(name, write_tensors(folder / name, parts[name])), parts)
+            facts = dict(zip(parts, made, strict=True))
+        name = "values-00000.json"
+        facts[name] = written(name, write_file(folder / name, json.dumps(values).encode()))
     return facts
 
 
@@ -80,15 +89,14 @@ def seal(folder: Path, step: int, files: Mapping[str, FileFacts], facts: Mapping
     return own
 
 
-def verify(path: Path, threads: int = 2, *, written: bool = False) -> dict[str, Any]:
+def verify(path: Path, threads: int = 2) -> dict[str, Any]:
     """The manifest of a commit whose files all have the size and hash it says; `sha256` is the manifest's own.
 
-    `written`: it was just written, so what the kernel still has of it in memory is dropped and read from the disk.
     Raises Damaged where they have not, Failure(77) where a file is a link.
     """
     with _opened(path) as folder:
         manifest = _manifest(folder, path)
-        _each(threads, manifest["files"], lambda name: _require_whole(folder, name, manifest, written))
+        _each(threads, manifest["files"], lambda name: _require_whole(folder, name, manifest))
     return manifest
 
 
@@ -194,11 +202,11 @@ def _sealed_line(folder: Folder) -> tuple[bytes, bytes]:
     return line, own
 
 
-def _require_whole(folder: Folder, name: str, manifest: Mapping[str, Any], written: bool) -> None:
+def _require_whole(folder: Folder, name: str, manifest: Mapping[str, Any]) -> None:
     """Damaged where a file's bytes are not those that the manifest says."""
     with _damage(name):
         _require_size(folder, name, manifest)
-        facts = folder.facts(name, written=written)
+        facts = folder.facts(name)
     if asdict(facts) != manifest["files"][name]:
         raise Damaged(f"{name} does not have its SHA-256")
 

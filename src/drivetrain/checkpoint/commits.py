@@ -250,18 +250,13 @@ class Committer:
         return Commit(name_of(step), step, total, own, time.monotonic() - started, removed)
 
     def _publish(self, temporary: Path, step: int) -> None:
-        """The rename, while nobody can take the directory over, and a look from the disk: now the commit exists."""
+        """The rename, while nobody can take the directory over: now the commit exists."""
         final = self.run / FOLDER / name_of(step)
         if self.lease:
             with self.lease.holding():
                 self._rename(temporary, final)
         else:
             self._rename(temporary, final)
-        try:
-            verify(final, threads=2 if self.blocking else 1, written=True)
-        except Damaged as damage:
-            remove(final)
-            raise OSError(f"it reads back differently: {damage}") from damage
 
     def _rename(self, temporary: Path, final: Path) -> None:
         if final.exists():  # of this step, but it did not verify, or was fenced off

@@ -133,7 +133,7 @@ class Folder:
         """A file's bytes."""
         return read_file(self._path / name, self._descriptor)
 
-    def facts(self, name: str, *, written: bool) -> FileFacts:
+    def facts(self, name: str, *, written: bool = False) -> FileFacts:
         """A file's size and hash, without keeping its bytes. `written`: it is durable; read it from the disk again."""
         with _opened(self._path / name, self._descriptor) as file:
             if written:

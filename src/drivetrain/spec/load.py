@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.override import override
+from drivetrain.spec.override import override, sets_kind
 from drivetrain.spec.parse import parse_file
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, SECTIONS, Custom, imported, nearest
@@ -171,7 +171,7 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[
 
 def _overridden(tree: Tree, overrides: Sequence[str], mistakes: list[Mistake]) -> Tree:
     """All overrides on top; kinds first, since another kind drops the old one's keys."""
-    for text in sorted(overrides, key=lambda text: text.partition("=")[0].strip().split(".")[-1] != "kind"):
+    for text in sorted(overrides, key=lambda text: not sets_kind(text)):
         try:
             tree = override(tree, text)
         except RecipeMistakes as wrong:
@@ -354,17 +354,16 @@ def _messages(cls: Any, data: Any, inner: Path_, problems: Sequence[Any]) -> lis
 def _inside(data: Any, loc: Sequence[Any]) -> tuple[Path_, Any]:
     """The part of an error's location that leads into the data, and what stands there.
 
-    The rest of a location names members of a union, which the recipe's author does not see.
+    The others of a location's parts name members of a union, which the recipe's author does not see.
     """
     path: list[Any] = []
     for part in loc:
         inside = (isinstance(data, dict) and part in data) or (
             isinstance(data, list) and isinstance(part, int) and part < len(data)
         )
-        if not inside:
-            break
-        path.append(part)
-        data = data[part]
+        if inside:
+            path.append(part)
+            data = data[part]
     return tuple(path), data
 
 

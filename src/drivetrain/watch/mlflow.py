@@ -21,7 +21,7 @@ class MlflowTracker:
     """Numbers are metrics by step, the recipe is parameters, attempts and exits are tags and the run's status."""
 
     name = "mlflow"
-    left = ""
+    holds = False
 
     def __init__(self, settings: Mlflow) -> None:
         """Raises Failure(78) where the package is missing."""
@@ -32,7 +32,7 @@ class MlflowTracker:
         self._entities: Any = None
         self._run = ""
 
-    def open(self, about: About) -> None:
+    def open(self, about: About) -> int:
         """Find the run by its tag, or make it; complete its parameters."""
         self._entities = import_module("mlflow.entities")
         self._client = import_module("mlflow.tracking").MlflowClient(tracking_uri=self._settings.uri)
@@ -46,6 +46,7 @@ class MlflowTracker:
         params = [self._entities.Param(key, text) for key, text in given.items()]
         for start in range(0, len(params), _PARAMS):
             self._client.log_batch(self._run, params=params[start : start + _PARAMS])
+        return 0
 
     def send(self, rows: Sequence[Row]) -> None:
         """Log the rows, then what they say about the run."""

@@ -63,11 +63,14 @@ class Tracker(Protocol):
     name: str
     target: str
     """What the rows go to, such as a project: another one begins anew."""
-    left: str
-    """How to send what the library itself still holds, if it holds anything."""
+    holds: bool
+    """Whether rows may still be lost after `send`, until `close` returns: the mark is kept only then."""
 
-    def open(self, about: About) -> None:
-        """Begin the run or go on in it; after a failure it is called again."""
+    def open(self, about: About) -> int:
+        """Begin the run or go on in it; after a failure it is called again.
+
+        Returns the number of the last row that is known to be there: those up to it do not come again.
+        """
         ...
 
     def send(self, rows: Sequence[Row]) -> None:
@@ -165,6 +168,7 @@ class Replay:
         self._mark: Mark | None = None
         self._unsaved = False
         self._open = False
+        self._has = 0  # number of the last row that was there when the tracker was opened
         self._complete = False
         self._error = ""
         self._ended = threading.Event()
@@ -182,16 +186,7 @@ class Replay:
         if self._complete:
             return ""
         why = self._error or "it takes too long"
-        if self._missing():
-            return f"{self.tracker.name} lacks the end of this run ({why}); the next start of this run sends it"
-        return f"{self.tracker.name} may not have all yet ({why}){self.tracker.left and f'; {self.tracker.left}'}"
-
-    def _missing(self) -> bool:
-        """Whether the ledger has records that were not handed over."""
-        try:
-            return self._ledger.stat().st_size > (self._mark.offset if self._mark else 0)
-        except OSError:
-            return False
+        return f"{self.tracker.name} lacks the end of this run ({why}); the next start of this run sends it"
 
     def _work(self) -> None:
         try:
@@ -212,6 +207,8 @@ class Replay:
             except Exception as error:  # whatever a library raises is an outage: it must not cost the run anything
                 self._tell(error)
                 self._open = False
+                if self.tracker.holds:
+                    self._mark = None  # back to what is certain
                 pause = min(LONGEST, 2 * pause)
 
     def _pause(self, seconds: float) -> bool:
@@ -226,6 +223,7 @@ class Replay:
         try:
             if self._open:
                 self.tracker.close()
+                self._save()
             self._complete = True
         except Exception as error:
             self._error = _words(error)
@@ -250,15 +248,18 @@ class Replay:
         for mark, rows in self._parcels(self._mark):
             if rows:
                 self._opened(mark)
-                self.tracker.send(rows)
-            self._mark, self._unsaved = mark, True
-            self._save()
+                if new := [row for row in rows if row.number > self._has]:
+                    self.tracker.send(new)
+            self._mark = mark
+            if not self.tracker.holds:
+                self._unsaved = True
+                self._save()
         self._error = ""
 
     def _opened(self, mark: Mark) -> None:
         if not self._open:
             config = without_secrets(_config(self._run))
-            self.tracker.open(About(mark.run, self._run.resolve().name, self._run, config))
+            self._has = self.tracker.open(About(mark.run, self._run.resolve().name, self._run, config))
             self._open = True
 
     def _save(self) -> None:

@@ -15,7 +15,7 @@ class TrackioTracker:
     """Writes by Trackio's storage, not by its `log`, which hands rows to a thread and drops what that cannot write."""
 
     name = "trackio"
-    left = ""
+    holds = False
 
     def __init__(self, settings: Trackio) -> None:
         """Raises Failure(78) where the package is missing."""
@@ -25,10 +25,11 @@ class TrackioTracker:
         self._about: About | None = None
         self._storage: Any = None
 
-    def open(self, about: About) -> None:
+    def open(self, about: About) -> int:
         """Find the storage; rows carry all that is known about the run."""
         self._storage = import_module("trackio.sqlite_storage").SQLiteStorage
         self._about = about
+        return 0
 
     def send(self, rows: Sequence[Row]) -> None:
         """Write the rows."""

@@ -1,33 +1,41 @@
-"""Weights & Biases: rows go to its library's own journal in the run directory, from which that uploads them."""
+"""Weights & Biases: rows go to its library's own journal in the run directory, from which that uploads them.
+
+A row is certain only at the library's end: its process keeps blocks of the journal in memory. So an attempt that was
+cut off is sent again, but for what the server, or offline the journal, has of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from drivetrain.watch.recipe import Wandb
 from drivetrain.watch.trackers import PATIENCE, About, Row, require
 
 _BEGIN = 30.0  # seconds to reach the server in; the next try comes later
+_BLOCK, _HEAD = 32768, 7  # bytes of a journal's blocks and of the headers in it
+_WHOLE, _FIRST, _LAST = 1, 2, 4  # kinds of a record's parts
 
 
 class WandbTracker:
     """The library's own step is the number of the row, so that it drops one that comes again; `step` is the axis."""
 
     name = "wandb"
+    holds = True
 
     def __init__(self, settings: Wandb) -> None:
         """Raises Failure(78) where the package is missing."""
         require("wandb")
         self.target = f"{settings.entity}/{settings.project}/{settings.mode}"
-        self.left = "`wandb sync` sends what lies in the folders `wandb/*run-*` of the run directory"
         self._settings = settings
         self._run: Any = None
 
-    def open(self, about: About) -> None:
-        """Begin or resume the run of this id."""
+    def open(self, about: About) -> int:
+        """Begin or resume the run of this id; the server tells what it has, or the journals of earlier attempts do."""
         wandb = import_module("wandb")
         if self._run is not None:
             with suppress(Exception):
@@ -48,6 +56,10 @@ class WandbTracker:
             settings=_quiet(wandb),
         )
         self._run.define_metric("*", step_metric="step")
+        if self._settings.mode == "online":
+            return self._run.starting_step - 1
+        journals = about.folder.glob(f"wandb/offline-run-*-{about.id}/*.wandb")
+        return max((number for path in journals for number in _numbers(path)), default=0)
 
     def send(self, rows: Sequence[Row]) -> None:
         """Hand the rows to the journal."""
@@ -77,3 +89,30 @@ def _quiet(wandb: Any) -> Any:
         finish_timeout=PATIENCE - 1,
         finish_timeout_raises=True,
     )
+
+
+def _numbers(journal: Path) -> Iterator[int]:
+    """The numbers of the rows that a journal has."""
+    proto = import_module("wandb.proto.wandb_internal_pb2")
+    for content in _records(journal.read_bytes()):
+        record = proto.Record.FromString(content)
+        for item in record.history.item:
+            if item.key == "_step" or list(item.nested_key) == ["_step"]:
+                yield int(item.value_json)
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """The whole records of a journal: LevelDB's log format behind a header of seven bytes."""
+    at, content = _HEAD, b""
+    while at + _HEAD <= len(data):
+        if _BLOCK - at % _BLOCK < _HEAD:  # the rest of a block that no header fits in
+            at += _BLOCK - at % _BLOCK
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        part = data[at + _HEAD : at + _HEAD + length]
+        if len(part) < length or kind == 0:  # cut off
+            return
+        content = part if kind in (_WHOLE, _FIRST) else content + part
+        if kind in (_WHOLE, _LAST):
+            yield content
+        at += _HEAD + length
