@@ -18,7 +18,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 from obstore.store import LocalStore, from_url
 
-from drivetrain.checkpoint import mirror as module
+from drivetrain.checkpoint import mirrored_ledger, store
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.ledger.ledger import Ledger, read
@@ -179,7 +179,7 @@ def test_a_mirror_that_was_never_written_is_none(url, tmp_path):
 
 
 def test_large_files_go_in_parts(url, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_BLOCK", 5 << 20)
+    monkeypatch.setattr(store, "BLOCK", 5 << 20)
     name = run.commit(10, size=(11 << 20) + 7)
     assert mirrored(url, run, name)[0].startswith("mirrored")
     quick(url, tmp_path / "other")
@@ -189,14 +189,14 @@ def test_large_files_go_in_parts(url, run, tmp_path, monkeypatch):
 def test_killed_before_the_manifest_the_commit_is_not_there(url, run, tmp_path, monkeypatch):
     first, second = run.commit(10), run.commit(20)
     mirrored(url, run, first)
-    put = module._Store.put
+    put = store.Store.put
 
     def dies(store, key, content):
         if key.endswith("MANIFEST.json"):
             raise SystemExit
         put(store, key, content)
 
-    monkeypatch.setattr(module._Store, "put", dies)
+    monkeypatch.setattr(store.Store, "put", dies)
     mirrored(url, run, second)
     assert f"checkpoints/{second}/values-00000.json" in keys(url)
     monkeypatch.undo()
@@ -238,7 +238,7 @@ def test_an_outage_is_noted_and_the_next_push_catches_up(s3, run, tmp_path, monk
     server = started()
     host, port = server.get_host_and_port()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setattr(module, "_BACKOFF", timedelta(milliseconds=1))
+    monkeypatch.setattr(store, "_BACKOFF", timedelta(milliseconds=1))
     waits = []
     mirror = Mirror(s3, run.path, sleep=waits.append)
     stopped(server)
@@ -300,14 +300,14 @@ def test_a_place_that_is_gone_is_no_empty_mirror(server, run, tmp_path, what):
 
 def test_only_the_newest_queued_commit_is_uploaded(url, run, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
-    put_file = module._Store.put_file
+    put_file = store.Store.put_file
 
     def slow(*arguments):
         begun.set()
         go_on.wait(10)
         put_file(*arguments)
 
-    monkeypatch.setattr(module._Store, "put_file", slow)
+    monkeypatch.setattr(store.Store, "put_file", slow)
     mirror = Mirror(url, run.path)
     mirror.push(run.commit(10))
     begun.wait(10)
@@ -321,7 +321,7 @@ def test_only_the_newest_queued_commit_is_uploaded(url, run, monkeypatch):
 
 def test_closing_gives_up_after_a_while(folder, run, monkeypatch):
     go_on = threading.Event()
-    monkeypatch.setattr(module._Store, "list", lambda *_: go_on.wait(10) and {})
+    monkeypatch.setattr(store.Store, "list", lambda *_: go_on.wait(10) and {})
     mirror = Mirror(folder, run.path)
     mirror.push(run.commit(10))
     mirror.close(0.05)
@@ -358,7 +358,7 @@ def test_a_commit_of_the_same_name_is_replaced_and_an_equal_one_is_not_uploaded_
     shutil.rmtree(run.path / "checkpoints" / name)
     mirrored(url, run, run.commit(10, size=4000))
     assert keys(url)[f"checkpoints/{name}/tensors-00000.safetensors"] == 4000
-    monkeypatch.setattr(module._Store, "put_file", None)
+    monkeypatch.setattr(store.Store, "put_file", None)
     assert mirrored(url, run, name)[0].startswith("mirrored")
     assert quick(url, tmp_path / "other") == name
 
@@ -368,7 +368,7 @@ def test_killed_while_a_commit_is_replaced_it_is_not_there(folder, run, tmp_path
     mirrored(folder, run, first, second)
     shutil.rmtree(run.path / "checkpoints" / second)
     run.commit(20, size=4000)
-    monkeypatch.setattr(module._Store, "put_file", lambda *_: (_ for _ in ()).throw(SystemExit()))
+    monkeypatch.setattr(store.Store, "put_file", lambda *_: (_ for _ in ()).throw(SystemExit()))
     mirrored(folder, run, second)
     reasons = []
     assert quick(folder, tmp_path / "other", reasons) == first
@@ -388,9 +388,9 @@ def segments(url):
     return sorted(key for key in keys(url) if key.startswith("ledger/"))
 
 
-@pytest.mark.parametrize("small", [0, module._SMALL_SEGMENT])
+@pytest.mark.parametrize("small", [0, mirrored_ledger._SMALL_SEGMENT])
 def test_the_ledger_goes_on_over_attempts_and_a_torn_tail(url, run, tmp_path, monkeypatch, small):
-    monkeypatch.setattr(module, "_SMALL_SEGMENT", small)
+    monkeypatch.setattr(mirrored_ledger, "_SMALL_SEGMENT", small)
     path = run.path / "ledger.jsonl"
     mirrored(url, run, run.commit(10))
     run.ledger.close()
@@ -408,10 +408,10 @@ def test_the_ledger_goes_on_over_attempts_and_a_torn_tail(url, run, tmp_path, mo
     assert [record["kind"] for record in read(tmp_path / "other" / "ledger.jsonl")].count("repair") == 1
 
 
-@pytest.mark.parametrize("small", [0, module._SMALL_SEGMENT])
+@pytest.mark.parametrize("small", [0, mirrored_ledger._SMALL_SEGMENT])
 @pytest.mark.parametrize("lost", [1, 5, 7])
 def test_a_ledger_that_lost_records_starts_a_branch(folder, run, tmp_path, monkeypatch, small, lost):
-    monkeypatch.setattr(module, "_SMALL_SEGMENT", small)
+    monkeypatch.setattr(mirrored_ledger, "_SMALL_SEGMENT", small)
     path = run.path / "ledger.jsonl"
     mirrored(folder, run, run.commit(10))
     mirrored(folder, run, run.commit(20))
@@ -427,7 +427,7 @@ def test_a_ledger_that_lost_records_starts_a_branch(folder, run, tmp_path, monke
 def test_killed_between_segment_and_removal_either_branch_is_whole(folder, run, tmp_path, monkeypatch):
     mirrored(folder, run, run.commit(10))
     with monkeypatch.context() as patch:
-        patch.setattr(module._Store, "remove", lambda *_: (_ for _ in ()).throw(SystemExit()))
+        patch.setattr(store.Store, "remove", lambda *_: (_ for _ in ()).throw(SystemExit()))
         mirrored(folder, run, run.commit(20))
     assert len(segments(folder)) == 2
     quick(folder, tmp_path / "other")
@@ -437,8 +437,8 @@ def test_killed_between_segment_and_removal_either_branch_is_whole(folder, run, 
 
 
 def test_segments_are_bounded(folder, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_SEGMENT_BYTES", 200)
-    monkeypatch.setattr(module, "_SMALL_SEGMENT", 100)
+    monkeypatch.setattr(mirrored_ledger, "_SEGMENT_BYTES", 200)
+    monkeypatch.setattr(mirrored_ledger, "_SMALL_SEGMENT", 100)
     for step in (10, 20):
         mirrored(folder, run, run.commit(step))
     assert len(segments(folder)) > 3
@@ -447,7 +447,7 @@ def test_segments_are_bounded(folder, run, tmp_path, monkeypatch):
 
 
 def test_a_damaged_segment_ends_the_ledger_and_a_first_one_leaves_none(folder, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_SMALL_SEGMENT", 0)
+    monkeypatch.setattr(mirrored_ledger, "_SMALL_SEGMENT", 0)
     for step in (10, 20, 30):
         mirrored(folder, run, run.commit(step))
     first, second, _ = segments(folder)
@@ -599,4 +599,4 @@ def test_without_obstore_it_says_what_to_install(tmp_path, monkeypatch):
 def test_secrets_and_queries_are_cut_out_of_errors(monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2026&sig=abcdef")
     error = OSError("GET https://x/y?sig=123 with sv=2026&sig=abcdef\nDebug source:\nmore")
-    assert module._clean(error) == "GET https://x/y?... with ***"
+    assert store.without_secrets(error) == "GET https://x/y?... with ***"
