@@ -12,7 +12,7 @@ from drivetrain.data.documents import file_digest
 from drivetrain.data.fingerprint import combined, remembered
 from drivetrain.data.indexed import Indexed, beside, open_indexed
 from drivetrain.data.recipe import Documents
-from drivetrain.data.tokens import _checked_digest
+from drivetrain.data.tokens import checked_digest
 from drivetrain.spec.exits import Exit, Failure
 
 IGNORED = -100
@@ -155,7 +155,7 @@ def _digests(opened: Indexed, vocabulary: int | None, cache: Path) -> list[str]:
     tokens, index, dtype = opened.data, opened.index, opened.tokens.dtype
     known = opened.manifest.get("files", {})
     found = [
-        remembered(tokens, cache, f"{dtype.name}<{vocabulary}", lambda: _checked_digest(tokens, dtype, vocabulary)),
+        remembered(tokens, cache, f"{dtype.name}<{vocabulary}", lambda: checked_digest(tokens, dtype, vocabulary)),
         remembered(index, cache, "sha256", lambda: file_digest(index)),
     ]
     for path, digest in zip((tokens, index), found, strict=True):

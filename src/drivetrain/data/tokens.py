@@ -34,11 +34,11 @@ def open_tokens(settings: Tokens, cache: Path) -> Windows:
             "see that dtype is how the file was written, and that it was written to its end",
         )
     question = f"{settings.dtype}<{settings.vocabulary}"
-    digest = remembered(path, cache, question, lambda: _checked_digest(path, dtype, settings.vocabulary))
+    digest = remembered(path, cache, question, lambda: checked_digest(path, dtype, settings.vocabulary))
     return Windows(np.memmap(path, dtype=dtype, mode="r"), settings.context, digest)
 
 
-def _checked_digest(path: Path, dtype: np.dtype, vocabulary: int | None) -> str:
+def checked_digest(path: Path, dtype: np.dtype, vocabulary: int | None) -> str:
     """SHA-256 of the file, while every token is checked against the vocabulary."""
     digest = hashlib.sha256()
     offset = 0

@@ -81,6 +81,9 @@ def _blend(recipe: Recipe) -> Iterator[Contradiction]:
     if len(contexts) > 1:
         listed = ", ".join(sorted(map(str, contexts), key=lambda text: (len(text), text)))
         yield Contradiction((*at, "sources"), f"sources of one blend have one context, not {listed}")
+    packed = {getattr(source, "kind", "") == "documents" for source in train.sources}
+    if len(packed) > 1:
+        yield Contradiction((*at, "sources"), "sources of kind documents blend with their own kind only")
     if not any(source.weight for source in train.sources):
         yield Contradiction((*at, "sources"), "every weight is 0")
     for place, stage in enumerate(train.stages):

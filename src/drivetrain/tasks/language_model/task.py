@@ -35,13 +35,20 @@ class LanguageModelTask(Task):
         return {"model": imported(self._model.factory)(self._model)}
 
     def collate(self, samples: Sequence[Any]) -> dict[str, Tensor]:
-        """Windows of context + 1 tokens: all but the last are read, all but the first predicted."""
+        """Windows of context + 1 tokens: all but the last are read, all but the first predicted.
+
+        Samples of packed documents are mappings already; what is padded there is no target.
+        """
+        if isinstance(samples[0], Mapping):
+            return {
+                name: torch.from_numpy(np.stack([sample[name] for sample in samples])) for name in ("tokens", "targets")
+            } | {"padded": torch.tensor([int((~sample["mask"].astype(bool)).sum()) for sample in samples])}
         windows = torch.from_numpy(np.asarray(samples).astype(np.int64))
         return {"tokens": windows[:, :-1], "targets": windows[:, 1:]}
 
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, int]:
         """Tokens that are predicted."""
-        return {"tokens": batch["targets"].numel()}
+        return {"tokens": _predicted(batch)}
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> Losses:
         """Cross-entropy in nats, summed over tokens."""
@@ -58,7 +65,7 @@ class LanguageModelTask(Task):
 
     def evaluate(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor], metrics: Mapping[str, Mean]) -> None:
         """Add the batch's cross-entropy to every metric."""
-        total, count = float(self.loss(nets, batch)["loss"].value), batch["targets"].numel()
+        total, count = float(self.loss(nets, batch)["loss"].value), _predicted(batch)
         for metric in metrics.values():
             metric.add(total, count)
 
@@ -74,3 +81,9 @@ class LanguageModelTask(Task):
     def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], dict]]:
         """Hugging Face's Llama layout."""
         return lambda tensors: llama_layout(tensors, self._model)
+
+
+def _predicted(batch: Mapping[str, Tensor]) -> int:
+    """Tokens that are targets."""
+    padded = int(batch["padded"].sum()) if "padded" in batch else 0
+    return batch["targets"].numel() - padded
