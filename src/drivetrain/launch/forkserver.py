@@ -132,6 +132,7 @@ def main(arguments: Sequence[str]) -> None:
     for module in arguments[1:]:
         import_module(module)
     serve(control)
+    os._exit(0)  # the teardown of what is loaded takes seconds, and the workers end with this process
 
 
 if __name__ == "__main__":
