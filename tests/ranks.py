@@ -133,7 +133,9 @@ def supervise_hanging(folder):
     from drivetrain.launch.job import Job
     from drivetrain.launch.supervisor import supervise
 
-    supervise(Job(folder=folder, recipe={}, origins={}, processes=2), worker="ranks:hang", preload=("torch", "torch._dynamo"))
+    supervise(
+        Job(folder=folder, recipe={}, origins={}, processes=2), worker="ranks:hang", preload=("torch", "torch._dynamo")
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ of the steps that count, over all the time since the first step. Both are driven
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -22,6 +23,8 @@ import psutil
 
 HERE = Path(__file__).parent
 STEP, EVERY, PROCESSES = 0.1, 10, 2
+PATIENCE = 60.0
+"""Seconds without a step after which a system has not come back."""
 
 
 @dataclass
@@ -96,7 +99,7 @@ def end(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def first_step_after(system: System, moment: float, patience: float = 300) -> float:
+def first_step_after(system: System, moment: float, patience: float = PATIENCE) -> float:
     """Seconds from a moment to the end of the next step."""
     deadline = time.time() + patience
     while time.time() < deadline:
@@ -121,7 +124,11 @@ def goodput(system: System, mtbf: float, seconds: float, generator: random.Rando
             killed = time.time()
             os.kill(generator.choice(workers(process)), signal.SIGKILL)
             time.sleep(0.1)
-            recovery.append(first_step_after(system, killed + 0.1) + 0.1)
+            try:
+                recovery.append(first_step_after(system, killed + 0.1) + 0.1)
+            except TimeoutError:  # the rest of the time would be more of the same
+                recovery.append(math.inf)
+                break
         took = time.time() - began
         return (system.steps()[-1][1] - base) * STEP / took, recovery
     finally:
