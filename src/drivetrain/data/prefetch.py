@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import select
 import signal
 import threading
 import time
@@ -17,6 +16,7 @@ from itertools import islice
 import numpy as np
 
 from drivetrain.data.feed import Feed, Planned, Share
+from drivetrain.data.lifeline import end_with
 from drivetrain.data.source import Source
 from drivetrain.data.transport import pack, unpack
 from drivetrain.spec.exits import Exit, Failure
@@ -216,14 +216,8 @@ def _open(source: Source, trainer: int) -> None:
     """A worker's start: keep the source, leave signals to the trainer, and end with it."""
     global _source
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.pidfd_open(trainer),), daemon=True).start()
+    end_with(trainer)
     _source = source
-
-
-def _end_with(process: int) -> None:
-    """Nobody else would: the process that forked this one lives as long as its children do."""
-    select.select([process], [], [])
-    os._exit(0)
 
 
 def _read(ids: np.ndarray, positions: np.ndarray) -> bytes:

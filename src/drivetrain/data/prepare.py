@@ -7,7 +7,6 @@ appears by rename when it is whole, the manifest last.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -30,6 +29,7 @@ import numpy as np
 
 from drivetrain.data.documents import Bad, Input, Piece, Task, changed, documents, file_digest, parts_of, tasks
 from drivetrain.data.indexed import beside, read_manifest, write_megatron, write_own
+from drivetrain.data.lifeline import end_with
 from drivetrain.data.tokenizers import Tokenizer, open_tokenizer
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder, write_json, write_private
@@ -393,7 +393,7 @@ def _pool(asked: Preparation) -> Iterator[Callable[[Task], Future[Done]]]:
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["drivetrain.data.prepare"])
-    pool = ProcessPoolExecutor(asked.workers, context, initializer=_open_worker, initargs=(how,))
+    pool = ProcessPoolExecutor(asked.workers, context, initializer=_open_worker, initargs=(how, os.getpid()))
     try:
         yield lambda task: pool.submit(_work, task)
     finally:
@@ -424,10 +424,10 @@ _how: Encoding  # of a worker process
 _tokenizer: Tokenizer
 
 
-def _open_worker(how: Encoding) -> None:
+def _open_worker(how: Encoding, command: int) -> None:
     global _how, _tokenizer
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the forkserver ends with the command
+    end_with(command)
     _how, _tokenizer = how, open_tokenizer(how.tokenizer)
 
 
