@@ -30,8 +30,9 @@ from unittest import mock
 
 import torch
 
-from drivetrain.checkpoint.commit import FOLDER, StateTree
+from drivetrain.checkpoint.commit import StateTree
 from drivetrain.checkpoint.commits import Commit, Committer, Missed, clean, names, newest
+from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.launch.supervisor import prepare
 from drivetrain.runtime.lease import Lease
 from drivetrain.spec.exits import Exit, Failure

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,18 +20,14 @@ from typing import Any
 from torch import Tensor
 
 from drivetrain.checkpoint.files import FileFacts, Folder, write_file
+from drivetrain.checkpoint.manifest import FILE, LONGEST, MANIFEST, Damaged, name_of, parse_manifest
 from drivetrain.checkpoint.snapshot import Piece
 from drivetrain.checkpoint.tensors import parse_tensors, write_tensors
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
 
-FOLDER = "checkpoints"
-MANIFEST = "MANIFEST.json"
 PART = 64 << 20
 """Bytes of tensors from which another file is begun: files are written, hashed and read beside each other."""
-_NAME = re.compile(r"step-(\d{8,12})")
-_FILE = re.compile(r"[a-z]+-\d{5}\.(safetensors|json)")
-_LONGEST_MANIFEST = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -41,21 +36,6 @@ class StateTree:
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
-
-
-class Damaged(Exception):  # noqa: N818 - says what a commit is, and is always caught
-    """Why a commit does not verify."""
-
-
-def name_of(step: int) -> str:
-    """A commit's folder."""
-    return f"step-{step:08d}"
-
-
-def step_of(name: str) -> int | None:
-    """The step of a commit's folder; None where the name is not one."""
-    match = _NAME.fullmatch(name)
-    return int(match.group(1)) if match else None
 
 
 def write_parts(folder: Path, pieces: Sequence[Piece], values: Mapping[str, Any], threads: int) -> dict[str, FileFacts]:
@@ -158,48 +138,21 @@ def _each(threads: int, names: Iterable[str], work: Callable[[str], Any]) -> dic
 
 
 def _manifest(folder: Folder, path: Path) -> dict[str, Any]:
-    line, own = _sealed_line(folder)
-    if hashlib.sha256(line).hexdigest().encode() != own:
-        raise Damaged("the manifest does not have its own hash")
-    manifest = json.loads(line)
-    if not _sensible(manifest):
-        raise Damaged("the manifest is no manifest")
-    if name_of(manifest["step"]) != path.name.partition(".")[0]:
-        raise Damaged(f"the manifest is of step {manifest['step']}")
-    strange = [name for name in manifest["files"] if not _FILE.fullmatch(name)]
-    if strange:
-        raise Failure(Exit.SECURITY, f"{path}: the manifest names {strange[0]!r}", "no commit of ours has such a file")
-    return manifest | {"sha256": own.decode()}
-
-
-def _sensible(manifest: Any) -> bool:
-    """Whether what a manifest must have is there, and of its type."""
-    return (
-        isinstance(manifest, dict)
-        and isinstance(manifest.get("step"), int)
-        and isinstance(manifest.get("epoch", 0), int)
-        and isinstance(manifest.get("position", 0), int)
-        and isinstance(files := manifest.get("files"), dict)
-        and len(files) > 0
-        and all(isinstance(facts, dict) and facts.keys() == {"size", "sha256"} for facts in files.values())
-    )
-
-
-def _sealed_line(folder: Folder) -> tuple[bytes, bytes]:
     try:
         size = folder.size(MANIFEST)
-        if size > _LONGEST_MANIFEST:
+        if size > LONGEST:
             raise Damaged(f"a manifest of {size} bytes")
-        line, own, end = bytes(folder.read(MANIFEST)).split(b"\n")
+        manifest = parse_manifest(bytes(folder.read(MANIFEST)))
     except FileNotFoundError:
         raise Damaged("no manifest") from None
     except OSError as error:
         raise Damaged(f"the manifest cannot be read: {error}") from error
-    except ValueError:
-        raise Damaged("the manifest is torn") from None
-    if end:
-        raise Damaged("the manifest goes on after its hash")
-    return line, own
+    if name_of(manifest["step"]) != path.name.partition(".")[0]:
+        raise Damaged(f"the manifest is of step {manifest['step']}")
+    strange = [name for name in manifest["files"] if not FILE.fullmatch(name)]
+    if strange:
+        raise Failure(Exit.SECURITY, f"{path}: the manifest names {strange[0]!r}", "no commit of ours has such a file")
+    return manifest
 
 
 def _require_whole(folder: Folder, name: str, manifest: Mapping[str, Any]) -> None:

@@ -13,19 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from drivetrain.checkpoint.commit import (
-    FOLDER,
-    Damaged,
-    StateTree,
-    load,
-    name_of,
-    read_manifest,
-    seal,
-    step_of,
-    verify,
-    write_parts,
-)
+from drivetrain.checkpoint.commit import StateTree, load, read_manifest, seal, verify, write_parts
 from drivetrain.checkpoint.files import discard, make_folder, remove, rename, require_space
+from drivetrain.checkpoint.manifest import FOLDER, Damaged, name_of, step_of
 from drivetrain.checkpoint.retention import Retention, pinned_steps, retained
 from drivetrain.checkpoint.snapshot import Arena, Piece, pieces_of
 from drivetrain.runtime.group import Group

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drivetrain.checkpoint.commit import MANIFEST, StateTree, name_of, seal, step_of, write_parts
+from drivetrain.checkpoint.commit import StateTree, seal, write_parts
 from drivetrain.checkpoint.files import discard, make_folder, require_space
+from drivetrain.checkpoint.manifest import MANIFEST, name_of, step_of
 from drivetrain.checkpoint.snapshot import pieces_of
 
 RECORDS = "records"

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from drivetrain.checkpoint.commit import FOLDER, Damaged, load
+from drivetrain.checkpoint.commit import load
 from drivetrain.checkpoint.commits import newest
 from drivetrain.checkpoint.files import read_file
+from drivetrain.checkpoint.manifest import FOLDER, Damaged
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import NETWORKS, named_tensors, require_same
 from drivetrain.checkpoint.tensors import parse_tensors

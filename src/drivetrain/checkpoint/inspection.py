@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drivetrain.checkpoint.commit import FOLDER, Damaged, load, read_manifest, step_of, verify
+from drivetrain.checkpoint.commit import load, read_manifest, verify
 from drivetrain.checkpoint.commits import Found, names, newest, pick
 from drivetrain.checkpoint.files import remove
+from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
 from drivetrain.checkpoint.retention import PINS, pinned_steps
 from drivetrain.runtime.lease import fenced, takeovers
 from drivetrain.spec.exits import Exit, Failure

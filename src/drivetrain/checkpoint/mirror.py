@@ -9,8 +9,6 @@ contains; where it lost records that the mirror has, a new branch starts at the 
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -23,18 +21,24 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
+from drivetrain.checkpoint.files import create, remove, rename
+from drivetrain.checkpoint.manifest import (
+    FILE,
+    FOLDER,
+    LONGEST,
+    MANIFEST,
+    NAME,
+    Damaged,
+    name_of,
+    parse_manifest,
+    step_of,
+)
 from drivetrain.checkpoint.mirrored_ledger import LEDGER, Segment, fetch_ledger, push_ledger, root_of, segments_in
 from drivetrain.checkpoint.store import BLOCK, Store, Stored, Unavailable, Unfit, check_url, open_file, without_secrets
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
 
-# As in commit.py, which needs torch to be imported.
-_FOLDER = "checkpoints"
-_MANIFEST = "MANIFEST.json"
-_NAME = re.compile(r"step-[0-9]{8,12}")
-_FILE = re.compile(r"[a-z]+-[0-9]{5}\.(safetensors|json)")
-_OBJECT = re.compile(rf"{_FOLDER}/({_NAME.pattern})/({re.escape(_MANIFEST)}|{_FILE.pattern})")
-_LARGEST_MANIFEST = 64 << 20
+_OBJECT = re.compile(rf"{FOLDER}/({NAME.pattern})/({re.escape(MANIFEST)}|{FILE.pattern})")
 
 
 class Mirror:
@@ -102,7 +106,7 @@ class Mirror:
         """Ledger, files, manifest, then what is no longer kept."""
         began = time.monotonic()
         with ExitStack() as stack:
-            files = _open_commit(self._run / _FOLDER / name, stack)
+            files = _open_commit(self._run / FOLDER / name, stack)
             store = Store(self._url, self._sleep, self._abandoned, create=True)
             commits = _commits(store)
             segments = segments_in(store)
@@ -114,7 +118,7 @@ class Mirror:
             _push_commit(store, name, files, commits.get(name, {}))
         self._note(f"mirrored {name} in {time.monotonic() - began:.1f} s")
         try:
-            _retire(store, commits, name, self._run / _FOLDER)
+            _retire(store, commits, name, self._run / FOLDER)
         except (Unavailable, OSError) as error:
             self._note(f"mirror: cannot remove old commits: {error}, tried again with the next commit")
 
@@ -124,16 +128,16 @@ class Mirror:
         """Raises Unfit where the mirror holds commits of another run: rotation would remove them."""
         if not segments or root_of(self._run / LEDGER) in {segment.root for segment in segments}:
             return
-        whole = [name for name, files in commits.items() if _MANIFEST in files]
-        if whole and not any(self._shared(store, name, commits[name][_MANIFEST]) for name in whole):
+        whole = [name for name, files in commits.items() if MANIFEST in files]
+        if whole and not any(self._shared(store, name, commits[name][MANIFEST]) for name in whole):
             raise Unfit("the URL holds commits of another run; name another one in checkpoint.mirror, or empty it")
 
     def _shared(self, store: Store, name: str, manifest: Stored) -> bool:
         """Whether a commit is the same here and in the mirror."""
-        local = self._run / _FOLDER / name / _MANIFEST
+        local = self._run / FOLDER / name / MANIFEST
         with suppress(FileNotFoundError):
-            return manifest.size <= _LARGEST_MANIFEST and local.read_bytes() == store.read(
-                f"{_FOLDER}/{name}/{_MANIFEST}", 0, manifest.size
+            return manifest.size <= LONGEST and local.read_bytes() == store.read(
+                f"{FOLDER}/{name}/{MANIFEST}", 0, manifest.size
             )
         return False
 
@@ -153,10 +157,10 @@ def fetch(
     """
     check_url(url)
     reasons: list[str] = [] if passed_over is None else passed_over
-    temporary = run / _FOLDER / f".tmp-fetch-{os.getpid()}"
+    temporary = run / FOLDER / f".tmp-fetch-{os.getpid()}"
     try:
         store = Store(url, sleep)
-        commits = {name: files for name, files in _commits(store).items() if _MANIFEST in files}
+        commits = {name: files for name, files in _commits(store).items() if MANIFEST in files}
         if not commits:
             return None
         shutil.rmtree(temporary, ignore_errors=True)
@@ -164,7 +168,7 @@ def fetch(
         temporary.mkdir(mode=0o700)
         name = _fetch_commit(store, temporary, commits, reasons)
         fetch_ledger(store, temporary / LEDGER, run / LEDGER, reasons)
-        _publish(temporary / name, run / _FOLDER / name)  # last: a start that finds it does not look here again
+        _publish(temporary / name, run / FOLDER / name)  # last: a start that finds it does not look here again
     except Unavailable as error:
         hint = "it may hold this run's commits: see that it can be reached, or take checkpoint.mirror out"
         raise Failure(Exit.STORAGE, f"the mirror cannot be read: {error}", hint) from error
@@ -178,56 +182,50 @@ def fetch(
 def _commits(store: Store) -> dict[str, dict[str, Stored]]:
     """Files of each commit in the store, whole or not; whatever has another name than ours is as if not there."""
     commits: dict[str, dict[str, Stored]] = {}
-    for key, facts in store.list(_FOLDER).items():
+    for key, facts in store.list(FOLDER).items():
         if match := _OBJECT.fullmatch(key):
-            commits.setdefault(match[1], {})[match[2]] = facts
+            commits.setdefault(match[1], {})[match[3]] = facts
     return commits
 
 
-def _step(name: str) -> int:
-    return int(name.removeprefix("step-"))
+def _by_step(name: str) -> int:
+    return step_of(name) or 0
 
 
 def _open_commit(path: Path, stack: ExitStack) -> dict[str, IO[bytes]]:
     """A local commit's files, opened before anything slow: it may be rotated away while it is being uploaded."""
     try:
-        manifest = stack.enter_context(open_file(path / _MANIFEST))
-        files, _ = _parse_manifest(manifest.read())
-        return {name: stack.enter_context(open_file(path / name)) for name in files} | {_MANIFEST: manifest}
+        manifest = stack.enter_context(open_file(path / MANIFEST))
+        files, _ = _files(manifest.read())
+        return {name: stack.enter_context(open_file(path / name)) for name in files} | {MANIFEST: manifest}
     except FileNotFoundError:
         raise Unfit("it is no longer in the run's checkpoints") from None
 
 
-def _parse_manifest(content: bytes) -> tuple[dict[str, tuple[int, str]], int]:
+def _files(manifest: bytes) -> tuple[dict[str, tuple[int, str]], int]:
     """Size and SHA-256 of each file, and the step. Raises Unfit for anything that no commit of ours has."""
     try:
-        line, seal, end = content.split(b"\n")
-        if end or hashlib.sha256(line).hexdigest().encode() != seal:
-            raise Unfit("the manifest does not have its own hash")
-        manifest = json.loads(line)
-        files = {name: (facts["size"], facts["sha256"]) for name, facts in manifest["files"].items()}
-        step = manifest["step"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise Unfit("the manifest is torn or has another form") from None
-    for name, (size, digest) in files.items():
-        if not _FILE.fullmatch(name) or type(size) is not int or size < 0 or not isinstance(digest, str):
-            raise Unfit(f"the manifest names {name[:80]!r}")
-    return files, step
+        parsed = parse_manifest(manifest)
+    except Damaged as damage:
+        raise Unfit(str(damage)) from None
+    if strange := [name for name in parsed["files"] if not FILE.fullmatch(name)]:
+        raise Unfit(f"the manifest names {strange[0][:80]!r}")
+    return {name: (facts["size"], facts["sha256"]) for name, facts in parsed["files"].items()}, parsed["step"]
 
 
 def _push_commit(store: Store, name: str, files: Mapping[str, IO[bytes]], there: Mapping[str, Stored]) -> None:
     """Upload a commit whose files are open, the manifest last, unless the same one is there."""
-    files[_MANIFEST].seek(0)
-    manifest = files[_MANIFEST].read()
-    expected, _ = _parse_manifest(manifest)
-    key = f"{_FOLDER}/{name}/{_MANIFEST}"
-    if _MANIFEST in there:
-        sizes = {file: size for file, (size, _) in expected.items()} | {_MANIFEST: len(manifest)}
+    files[MANIFEST].seek(0)
+    manifest = files[MANIFEST].read()
+    expected, _ = _files(manifest)
+    key = f"{FOLDER}/{name}/{MANIFEST}"
+    if MANIFEST in there:
+        sizes = {file: size for file, (size, _) in expected.items()} | {MANIFEST: len(manifest)}
         if sizes == {file: facts.size for file, facts in there.items()} and _same(store, key, manifest):
             return
         store.remove(key)  # from here on the commit is not there, until its files are
     for file, (size, digest) in expected.items():
-        store.put_file(f"{_FOLDER}/{name}/{file}", files[file], size, digest)
+        store.put_file(f"{FOLDER}/{name}/{file}", files[file], size, digest)
     store.put(key, manifest)
 
 
@@ -240,20 +238,20 @@ def _same(store: Store, key: str, content: bytes) -> bool:
 
 def _retire(store: Store, commits: Mapping[str, Mapping[str, Stored]], pushed: str, local: Path) -> None:
     """Remove commits that are no longer in `local`, except the newest two and `pushed`; `commits` is from before."""
-    whole = {name for name, files in commits.items() if _MANIFEST in files} | {pushed}
-    kept = {*sorted(whole, key=_step)[-2:], pushed, *os.listdir(local)}
+    whole = {name for name, files in commits.items() if MANIFEST in files} | {pushed}
+    kept = {*sorted(whole, key=_by_step)[-2:], pushed, *os.listdir(local)}
     for name in commits.keys() - kept:
         # The manifest first, so that no half-removed commit is taken for one.
-        for file in sorted(commits[name], key=lambda file: file != _MANIFEST):
-            store.remove(f"{_FOLDER}/{name}/{file}")
+        for file in sorted(commits[name], key=lambda file: file != MANIFEST):
+            store.remove(f"{FOLDER}/{name}/{file}")
 
 
 def _fetch_commit(store: Store, folder: Path, commits: Mapping[str, Mapping[str, Stored]], reasons: list[str]) -> str:
     """Download the newest commit that verifies into `folder`, under its name."""
-    from drivetrain.checkpoint.commit import Damaged, verify
+    from drivetrain.checkpoint.commit import verify  # imports torch
 
     damage = []
-    for name in sorted(commits, key=_step, reverse=True):
+    for name in sorted(commits, key=_by_step, reverse=True):
         try:
             _download(store, name, commits[name], folder / name)
             verify(folder / name)
@@ -271,12 +269,12 @@ def _fetch_commit(store: Store, folder: Path, commits: Mapping[str, Mapping[str,
 
 def _download(store: Store, name: str, there: Mapping[str, Stored], folder: Path) -> None:
     """A commit's files as they are in the store, durable; only such whose listed size the manifest confirms."""
-    if there[_MANIFEST].size > _LARGEST_MANIFEST:
-        raise Unfit(f"a manifest of {there[_MANIFEST].size} bytes")
+    if there[MANIFEST].size > LONGEST:
+        raise Unfit(f"a manifest of {there[MANIFEST].size} bytes")
     folder.mkdir(mode=0o700)
-    _download_file(store, f"{_FOLDER}/{name}/{_MANIFEST}", there[_MANIFEST].size, folder / _MANIFEST)
-    expected, step = _parse_manifest((folder / _MANIFEST).read_bytes())
-    if type(step) is not int or f"step-{step:08d}" != name:
+    _download_file(store, f"{FOLDER}/{name}/{MANIFEST}", there[MANIFEST].size, folder / MANIFEST)
+    expected, step = _files((folder / MANIFEST).read_bytes())
+    if name_of(step) != name:
         raise Unfit(f"the manifest is of step {str(step)[:20]}")
     for file, (size, _) in expected.items():
         if file not in there:
@@ -287,13 +285,13 @@ def _download(store: Store, name: str, there: Mapping[str, Stored], folder: Path
     if needed > free:
         raise OSError(errno.ENOSPC, f"{name} has {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free")
     for file, (size, _) in expected.items():
-        _download_file(store, f"{_FOLDER}/{name}/{file}", size, folder / file)
+        _download_file(store, f"{FOLDER}/{name}/{file}", size, folder / file)
     sync_folder(folder)
 
 
 def _download_file(store: Store, key: str, size: int, path: Path) -> None:
     """Write an object of known size to a new file, 0600, by several requests at a time."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = create(path)
 
     def copy(start: int) -> None:
         stop = min(start + BLOCK, size)
@@ -318,9 +316,5 @@ def _download_file(store: Store, key: str, size: int, path: Path) -> None:
 def _publish(temporary: Path, final: Path) -> None:
     """Rename a verified commit to its place; what stood there did not verify, or fetch would not have been called."""
     if final.exists():
-        trash = final.with_name(f".trash-{final.name}")
-        shutil.rmtree(trash, ignore_errors=True)
-        os.rename(final, trash)
-        shutil.rmtree(trash, ignore_errors=True)
-    os.rename(temporary, final)
-    sync_folder(final.parent)
+        remove(final)
+    rename(temporary, final)

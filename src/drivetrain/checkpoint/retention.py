@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drivetrain.checkpoint.commit import step_of
+from drivetrain.checkpoint.manifest import step_of
 
 PINS = "pins"
 

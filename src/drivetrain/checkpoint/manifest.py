@@ -1,0 +1,71 @@
+"""The names of commits and their files, and the manifest that has the hash of everything. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+FOLDER = "checkpoints"
+MANIFEST = "MANIFEST.json"
+NAME = re.compile(r"step-([0-9]{8,12})")
+FILE = re.compile(r"[a-z]+-[0-9]{5}\.(?:safetensors|json)")
+LONGEST = 64 << 20
+"""Bytes of a manifest that is read."""
+
+
+class Damaged(Exception):  # noqa: N818 - says what a commit is, and is always caught
+    """Why a commit does not verify."""
+
+
+def name_of(step: int) -> str:
+    """A commit's folder."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step of a commit's folder; None where the name is not one."""
+    match = NAME.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def parse_manifest(content: bytes) -> dict[str, Any]:
+    """A manifest's fields, with its own hash as `sha256`. Raises Damaged where it is torn, changed or no manifest.
+
+    Its first line is JSON, its second the SHA-256 of the first. Names of files are not judged here.
+    """
+    try:
+        line, own, end = content.split(b"\n")
+    except ValueError:
+        raise Damaged("the manifest is torn") from None
+    if end:
+        raise Damaged("the manifest goes on after its hash")
+    if hashlib.sha256(line).hexdigest().encode() != own:
+        raise Damaged("the manifest does not have its own hash")
+    try:
+        manifest = json.loads(line)
+    except (ValueError, RecursionError):
+        raise Damaged("the manifest has another form") from None
+    if not _sensible(manifest):
+        raise Damaged("the manifest has another form")
+    return manifest | {"sha256": own.decode()}
+
+
+def _sensible(manifest: Any) -> bool:
+    """Whether what a manifest must have is there, and of its type."""
+    return (
+        isinstance(manifest, dict)
+        and type(manifest.get("step")) is int
+        and isinstance(manifest.get("epoch", 0), int)
+        and isinstance(manifest.get("position", 0), int)
+        and isinstance(files := manifest.get("files"), dict)
+        and len(files) > 0
+        and all(_facts(facts) for facts in files.values())
+    )
+
+
+def _facts(facts: Any) -> bool:
+    if not isinstance(facts, dict) or facts.keys() != {"size", "sha256"}:
+        return False
+    return type(facts["size"]) is int and facts["size"] >= 0 and isinstance(facts["sha256"], str)
