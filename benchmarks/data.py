@@ -1,8 +1,11 @@
-"""Token batches beside bare gathers of the same rows, and memory. `python benchmarks/data.py`.
+"""Token batches and blended, packed batches beside bare gathers, and memory. `python benchmarks/data.py`.
 
 Each baseline makes the same int64 tensors of the same rows from a memory map. `rows given` is the fastest that numpy
 has and is told which rows; `rows shuffled` also computes which rows, by our order; `slices` stacks them one by one, as
 plain training scripts do. All maps are warm: each way has read all its rows before it is timed.
+
+Packed batches are of three files of documents (about 700 tokens each), blended 3 : 2 : 1; their baseline gathers as many
+tokens from one file of the same size as the three together, and knows no documents.
 """
 
 import argparse
@@ -18,6 +21,7 @@ import numpy as np
 
 BATCH, ROWS = 64, 1 << 16  # samples a step, samples that are timed
 CONTEXTS = (512, 2048)
+PACKED_CONTEXTS = (512, 2048, 8192)
 
 
 def write(path: Path, megabytes: int) -> None:
@@ -38,6 +42,7 @@ def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
     from drivetrain.data.prefetch import prefetch
     from drivetrain.data.recipe import Tokens
     from drivetrain.data.tokens import open_tokens
+    from drivetrain.spec.batches import Batches
 
     steps = ROWS // BATCH
     source = open_tokens(Tokens(path=str(path), context=context), path.with_suffix(".json"))
@@ -53,7 +58,13 @@ def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
     def ours() -> None:
         order = Order(len(source), 0, True)
         feed = Feed(
-            source, order, Geometry(BATCH, 8, 1, BATCH), 0, ROWS, collate, lambda b: {"tokens": b["targets"].numel()}
+            source,
+            order,
+            Geometry(Batches(BATCH), 8, 1, BATCH),
+            0,
+            ROWS,
+            collate,
+            lambda b: {"tokens": b["targets"].numel()},
         )
         shares = prefetch(feed, 1, steps, 8, 0)
         assert sum(1 for _ in shares) == steps
@@ -77,15 +88,80 @@ def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
     return {"ours": ours, "rows given": rows_given, "rows shuffled": rows_shuffled, "slices": slices}
 
 
+def packed_ways(folder: Path, megabytes: int, context: int, part: str) -> dict[str, Callable[[], None]]:
+    """Blended, packed batches and the baseline, each a function that makes all batches once."""
+    import torch
+
+    from drivetrain.data.blend import training_order
+    from drivetrain.data.feed import Feed
+    from drivetrain.data.geometry import Geometry
+    from drivetrain.data.packing import open_documents
+    from drivetrain.data.prefetch import prefetch
+    from drivetrain.data.recipe import Documents, Train
+    from drivetrain.data.stacked import stacked
+    from drivetrain.spec.amount import Scale
+    from drivetrain.spec.batches import Batches
+
+    settings = [
+        Documents(path=str(documents(folder / f"{n}", megabytes // 3, n)), context=context, part=part, weight=3 - n)
+        for n in range(3)
+    ]
+    sources = [open_documents(one, folder / "cache.json") for one in settings]
+    whole = folder / "whole.bin"
+    if not whole.is_file():
+        write(whole, megabytes)
+    tokens = np.memmap(whole, dtype=np.uint16, mode="r")
+    count = (len(tokens) - 1) // context
+    view = np.lib.stride_tricks.as_strided(tokens, (count, context + 1), (2 * context, 2), writeable=False)
+    steps, names = ROWS * CONTEXTS[0] // context // BATCH, ["a", "b", "c"]
+    total, generator = steps * BATCH, np.random.default_rng(1)
+    given = [generator.integers(0, count, BATCH) for _ in range(steps)]
+
+    def collate(samples):
+        return {name: torch.from_numpy(stacked(samples, name)) for name in ("tokens", "targets")}
+
+    def ours() -> None:
+        scale = Scale(Batches(BATCH), context, sum(map(len, sources)))
+        source, order = training_order(Train(sources=tuple(settings)), names, sources, 0, scale)
+        geometry = Geometry(Batches(BATCH), 8, 1, BATCH)
+        feed = Feed(source, order, geometry, 0, total, collate, lambda b: {"tokens": b["targets"].numel()})
+        shares = prefetch(feed, 1, steps, 8, 0)
+        assert sum(1 for _ in shares) == steps
+        shares.close()
+
+    def rows_given() -> None:
+        for ids in given:
+            windows = torch.from_numpy(view[ids].astype(np.int64))
+            _ = {"tokens": windows[:, :-1], "targets": windows[:, 1:]}
+
+    return {"ours": ours, "rows given": rows_given}
+
+
+def documents(name: Path, megabytes: int, seed: int) -> Path:
+    """A token file with Megatron's index, of documents whose lengths vary as those of texts do; its index's path."""
+    from drivetrain.data.indexed import write_megatron
+
+    index = name.with_suffix(".idx")
+    if not index.is_file():
+        write(name.with_suffix(".bin"), megabytes)
+        left = name.with_suffix(".bin").stat().st_size // 2
+        lengths = np.random.default_rng(seed).lognormal(6, 1, left // 500).astype(np.int64) + 1
+        ends = np.cumsum(lengths)
+        kept = lengths[: np.searchsorted(ends, left)]
+        np.append(kept, left - kept.sum()).astype("<i8").tofile(name.with_suffix(".lengths"))
+        with index.open("wb") as file:
+            write_megatron(name.with_suffix(".lengths"), "uint16", file)
+    return index
+
+
 def seconds(way: Callable[[], None]) -> float:
     started = time.perf_counter()
     way()
     return time.perf_counter() - started
 
 
-def compare(path: Path, context: int, rounds: int) -> None:
+def compare(chosen: dict[str, Callable[[], None]], what: str, tokens: int, rounds: int) -> None:
     """Print the ratios. All ways run in each round, in turn forwards and backwards, and are compared within it."""
-    chosen = ways(path, context)
     for way in chosen.values():
         way()
     taken: dict[str, list[float]] = {name: [] for name in chosen}
@@ -93,8 +169,8 @@ def compare(path: Path, context: int, rounds: int) -> None:
         for name in sorted(chosen, reverse=number % 2 == 1):
             taken[name].append(seconds(chosen[name]) * (8 if name == "slices" else 1))
     ours = taken.pop("ours")
-    rate = ROWS * context / statistics.median(ours) / 1e6
-    print(f"  context {context}: {statistics.median(ours) * BATCH / ROWS * 1e6:.0f} us a batch, {rate:.0f} M tokens/s")
+    rate = tokens / statistics.median(ours) / 1e6
+    print(f"  {what}: {rate:.0f} M tokens/s")
     for name, baseline in taken.items():
         ratios = sorted(theirs / mine for theirs, mine in zip(baseline, ours, strict=True))
         low, middle, high = (ratios[len(ratios) * k // 10] for k in (1, 5, 9))
@@ -125,8 +201,14 @@ def main() -> None:
             write(path, megabytes)
             print(f"{megabytes} MB of tokens: {memory(path)}", flush=True)
             for context in CONTEXTS:
-                compare(path, context, asked.rounds)
+                compare(ways(path, context), f"context {context}", ROWS * context, asked.rounds)
             path.unlink()
+        print("blended, packed documents", flush=True)
+        for context in PACKED_CONTEXTS:
+            for part in ("all", "train"):
+                chosen = packed_ways(Path(folder), 300, context, part)
+                what = f"context {context}, part {part}, {BATCH} samples a batch"
+                compare(chosen, what, ROWS * CONTEXTS[0], asked.rounds)
 
 
 if __name__ == "__main__":

@@ -48,13 +48,14 @@ def bare(steps: int) -> np.ndarray:
     return clock.seconds()
 
 
-def drivetrain(steps: int) -> np.ndarray:
-    """Ours, with ledger, finite vote, loss and norm of each step recorded, seeds by position."""
+def drivetrain(steps: int, **settings: object) -> np.ndarray:
+    """Ours, with ledger, finite vote, loss and norm of each step recorded, seeds by position, telemetry."""
     import drivetrain as framework
-    import drivetrain.run as wiring
+    import drivetrain.run.attempt as wiring
+    import drivetrain.run.build as opening
     from drivetrain.ledger.ledger import read
 
-    wiring.open_source = lambda *_: RowSource()  # an array in memory is not a shipped kind of source
+    opening.open_source = lambda *_: RowSource()  # an array in memory is not a shipped kind of source
     wiring.build_task = lambda _: Classify()
     recipe = {
         "name": "bench",
@@ -65,11 +66,17 @@ def drivetrain(steps: int) -> np.ndarray:
         "optimizer": {"lr": LR, "weight_decay": 0.0, "clip": CLIP},
         "schedule": {"kind": "cosine", "warmup": {"steps": WARMUP}},
         "launch": {"threads": 1},
+        **settings,
     }
     with tempfile.TemporaryDirectory() as folder:
         run = framework.train(recipe, run=folder, progress=False).run
         ends = [record["time"] for record in read(run / "ledger.jsonl") if record["kind"] == "step"]
     return np.diff(ends[SKIPPED:])
+
+
+def without_telemetry(steps: int) -> np.ndarray:
+    """Ours, and the ledger is told nothing about the process."""
+    return drivetrain(steps, telemetry={"every": None})
 
 
 def lightning(steps: int) -> np.ndarray:
@@ -233,7 +240,9 @@ def ignite(steps: int) -> np.ndarray:
 
 
 FRAMEWORKS: dict[str, Callable[[int], np.ndarray]] = {
+    "bare": bare,
     "drivetrain": drivetrain,
+    "without-telemetry": without_telemetry,
     "fabric": fabric,
     "accelerate": accelerate,
     "ignite": ignite,

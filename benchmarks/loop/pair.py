@@ -1,4 +1,6 @@
-"""Time one framework and the bare loop in turn, in one process: `python pair.py NAME STEPS BLOCKS` prints JSON."""
+"""Time a framework and another, or the bare loop, in turn, in one process: `python pair.py NAME STEPS BLOCKS [OTHER]`.
+
+It prints JSON."""
 
 import json
 import logging
@@ -6,15 +8,15 @@ import sys
 import warnings
 
 import torch
-from frameworks import FRAMEWORKS, bare
+from frameworks import FRAMEWORKS
 
 warnings.filterwarnings("ignore")
 logging.disable(logging.WARNING)
 torch.set_num_threads(1)
 
 
-def main(name: str, steps: int, blocks: int) -> None:
-    train = FRAMEWORKS[name]
+def main(name: str, steps: int, blocks: int, other: str = "bare") -> None:
+    train, bare = FRAMEWORKS[name], FRAMEWORKS[other]
     for warm_up in (bare, train):
         warm_up(steps // 4)
     pairs = []
@@ -28,4 +30,4 @@ def main(name: str, steps: int, blocks: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -3,6 +3,7 @@
 It makes its own environment for the other frameworks. Each framework runs in a process of its own, in blocks that take
 turns with the bare loop; the overhead of a block is its mean step minus that of the bare block beside it. Told are the
 median over blocks, the spread, and the same from medians of steps, which leave out what seldom happens.
+`--against without-telemetry drivetrain` has ours take turns with ours instead, to see what telemetry costs.
 """
 
 import argparse
@@ -33,9 +34,9 @@ def environment() -> Path:
     return python
 
 
-def measure(python: Path, name: str, steps: int, blocks: int) -> list[dict[str, float]]:
+def measure(python: Path, name: str, steps: int, blocks: int, against: str) -> list[dict[str, float]]:
     """The pairs of one framework."""
-    command = [str(python), str(HERE / "pair.py"), name, str(steps), str(blocks)]
+    command = [str(python), str(HERE / "pair.py"), name, str(steps), str(blocks), against]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=settings)
     if done.returncode:
@@ -47,14 +48,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--blocks", type=int, default=9)
+    parser.add_argument("--against", default="bare", help="what a framework takes turns with")
     parser.add_argument("names", nargs="*", default=NAMES)
     asked = parser.parse_args()
     python = environment()
-    print("| framework | bare us | overhead us, means: median (min to max) | overhead us, medians | ratio |")
+    print(f"| framework | {asked.against} us | overhead us, means: median (min to max) | overhead us, medians | ratio |")
     print("|---|---|---|---|---|")
     results = {}
     for name in asked.names:
-        pairs = results[name] = measure(python, name, asked.steps, asked.blocks)
+        pairs = results[name] = measure(python, name, asked.steps, asked.blocks, asked.against)
         extra = [1e6 * (pair["own"] - pair["bare"]) for pair in pairs]
         typical = statistics.median(1e6 * (pair["own_median"] - pair["bare_median"]) for pair in pairs)
         plain = 1e6 * statistics.median(pair["bare"] for pair in pairs)
@@ -63,7 +65,8 @@ def main() -> None:
         print(f"| {name} | {plain:.0f} | {spread} | {typical:.0f} | {ratio:.3f} |", flush=True)
     folder = ROOT / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)
-    (folder / "loop.json").write_text(json.dumps(results, indent=1))
+    name = "loop" if asked.against == "bare" else f"loop-{asked.against}"
+    (folder / f"{name}.json").write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

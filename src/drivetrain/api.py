@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Result:
     """A run that ended as it should: `stopped` tells whether it was asked to stop before the end of its budget.
 
-    `metrics` is the last evaluation, {set: {metric: value}}; `losses` the last step's.
+    `metrics` is the last evaluation, {set: {metric: value}}; `losses` the last step's. `test` are the test
+    sets' scores, once the run is done.
     """
 
     run: Path
@@ -35,6 +36,7 @@ class Result:
     stopped: bool
     losses: dict[str, float]
     metrics: dict[str, dict[str, float]]
+    test: dict[str, dict[str, float]]
 
 
 def train(
@@ -87,7 +89,7 @@ def start(job: Job, console: Console | None, *, in_process: bool) -> Outcome:
             return supervise(job, say=_say)
         finally:
             with_sinks.close()
-    from drivetrain.run import execute
+    from drivetrain.run.attempt import execute
 
     sinks = follow(run, watch, console, job.started) if place.rank == 0 else None
     try:
@@ -98,14 +100,17 @@ def start(job: Job, console: Console | None, *, in_process: bool) -> Outcome:
     return _recorded(run, outcome, place, job.started)
 
 
-def evaluate(run: str | Path, only: str | None = None) -> Scores:
-    """Score a run's newest commit on its validation sets, or only the one of that name; nothing is written.
+def evaluate(
+    run: str | Path, data: str | None = None, *, commit: str | None = None, samples: int | None = None
+) -> Scores:
+    """Score a run's newest commit, or the named one, on its validation sets; nothing is written.
 
+    `data` is one set's name, validation, test or all; `samples` how many of each set's first samples are scored.
     Raises Failure(66) where there is no such run, commit or set.
     """
-    from drivetrain.run import evaluate_run
+    from drivetrain.run.finished import evaluate_run
 
-    return evaluate_run(Path(run), only)
+    return evaluate_run(Path(run), data, commit, samples)
 
 
 def export(run: str | Path, to: str | Path, commit: str | None = None) -> list[Path]:
@@ -113,7 +118,7 @@ def export(run: str | Path, to: str | Path, commit: str | None = None) -> list[P
 
     The language model is written in Hugging Face's Llama layout, other tasks as they say, or with their own names.
     """
-    from drivetrain.run import export_run
+    from drivetrain.run.finished import export_run
 
     return export_run(Path(run), Path(to), commit)
 
@@ -134,16 +139,21 @@ def _recorded(run: Path, outcome: Outcome, place: Place, started: float) -> Outc
 
 
 def _result(run: Path, outcome: Outcome) -> Result:
-    from drivetrain.ledger.derive import lineage
+    from drivetrain.ledger.derive import finals, lineage
     from drivetrain.ledger.ledger import read
 
     history = lineage(read(run / "ledger.jsonl"))
     steps = [record for record in history if record["kind"] == "step"]
     evaluations = [record for record in history if record["kind"] == "evaluation"]
+    test: dict[str, dict[str, float]] = {}
+    for (part, name, metric), (_, value) in finals(history).items():
+        if part == "test":
+            test.setdefault(name, {})[metric] = value
     return Result(
         run=run,
         step=steps[-1]["step"] if steps else 0,
         stopped=outcome.code is Exit.STOPPED,
         losses={name: float(value) for name, value in steps[-1]["losses"].items()} if steps else {},
         metrics=evaluations[-1]["metrics"] if evaluations else {},
+        test=test,
     )

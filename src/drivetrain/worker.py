@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.launch.job import Job
-from drivetrain.run import execute
+from drivetrain.run.attempt import execute
 from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.place import Place
 from drivetrain.spec.files import write_json

@@ -28,7 +28,7 @@ def test_pinned_ones_the_best_and_every_nth_stay(tmp_path):
     (tmp_path / PINS / "nonsense").touch()
     assert pinned_steps(tmp_path) == [2]
     writer = committer(tmp_path, scores=lambda: {3: 0.5, 4: 0.1, 5: math.nan})
-    writer.retention = Retention(last=1, every=8 * 6, best=1)
+    writer.retention = Retention(last=1, every=lambda step, position: position // (8 * 6), best=1)
     save(tmp_path, *range(1, 10), writer=writer)
     assert there(tmp_path) == [2, 4, 6, 9]
 

@@ -38,6 +38,9 @@ def test_the_report_for_programs_is_json_and_adds_up(run, capsys):
     assert [(a["from_step"], a["to_step"], a["code"]) for a in told["attempts"]] == [(0, 2, None), (1, 2, 82)]
     assert sum(told["seconds"].values()) == pytest.approx(told["wall_clock"]) == pytest.approx(31.0)
     assert told["seconds"]["lost work"] == pytest.approx(0.9)
+    assert told["throughput"]["steps"]["tokens_per_second"] == pytest.approx(800.0)
+    assert told["throughput"]["wall_clock"]["tokens_per_second"] == pytest.approx(1600 / 31)
+    assert told["throughput"]["last_steps"]["mfu"] is None
 
 
 def test_a_damaged_ledger_is_named_with_its_record(run, capsys):

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.data.geometry import Geometry, choose_lanes, divisors
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 
 geometries = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 6), st.integers(1, 40)).map(
@@ -14,8 +15,8 @@ geometries = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 6), 
 def test_the_ranks_shares_are_the_step_without_gap_or_overlap(shape, step, total):
     batch = shape[0]
     start, stop = step * batch, min((step + 1) * batch, max(total, step * batch))
-    geometry = Geometry(*shape)
-    chunks = [chunk for rank in range(geometry.processes) for chunk in geometry.share(rank, start, stop)]
+    geometry = shaped(*shape)
+    chunks = [chunk for rank in range(geometry.processes) for chunk in geometry.share(rank, step + 1, total)]
     positions = [p for chunk in chunks for p in range(chunk.start, chunk.stop)]
     assert positions == list(range(start, stop))
     assert all(0 < chunk.stop - chunk.start <= geometry.micro for chunk in chunks)
@@ -27,25 +28,29 @@ def test_a_lane_keeps_its_positions_on_any_number_of_processes(shape):
     lane_of = {}
     for processes in divisors(lanes):
         for rank in range(processes):
-            for chunk in Geometry(batch, lanes, processes, micro).share(rank, 0, batch):
+            for chunk in shaped(batch, lanes, processes, micro).share(rank, 1, batch):
                 assert lane_of.setdefault(chunk.start, chunk.lane) == chunk.lane
                 assert chunk.lane == chunk.start // (batch // lanes)
 
 
 def test_micro_batches_of_one_lane_are_numbered():
-    chunks = Geometry(8, 2, 1, 2).share(0, 0, 8)
+    chunks = shaped(8, 2, 1, 2).share(0, 1, 8)
     assert [(chunk.lane, chunk.part) for chunk in chunks] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
+def shaped(batch, *rest):
+    return Geometry(Batches(batch), *rest)
+
+
 def test_in_a_ragged_last_step_the_last_ranks_may_have_nothing():
-    geometry = Geometry(8, 4, 4, 8)
-    assert [len(geometry.share(rank, 8, 11)) for rank in range(4)] == [1, 1, 0, 0]
+    geometry = shaped(8, 4, 4, 8)
+    assert [len(geometry.share(rank, 2, 11)) for rank in range(4)] == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize(("batch", "lanes", "processes"), [(18, 7, 1), (16, 8, 3)])
 def test_numbers_that_do_not_divide_are_refused_with_those_that_would_do(batch, lanes, processes):
     with pytest.raises(Failure) as caught:
-        Geometry(batch, lanes, processes, 1)
+        shaped(batch, lanes, processes, 1)
     assert caught.value.outcome.code == Exit.BAD_RECIPE
     assert "1, 2" in caught.value.outcome.hint
 

@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from drivetrain.cli.main import run
+from drivetrain.data.blend import Blend, BlendSource, Stage
 from drivetrain.data.documents import find_inputs
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, divisors
 from drivetrain.data.order import Order
-from drivetrain.data.packing import IGNORED, Packed, choose, segments
+from drivetrain.data.packing import IGNORED, Packed, segments
 from drivetrain.data.prefetch import prefetch
 from drivetrain.data.prepare import Preparation, encoding, prepare
 from drivetrain.data.recipe import Documents
 from drivetrain.data.source import open_source
+from drivetrain.data.split import choose
+from drivetrain.data.stacked import stacked
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
@@ -65,16 +69,17 @@ def test_each_epoch_predicts_every_token_of_every_document_once(lengths, context
         return
     lanes = data.draw(st.sampled_from(divisors(batch)))
     processes = data.draw(st.sampled_from(divisors(lanes)))
-    geometry = Geometry(batch, lanes, processes, data.draw(st.integers(1, batch)))
+    geometry = Geometry(Batches(batch), lanes, processes, data.draw(st.integers(1, batch)))
     order = Order(len(source), 3, shuffle)
     epoch = data.draw(st.integers(0, 1))
     start, stop = epoch * len(source), (epoch + 1) * len(source)
     read, predicted = [], []
-    for at in range(start, stop, batch):
+    for step in range(start // batch + 1, -(-stop // batch) + 1):
         for rank in range(processes):
-            for chunk in geometry.share(rank, at, min(at + batch, stop)):
-                ids = order.ids(chunk.start, chunk.stop)
-                for sample in source.read(ids, np.arange(chunk.start, chunk.stop)):
+            for chunk in geometry.share(rank, step, stop):
+                first = max(chunk.start, start)  # the epoch's first step may begin in the one before
+                ids = order.ids(first, chunk.stop) if first < chunk.stop else np.arange(0)
+                for sample in source.read(ids, np.arange(first, first + len(ids))):
                     owner, mask = sample["documents"], sample["mask"]
                     assert (sample["targets"][~mask] == IGNORED).all()
                     assert (owner[1:][~mask] == -1).all()
@@ -83,6 +88,42 @@ def test_each_epoch_predicts_every_token_of_every_document_once(lengths, context
     assert sorted(predicted) == wanted[1:]
     padded = [pair for pair in sorted(read) if pair != wanted[-1]]  # the last token may be read, before padding
     assert padded == wanted[:-1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=15), min_size=1, max_size=3),
+    context=st.integers(1, 9),
+    batch=st.integers(1, 12),
+    data=st.data(),
+)
+def test_a_blend_in_proportion_to_its_sources_predicts_every_token_once_on_all_ranks(lengths, context, batch, data):
+    """Weights in proportion to sizes make an epoch of the blend one of each source."""
+    sources, wanted = [], []
+    for number, own in enumerate(lengths):
+        chosen = np.array(sorted(data.draw(st.sets(st.integers(0, len(own) - 1), min_size=1))))
+        source, offsets = made(own, chosen, context)
+        source.tokens += 10_000 * number
+        tokens = [t + 10_000 * number for d in chosen for t in range(offsets[d], offsets[d + 1])]
+        sources += [source] if len(source) else []
+        wanted += tokens[1:] if len(source) else []
+    lanes = data.draw(st.sampled_from(divisors(batch)))
+    processes = data.draw(st.sampled_from(divisors(lanes)))
+    total = sum(map(len, sources))
+    if total < lanes:
+        return
+    blend, micro = BlendSource(sources), data.draw(st.integers(1, batch))
+    order = Blend([len(source) for source in sources], [Stage(0, tuple(map(len, sources)))], 5, True)
+    geometry = Geometry(Batches(batch), lanes, processes, micro)
+    predicted = []
+    for rank in range(processes):
+        feed = Feed(blend, order, geometry, rank, total, lambda samples: samples, lambda samples: {})
+        for step in range(1, -(-total // batch) + 1):
+            for part in feed.share(step).micro:
+                predicted += stacked(part.batch, "targets")[stacked(part.batch, "mask")].tolist()
+                for sample in part.batch:
+                    assert (sample["tokens"][1:] == sample["targets"][:-1])[sample["mask"][1:]].all()
+    assert sorted(predicted) == wanted
 
 
 @settings(max_examples=100, deadline=None)
@@ -99,7 +140,7 @@ def test_documents_and_targets_are_right_at_every_position(lengths, context, dat
         assert sample["targets"][: len(part) - 1].tolist() == part[1:, 0].tolist()
         runs = segments(sample)
         assert np.concatenate([tokens for owner, _, tokens in runs if owner >= 0]).tolist() == part[:, 0].tolist()
-    assert source.read(np.arange(0), np.arange(0)) == []
+    assert list(source.read(np.arange(0), np.arange(0))) == []
 
 
 def test_one_document_that_fills_samples_exactly_has_no_padding():
@@ -216,7 +257,7 @@ def test_feed_and_prefetch_read_it(tmp_path, workers):
     feed = Feed(
         source,
         Order(len(source), 0, True),
-        Geometry(4, 2, 1, 2),
+        Geometry(Batches(4), 2, 1, 2),
         0,
         len(source),
         default_collate,

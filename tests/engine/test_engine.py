@@ -1,52 +1,19 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from drivetrain.data.feed import Micro
-from drivetrain.engine.engine import Engine, Work, _vote_on_device
+from drivetrain.engine.engine import Work
 from drivetrain.engine.losses import Losses, as_losses, objective
 from drivetrain.engine.move import Sums
+from drivetrain.engine.vote import vote_on_device
 from drivetrain.optim.recipe import SGD, AdamW, Constant
 from drivetrain.optim.updater import build_updaters
-from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
-
-CPU = torch.device("cpu")
-
-
-def build(optimizer=None, names=("model",), **settings):
-    torch.manual_seed(0)
-    networks = {name: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)) for name in names}
-    updaters = build_updaters(networks, optimizer or AdamW(lr=0.1), Constant(), 100, Scale(8))
-    for updater in updaters.values():
-        updater.advance(8)
-    return Engine(networks, updaters, Group(), CPU, settings.get("precision", "fp32"), 0)
-
-
-def micros(*sizes, start=0):
-    batches = []
-    for number, size in enumerate(sizes):
-        batch = torch.arange(start, start + size * 3, dtype=torch.float32).reshape(size, 3) / 10
-        batches.append(Micro(batch, size, start, number, 0, np.arange(start, start + size)))
-        start += size
-    return batches
-
-
-def mean_loss(nets, batch):
-    return nets["model"](batch).square().mean()
-
-
-def minimize(engine, loss, batches, names=("model",), counts=None, step=1):
-    total = {"samples": sum(m.size for m in batches)}
-    return engine.minimize(names, loss, Work(step, 0, batches, counts or total))
-
-
-def weights(engine, name="model"):
-    return torch.cat([p.detach().flatten().clone() for p in engine.networks[name].parameters()])
+from engines import CPU, build, mean_loss, micros, minimize, weights
 
 
 def test_a_scalar_is_the_mean_over_samples_whatever_the_micro_batches():
@@ -115,7 +82,7 @@ def test_n01_n02_nobody_moves_where_a_loss_or_gradient_is_not_finite(bad):
     batches = micros(4, 4, start=0)
     batches[1] = batches[1]._replace(batch=batches[1].batch + 5)
     move = minimize(engine, loss, batches)
-    assert move.read().finite is False
+    assert move.read().why == "not finite"
     assert torch.equal(weights(engine), before)
     guilty = engine.culprits(("model",), loss, Work(1, 0, batches, {"samples": 8}))
     assert [micro.start for micro in guilty] == [4]
@@ -126,7 +93,7 @@ def test_n02_an_infinite_gradient_behind_a_finite_loss_stops_too():
     before = weights(engine)
     parameter = next(engine.networks["model"].parameters())
     handle = parameter.register_hook(lambda grad: grad * math.inf)
-    assert minimize(engine, mean_loss, micros(4)).read().finite is False
+    assert minimize(engine, mean_loss, micros(4)).read().why == "not finite"
     handle.remove()
     assert torch.equal(weights(engine), before)
 
@@ -156,9 +123,9 @@ def test_the_vote_of_an_accelerator_skips_and_moves_like_the_cpus(optimizer, bad
     norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients[0]]))
     sums = Sums(CPU)
     sums.labels, sums.values = [("loss", "samples")], [torch.tensor(4.0)]
-    move = _vote_on_device([updater], gradients, [norm], sums, {"samples": 4})
+    move = vote_on_device([updater], gradients, [norm], sums, {"samples": 4})
     assert move.ready()
-    assert move.read().finite is not bad
+    assert bool(move.read().why) is bad
     assert move.read().losses == {"loss": 1.0}
     if bad:
         assert torch.equal(weights(device), before)
@@ -196,12 +163,14 @@ def test_evaluation_mode_ends_with_the_modes_as_they_were():
 def test_optimizers_by_network_must_name_the_networks_that_train():
     networks = {"g": nn.Linear(1, 1), "d": nn.Linear(1, 1)}
     with pytest.raises(Failure) as caught:
-        build_updaters(networks, {"g": AdamW(), "x": SGD()}, Constant(), 10, Scale(1))
+        build_updaters(networks, {"g": AdamW(), "x": SGD()}, Constant(), 10, Scale(Batches(1)))
     assert caught.value.outcome.code == Exit.BAD_RECIPE
-    updaters = build_updaters(networks, {"g": AdamW(), "d": SGD()}, Constant(), 10, Scale(1))
+    updaters = build_updaters(networks, {"g": AdamW(), "d": SGD()}, Constant(), 10, Scale(Batches(1)))
     assert type(updaters["d"].optimizer).__name__ == "SGD"
 
 
 def test_a_network_without_trainable_parameters_has_no_updater():
     frozen = nn.Linear(1, 1).requires_grad_(False)
-    assert list(build_updaters({"a": nn.Linear(1, 1), "b": frozen}, AdamW(), Constant(), 10, Scale(1))) == ["a"]
+    assert list(build_updaters({"a": nn.Linear(1, 1), "b": frozen}, AdamW(), Constant(), 10, Scale(Batches(1)))) == [
+        "a"
+    ]

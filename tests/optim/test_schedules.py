@@ -21,9 +21,11 @@ from drivetrain.optim.recipe import (
 )
 from drivetrain.optim.schedules import Span, build_decay, build_factor, cosine
 from drivetrain.spec.amount import Amount, Scale
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 
-SCALE = Scale(batch=8, tokens=16, epoch=400)
+UNIT = Scale(Batches(1))
+SCALE = Scale(Batches(8), tokens=16, epoch=400)
 BUDGET = 4000
 UNITS = ("steps", "samples", "tokens", "epochs")
 SHAPES = ("linear", "cosine", "sqrt", "exponential")
@@ -131,7 +133,7 @@ def test_no_warmup_begins_at_the_peak(case):
 
 @given(st.integers(0, 999), st.integers(0, 2000), st.floats(0, 1))
 def test_cosine_is_its_closed_form(warmup, position, floor):
-    factor = cosine(Cosine(floor=floor), Span(warmup, 1000))(position)
+    factor = cosine(Cosine(floor=floor), Span(warmup, 1000, UNIT))(position)
     rise = min(1, position / warmup) if warmup else 1
     progress = min(1, max(0, (position - warmup) / (1000 - warmup)))
     assert factor == pytest.approx(rise * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))))
@@ -176,14 +178,14 @@ def schedules(draw):
 
 @given(schedules(), st.integers(0, 5000))
 def test_the_factor_is_between_the_floor_and_one_and_the_warmup_is_below(settings, position):
-    factor = build_factor(settings, 1000, Scale(1))(position)
+    factor = build_factor(settings, 1000, UNIT)(position)
     rise = min(1, position / settings.warmup.samples) if settings.warmup else 1
     assert getattr(settings, "floor", 0) * rise - 1e-12 <= factor <= rise + 1e-12
 
 
 @given(schedules(), st.integers(0, 5000), st.integers(0, 500))
 def test_the_factor_does_not_rise_after_the_warmup_but_for_restarts(settings, position, further):
-    factor = build_factor(settings, 1000, Scale(1))
+    factor = build_factor(settings, 1000, UNIT)
     start = (settings.warmup.samples if settings.warmup else 0) + position
     if not isinstance(settings, CosineRestarts):
         assert factor(start + further) <= factor(start) + 1e-12
@@ -191,7 +193,7 @@ def test_the_factor_does_not_rise_after_the_warmup_but_for_restarts(settings, po
 
 @given(schedules())
 def test_the_peak_is_reached_at_the_end_of_the_warmup_without_a_jump(settings):
-    factor = build_factor(settings, 1000, Scale(1))
+    factor = build_factor(settings, 1000, UNIT)
     warmup = settings.warmup.samples if settings.warmup else 0
     assert factor(warmup) == pytest.approx(1)
     if warmup:
@@ -200,9 +202,9 @@ def test_the_peak_is_reached_at_the_end_of_the_warmup_without_a_jump(settings):
 
 @given(schedules(), st.lists(st.integers(0, 5000), min_size=1))
 def test_the_factor_is_a_function_of_the_position_alone(settings, positions):
-    used = build_factor(settings, 1000, Scale(1))
+    used = build_factor(settings, 1000, UNIT)
     seen = {position: used(position) for position in positions}
-    fresh = build_factor(settings, 1000, Scale(1))
+    fresh = build_factor(settings, 1000, UNIT)
     assert all(fresh(position) == value for position, value in reversed(seen.items()))
 
 
@@ -210,13 +212,13 @@ def test_the_factor_is_a_function_of_the_position_alone(settings, positions):
 def test_another_budget_changes_nothing_where_lengths_are_given(settings, budget, position):
     if hasattr(settings, "length") and settings.length is None:
         settings = type(settings)(**{**vars(settings), "length": amount(1000)})
-    assert build_factor(settings, 1000, Scale(1))(position) == build_factor(settings, budget, Scale(1))(position)
+    assert build_factor(settings, 1000, UNIT)(position) == build_factor(settings, budget, UNIT)(position)
 
 
 @given(st.integers(1000, 10**6), st.integers(0, 800))
 def test_a_longer_budget_changes_nothing_before_the_decay_of_wsd(budget, position):
     settings = WarmupStableDecay(warmup=amount(100), decay=amount(200))
-    assert build_factor(settings, 1000, Scale(1))(position) == build_factor(settings, budget, Scale(1))(position)
+    assert build_factor(settings, 1000, UNIT)(position) == build_factor(settings, budget, UNIT)(position)
 
 
 @pytest.mark.parametrize(

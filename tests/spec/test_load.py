@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from drivetrain.spec.affects import bits_digest, differences, settings_of
 from drivetrain.spec.amount import Amount, Scale
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load, shipped_names
 from drivetrain.spec.recipe import Recipe
@@ -133,20 +134,19 @@ def test_the_schema_describes_every_section():
 
 @given(st.integers(1, 10**6), st.integers(1, 512), st.integers(1, 4096))
 def test_amounts_in_tokens_are_exact(tokens, batch, context):
-    samples = Amount(tokens=tokens).samples_at(Scale(batch, context))
+    samples = Amount(tokens=tokens).samples_at(Scale(Batches(batch), context))
     assert (samples - 1) * context < tokens <= samples * context
 
 
 def test_a_billion_tokens_at_512_times_256_are_7630_steps():
-    samples = Amount(tokens=10**9).samples_at(Scale(512, 256))
+    samples = Amount(tokens=10**9).samples_at(Scale(Batches(512), 256))
     assert -(-samples // 512) == 7630
 
 
 @given(st.integers(1, 50), st.integers(0, 500), st.integers(1, 50))
 def test_due_is_once_for_each_multiple(unit, start, width):
-    amount, scale = Amount(samples=unit), Scale(1)
-    times = sum(amount.due(p, p + 1, scale) for p in range(start, start + width))
-    assert times == (start + width) // unit - start // unit
+    amount, scale = Amount(samples=unit), Scale(Batches(1))
+    assert amount.multiples(start + width, start + width, scale) == (start + width) // unit
 
 
 @pytest.mark.parametrize("missing", ["nowhere.yaml", "no_such_recipe", "quickstrat"])

@@ -39,7 +39,7 @@ def test_two_to_one_updates_are_the_schedule_by_hand(tmp_path):
     assert set(steps[1]["losses"]) == {"discriminator.loss", "generator.loss"}
 
     from drivetrain.data.dataset import MapSource
-    from drivetrain.run import build_networks, build_task
+    from drivetrain.run.build import build_networks, build_task
     from drivetrain.spec.load import load as load_recipe
 
     loaded = load_recipe(recipe(tmp_path)).recipe

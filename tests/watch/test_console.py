@@ -65,6 +65,28 @@ def test_the_rate_is_that_of_the_last_seconds():
     assert "step 20/20  loss 2.500  800 tokens/s" in text
 
 
+KNOWN = {"flops": {"per_sample": 5e9, "peak": 1e11}}
+
+
+def test_the_mfu_is_told_where_the_devices_peak_is_known():
+    text = shown(attempt() | KNOWN, step(1), step(4))
+    assert "step 1/4  loss 2.500  800 tokens/s  20.0% MFU  0:03 left" in text
+    assert "MFU" not in shown(attempt() | {"flops": {"per_sample": 5e9, "peak": None}}, step(4))
+
+
+def test_the_end_says_what_the_attempt_trained_and_how_fast():
+    slow = step(2, seconds=2.9)
+    text = shown(attempt() | KNOWN, step(1), slow, step(3), step(4, skipped={"model": "spike"}), ended(75, "SIGTERM"))
+    assert "trained 2.40k tokens: 400 tokens/s  10.0% MFU" in text
+    assert "trained" not in shown(attempt(), ended(75, "SIGTERM"))
+
+
+def test_another_attempts_time_is_not_in_the_rate():
+    text = shown(attempt(), step(1, seconds=99.0), attempt(2, 1, at=30.0), step(2, at=30.0), ended(0, "all made"))
+    assert "step 2/4  loss 2.500  800 tokens/s" in text
+    assert "trained 800 tokens: 800 tokens/s" in text
+
+
 def test_samples_are_counted_where_there_are_no_tokens():
     assert "  8 samples/s" in shown(attempt(), step(4) | {"counts": {"samples": 8}})
 

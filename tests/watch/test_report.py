@@ -31,6 +31,21 @@ def test_it_fits_eighty_columns_and_has_everything():
     assert text.rstrip().splitlines()[-1].split() == ["wall-clock", "21.0", "s", "100.0%"]
 
 
+def test_rates_are_told_for_the_run_its_last_steps_and_by_wall_clock():
+    known = attempt() | {"flops": {"per_sample": 5e11, "peak": 1e13}}
+    told = report([known, *(step(n, seconds=3.9) for n in range(1, 5)), *(step(n) for n in range(5, 105))])
+    rows = [
+        line.split()[-4:] for line in told.splitlines() if line.startswith(("steps with", "the last", "wall-clock"))
+    ]
+    assert rows[0] == ["7.17", "717", "3.59", "17.9%"]
+    assert rows[1] == ["8", "800", "4", "20.0%"]
+    assert rows[2][3] == "19.6%"  # its records tell 106 seconds
+    assert max(map(len, told.splitlines())) <= 80
+    assert "the last" not in report(trained())  # they are the whole run
+    unknown = [line.split()[-4:] for line in report(trained()).splitlines() if line.startswith("steps with")]
+    assert unknown == [["8", "800", "-", "-"]]
+
+
 def test_it_fits_a_narrow_terminal():
     curve = [line for line in report(trained(), width=40).splitlines() if "│" in line]
     assert len(curve) == 10

@@ -43,6 +43,22 @@ def test_each_point_is_there_once_after_a_resume_and_after_a_second_replay(tmp_p
     assert found["tokens_per_second/all"][0] == (1, 800.0)
 
 
+def test_mfu_is_a_point_where_the_peak_is_known_and_a_skipped_step_trains_nothing(tmp_path):
+    known = {"flops": {"per_sample": 5e9, "peak": 1e11}}
+    records = [
+        attempt() | known,
+        step(1),
+        step(2),
+        attempt(2, 1) | known | {"world": 1},
+        step(2),
+        step(3, skipped={"model": "spike"}),
+    ]
+    replay(tmp_path / "tb", records)
+    found = points(tmp_path / "tb")
+    assert found["mfu/all"] == [(1, 0.2), (2, 0.4), (3, 0.0)]
+    assert found["tokens_per_second/all"] == [(1, 800.0), (2, 800.0), (3, 0.0)]
+
+
 def test_values_that_are_not_finite_are_points_too(tmp_path):
     replay(tmp_path / "tb", [attempt(), step(1, loss="nan"), step(2, loss="inf")])
     first, second = events(tmp_path / "tb").Scalars("train/loss")

@@ -113,6 +113,16 @@ def test_rows_have_values_with_samples_and_tokens_as_further_axes(tmp_path):
     assert rows["exit-2"].notes == {"exit": "0 all steps are made"}
 
 
+def test_mfu_is_sent_once_for_each_step_also_by_a_sink_that_goes_on_within_an_attempt(tmp_path):
+    known = {"flops": {"per_sample": 5e9, "peak": 1e11}}
+    write(tmp_path, [attempt() | known, step(1)])
+    first = send(tmp_path, StandIn())
+    write(tmp_path, [step(2), attempt(2, 1) | {"world": 1} | known, step(2), step(3)])
+    second = send(tmp_path, StandIn())
+    told = [(row.step, row.values["mfu/all"]) for row in first.rows + second.rows if row.kind == "step"]
+    assert told == [(1, pytest.approx(0.2)), (2, pytest.approx(0.2)), (3, pytest.approx(0.4))]
+
+
 def test_the_mark_is_its_owners_and_tells_offset_and_chain(tmp_path):
     write(tmp_path, FIRST)
     send(tmp_path, StandIn())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,14 @@ PINS = "pins"
 
 @dataclass(frozen=True)
 class Retention:
-    """How many commits stay: the newest `last`, the first at or after every multiple of `every` samples, the `best`.
+    """How many commits stay: the newest `last`, the first at or after every multiple of `every`, the `best`.
 
-    `sign` is 1 where the smallest score is the best one, -1 where the largest is.
+    `every` tells how many multiples of it lie before a step and its position (samples). `sign` is 1 where the smallest
+    score is the best one, -1 where the largest is.
     """
 
     last: int
-    every: int | None = None
+    every: Callable[[int, int], int] | None = None
     best: int = 0
     sign: int = 1
 
@@ -39,7 +40,7 @@ def retained(
     if policy.every:
         first: dict[int, int] = {}
         for step in reversed(newest):
-            first.setdefault(positions[step] // policy.every, step)
+            first.setdefault(policy.every(step, positions[step]), step)
         stay |= {step for multiple, step in first.items() if multiple > 0}
     scored = [step for step in newest if step in scores and not math.isnan(scores[step])]
     stay |= set(sorted(scored, key=lambda step: policy.sign * scores[step])[: policy.best])

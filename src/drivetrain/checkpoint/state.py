@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +11,19 @@ from torch import Tensor, nn
 from drivetrain.spec.exits import Exit, Failure
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
-NETWORKS, OPTIMIZERS = "networks", "optimizers"
+NETWORKS, OPTIMIZERS, AVERAGES = "networks", "optimizers", "averages"
 _SHOWN = 12
 
 
-def capture(networks: Mapping[str, nn.Module], optimizers: Optimizers) -> dict[str, Tensor]:
-    """The live tensors by name: `networks/<network>/<name>`, `optimizers/<network>/<parameter>/<slot>`.
+def capture(
+    networks: Mapping[str, nn.Module], optimizers: Optimizers, others: Mapping[str, Tensor] = MappingProxyType({})
+) -> dict[str, Tensor]:
+    """The live tensors by name: `networks/<network>/<name>`, `optimizers/<network>/<parameter>/<slot>`, and others by
+    theirs (`averages/<network>/<name>`, `scaler/<name>`).
 
     They are not copied. A tensor with two names (tied weights) is there once, under its first.
     """
-    return dict(_network_tensors(networks)) | dict(_optimizer_tensors(optimizers))
+    return dict(_network_tensors(networks)) | dict(_optimizer_tensors(optimizers)) | dict(others)
 
 
 def named_tensors(networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
@@ -27,14 +31,21 @@ def named_tensors(networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     return {name.removeprefix(f"{NETWORKS}/"): tensor for name, tensor in _network_tensors(networks)}
 
 
-def restore(tensors: Mapping[str, Tensor], networks: Mapping[str, nn.Module], optimizers: Optimizers) -> None:
-    """Copy a commit's tensors into networks and optimizers.
+def restore(
+    tensors: Mapping[str, Tensor],
+    networks: Mapping[str, nn.Module],
+    optimizers: Optimizers,
+    others: Mapping[str, Tensor] = MappingProxyType({}),
+) -> None:
+    """Copy a commit's tensors into networks, optimizers and others.
 
-    Without optimizers only the networks are restored. Raises Failure(76) where a name is missing or unexpected, or a
-    shape or type differs; then nothing was changed.
+    Without optimizers, or others, these stay as they are. Raises Failure(76) where a name is missing or unexpected, or
+    a shape or type differs; then nothing was changed.
     """
     wanted = dict(_network_tensors(networks))
     given = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{NETWORKS}/")}
+    given |= {name: tensor for name, tensor in tensors.items() if name.partition("/")[0] in _kinds(others)}
+    wanted |= others
     require_same(wanted, given, "the commit")
     slots = _slots(tensors, optimizers) if optimizers else []
     with torch.no_grad():
@@ -71,6 +82,24 @@ def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], wher
         )
         failure.details = "\n".join(problems)
         raise failure
+
+
+def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A commit's tensors with the averages in the weights' places. Raises Failure(66) where it has none."""
+    kind = f"{AVERAGES}/"
+    averages = {f"{NETWORKS}/{name.removeprefix(kind)}": t for name, t in tensors.items() if name.startswith(kind)}
+    if not averages:
+        raise Failure(Exit.INPUT_MISSING, "the commit has no averaged weights", "its recipe has no `average`")
+    return {**tensors, **averages}
+
+
+def has_any(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> set[str]:
+    """Of the kinds of others, those that a commit has something of."""
+    return _kinds(tensors) & _kinds(others)
+
+
+def _kinds(tensors: Iterable[str]) -> set[str]:
+    return {name.partition("/")[0] for name in tensors}
 
 
 class Watched:

@@ -124,7 +124,7 @@ def _of_recipe(
 
     from drivetrain.data.blend import training_order
     from drivetrain.data.source import open_source
-    from drivetrain.spec.amount import Scale
+    from drivetrain.engine.recipe import scale_of
     from drivetrain.spec.check import source_names
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
@@ -132,14 +132,14 @@ def _of_recipe(
     if position is not None and step is not None:
         raise Failure(Exit.BAD_COMMAND, "--position and --step both name a place", "give one of them")
     recipe = load(what, overrides).recipe
-    train, size = recipe.data.train, recipe.batch.size
+    train = recipe.data.train
     with tempfile.TemporaryDirectory() as folder:
         sources = [open_source(source, recipe.seed, Path(folder) / "digests.json") for source in train.sources]
     names = source_names(train.sources)
-    scale = Scale(size, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
+    scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
     source, order = training_order(train, names, sources, recipe.seed, scale)
-    start = (step - 1) * size if step is not None else position or 0
-    stop = start + (count or (size if step is not None else 1))
+    start, stop = scale.batches.span(step) if step is not None else (position or 0, (position or 0) + 1)
+    stop = start + count if count else stop
     firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
     ids = order.ids(start, stop).tolist()
     return _samples(source, range(start, stop), ids, list(zip(firsts, train.sources, strict=True)))

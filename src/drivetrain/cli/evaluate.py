@@ -10,15 +10,17 @@ import typer
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
-    data: Annotated[str | None, typer.Option(help="Only this validation set.")] = None,
+    data: Annotated[str, typer.Option(help="A set's name; validation, test or all.")] = "validation",
+    commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Score only so many of each set's first samples.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Score a run's newest commit on its validation sets; nothing is written."""
+    """Score a run's commit on its validation or test sets; nothing is written."""
     import json
 
     from drivetrain.api import evaluate as evaluate_run
 
-    scores = evaluate_run(run, data)
+    scores = evaluate_run(run, data, commit=commit, samples=samples)
     if as_json:
         typer.echo(json.dumps({"metrics": scores.metrics, "samples": scores.counts}))
         return

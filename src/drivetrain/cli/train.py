@@ -24,10 +24,13 @@ def train(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="PART", help="Do not restore this part of the commit: optimizer.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Make so many steps, commit, and stop.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Make so many steps, commit, and stop; 0: a dry run, nothing is written.")
+    ] = None,
     strict_env: Annotated[
         bool, typer.Option("--strict-env", help="Refuse to resume under another torch, instruction set or code.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="What a dry run found, for programs.")] = False,
 ) -> int:
     """Train a recipe, or go on where its run stopped: the same command does both."""
     started = time.time()
@@ -37,6 +40,7 @@ def train(
     from rich.console import Console
 
     from drivetrain.api import start
+    from drivetrain.cli.rehearse import rehearse
     from drivetrain.launch.job import plan_job
     from drivetrain.runtime.place import from_environment
     from drivetrain.spec.exits import Exit, Failure
@@ -47,7 +51,10 @@ def train(
         raise Failure(Exit.BAD_COMMAND, f"--resume {resume}", "it is auto, never or must")
     if unknown := [part for part in ignore or [] if part != "optimizer"]:
         raise Failure(Exit.BAD_COMMAND, f"--ignore {unknown[0]}", "only the optimizer's state can be ignored")
+    if as_json and steps != 0:
+        raise Failure(Exit.BAD_COMMAND, "--json without --steps 0", "see `drivetrain report --json`")
     place = from_environment(os.environ)
+    leads = place is None or place.rank == 0
     asked = [
         *(overrides or []),
         *([f"launch.processes={place.world if place else processes}"] if place or processes else []),
@@ -66,9 +73,12 @@ def train(
         started=started,
     )
     console = Console(file=sys.stdout)
-    outcome = start(job, console if place is None or place.rank == 0 else None, in_process=place is not None)
-    if place is None or place.rank == 0:
-        closing(console, Path(job.folder), outcome, shlex.join(["drivetrain", *sys.argv[1:]]))
+    if steps == 0:
+        outcome = rehearse(job, in_process=place is not None, tells=leads, as_json=as_json)
+    else:
+        outcome = start(job, console if leads else None, in_process=place is not None)
+        if leads:
+            closing(console, Path(job.folder), outcome, shlex.join(["drivetrain", *sys.argv[1:]]))
     sys.stdout.flush()
     if outcome.code is not Exit.DONE:
         print(outcome.line(), file=sys.stderr, flush=True)

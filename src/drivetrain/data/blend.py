@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.order import Order, Ordering
+from drivetrain.data.packing import Packed, PackedTogether
 from drivetrain.data.recipe import Train
 from drivetrain.data.source import Source
 from drivetrain.runtime.seeds import mix
@@ -145,11 +146,13 @@ class Blend(Ordering):
 class BlendSource:
     """Several sources as one, whose sample ids count through them."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], fingerprint: str | None = None) -> None:
         self._sources = list(sources)
         self._offsets = np.concatenate([[0], np.cumsum([len(source) for source in sources])]).astype(np.int64)
+        packed = [source for source in sources if isinstance(source, Packed)]
+        self._together = PackedTogether(packed) if len(packed) == len(sources) else None
         self.thread_safe = all(source.thread_safe for source in sources)
-        self.fingerprint = "+".join(source.fingerprint for source in sources)
+        self.fingerprint = fingerprint or "+".join(source.fingerprint for source in sources)
 
     def __len__(self) -> int:
         """Samples of all sources together."""
@@ -158,10 +161,11 @@ class BlendSource:
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
         """The samples with these ids, in this order: one array where every source gives arrays of one shape."""
         owners = np.searchsorted(self._offsets, ids, side="right") - 1
-        parts = []
-        for owner in np.unique(owners):
-            mine = np.flatnonzero(owners == owner)
-            parts.append((mine, self._sources[owner].read(ids[mine] - self._offsets[owner], positions[mine])))
+        if self._together is not None:
+            return self._together.read(owners, ids - self._offsets[owners])
+        present = sorted(set(owners.tolist())) or [0]
+        asked = [(self._sources[owner], np.flatnonzero(owners == owner), self._offsets[owner]) for owner in present]
+        parts = [(mine, source.read(ids[mine] - offset, positions[mine])) for source, mine, offset in asked]
         if len(parts) == 1:
             return parts[0][1]
         if all(isinstance(rows, np.ndarray) for _, rows in parts):

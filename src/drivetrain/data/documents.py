@@ -102,7 +102,7 @@ def find_inputs(given: Sequence[str], include: Sequence[str] = (), kind: Kind | 
     """
     found = [path for one in given for path in _expanded(one, include)]
     if not found:
-        hint = f"files in a folder end in {', '.join((*_TEXT, *_KINDS))}, or match --include"
+        hint = f"files in a folder {_wanted(include)}"
         raise Failure(Exit.INPUT_MISSING, f"no file to read in {', '.join(given)}", hint)
     return [_input(path, kind) for path in found]
 
@@ -189,6 +189,10 @@ def _taken(name: str, include: Sequence[str]) -> bool:
     if include:
         return any(fnmatch(name, pattern) for pattern in include)
     return _unpacked_name(name).lower().endswith((*_TEXT, *_KINDS))
+
+
+def _wanted(include: Sequence[str]) -> str:
+    return f"match {', '.join(include)}" if include else f"end in {', '.join((*_TEXT, *_KINDS))}, or match --include"
 
 
 def _unpacked_name(name: str) -> str:

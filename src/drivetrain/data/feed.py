@@ -11,6 +11,7 @@ import numpy as np
 from drivetrain.data.geometry import Chunk, Geometry
 from drivetrain.data.order import Ordering
 from drivetrain.data.source import Source
+from drivetrain.spec.exits import Exit, Failure
 
 
 class Planned(NamedTuple):
@@ -53,7 +54,10 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Feed:
-    """Shares by step, for one rank, of a run of `total` samples."""
+    """Shares by step, for one rank, of a run of `total` samples.
+
+    Raises Failure(78) where there are fewer samples than lanes: lanes would train on the same ones all the time.
+    """
 
     source: Source
     order: Ordering
@@ -63,11 +67,16 @@ class Feed:
     collate: Callable[[Sequence[Any]], Any]
     counts: Callable[[Any], dict[str, int]]
 
+    def __post_init__(self) -> None:
+        there, lanes = len(self.source), self.geometry.lanes
+        if there < lanes:
+            cause = f"the training data has {there} samples, fewer than {lanes} lanes"
+            raise Failure(Exit.BAD_RECIPE, cause, f"give more data, or at most {there} lanes (key lanes)")
+
     def plan(self, step: int) -> list[Planned]:
         """The micro-batches of a step, not read yet."""
-        start = (step - 1) * self.geometry.batch
         order = self.order
-        chunks = self.geometry.share(self.rank, start, min(start + self.geometry.batch, self.total))
+        chunks = self.geometry.share(self.rank, step, self.total)
         return [Planned(c, order.ids(c.start, c.stop), order.digest(c.start, c.stop)) for c in chunks]
 
     def share(self, step: int) -> Share:
@@ -81,7 +90,7 @@ class Feed:
 
         Raises RuntimeError where `collate` or `counts` raises StopIteration, which would look like the end of the data.
         """
-        start = (step - 1) * self.geometry.batch
+        start, stop = self.geometry.batches.span(step)
         counts: dict[str, int] = {}
         micros = []
         digest = 0
@@ -95,5 +104,4 @@ class Feed:
             for unit, number in counted.items():
                 counts[unit] = counts.get(unit, 0) + number
             digest += part_digest
-        stop = min(start + self.geometry.batch, self.total)
-        return Share(step, start, stop, tuple(micros), counts, digest % (1 << 64))
+        return Share(step, start, min(stop, self.total), tuple(micros), counts, digest % (1 << 64))

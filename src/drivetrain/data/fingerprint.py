@@ -1,21 +1,83 @@
-"""Content digests of files, remembered while a file is the same inode with the same size and time."""
+"""What a file holds and whether it is still the same: digests, and the inode, size and time that stand for them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
+
+LOOK = 0.2
+"""Seconds between two looks at a mapped file."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A file as it was when a source was opened."""
+
+    path: str
+    identity: tuple[int, ...]
+
+    @classmethod
+    def now(cls, path: str | Path) -> Seen:
+        """As it is now. Raises Failure(66) where it is not there."""
+        return cls(str(path), _identity(_status(str(path))))
+
+    def check(self) -> None:
+        """Raises Failure(65) where the file was written to, or another one has its name now; 66 where none has."""
+        self._compare(_status(self.path))
+
+    def open(self) -> BinaryIO:
+        """The very same file, opened for reading without a buffer. Raises as `check` does."""
+        try:
+            file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - for the caller to close
+        except OSError as error:
+            raise _missing(self.path, error) from error
+        try:
+            self._compare(os.fstat(file.fileno()))
+        except Failure:
+            file.close()
+            raise
+        return file
+
+    def _compare(self, status: os.stat_result) -> None:
+        if _identity(status) != self.identity:
+            raise Failure(
+                Exit.BAD_DATA,
+                f"{self.path} was changed or replaced while the run reads it",
+                "restore it, or give changed data a name of its own",
+                file=self.path,
+            )
+
+
+class Watched:
+    """Files that are mapped into memory, looked at again every so often: each look takes longer than a small read."""
+
+    def __init__(self, files: Sequence[Seen]) -> None:
+        self._files = files
+        self._next = 0.0
+
+    def check(self) -> None:
+        """Raises Failure(65) where one was changed or replaced, at the latest `LOOK` seconds after it was."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        for file in self._files:
+            file.check()
+        self._next = now + LOOK
 
 
 def remembered(path: Path, cache: Path, question: str, compute: Callable[[], str]) -> str:
     """`compute()`, or what it gave for this file and question before, if the file has not changed since."""
-    status = os.stat(path)
     key = f"{path.resolve()}|{question}"
-    identity = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns]
+    identity = list(_identity(os.stat(path)))
     known = _load(cache)
     if known.get(key, {}).get("identity") == identity:
         return known[key]["digest"]
@@ -28,6 +90,21 @@ def remembered(path: Path, cache: Path, question: str, compute: Callable[[], str
 def combined(parts: list[str]) -> str:
     """One digest of several, in their order. They may hold file names that are no Unicode."""
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _status(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise _missing(path, error) from error
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _missing(path: str, error: OSError) -> Failure:
+    return Failure(Exit.INPUT_MISSING, f"{path}: {error.strerror}", "restore the file", file=path)
 
 
 def _load(cache: Path) -> dict:

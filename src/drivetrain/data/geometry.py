@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import NamedTuple
 
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -19,23 +21,24 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Geometry:
-    """A batch of `batch` samples on `lanes` lanes, shared by `processes`, at most `micro` samples at a time.
+    """Steps of `batches` on `lanes` lanes, shared by `processes`, at most `micro` samples at a time (None: any number).
 
-    `processes` divides `lanes` divides `batch`. Lane k of a step holds its positions [k, k + 1) * batch / lanes.
+    `processes` divides `lanes` divides each batch. Lane k of a step holds its positions [k, k + 1) * batch / lanes.
     """
 
-    batch: int
+    batches: Batches
     lanes: int
     processes: int
-    micro: int
+    micro: int | None
 
     def __post_init__(self) -> None:
-        if self.batch % self.lanes:
-            raise Failure(
-                Exit.BAD_RECIPE,
-                f"batch.size {self.batch} is not a multiple of lanes {self.lanes}",
-                f"lanes may be {', '.join(map(str, divisors(self.batch)))}",
-            )
+        for size in self.batches.sizes:
+            if size % self.lanes:
+                raise Failure(
+                    Exit.BAD_RECIPE,
+                    f"a batch of {size} is not a multiple of lanes {self.lanes}",
+                    f"lanes may be {', '.join(map(str, divisors(gcd(*self.batches.sizes))))}",
+                )
         if self.lanes % self.processes:
             raise Failure(
                 Exit.BAD_RECIPE,
@@ -43,19 +46,21 @@ class Geometry:
                 f"the number of processes may be {', '.join(map(str, divisors(self.lanes)))}",
             )
 
-    def share(self, rank: int, start: int, stop: int) -> list[Chunk]:
-        """The micro-batches of a rank in the step that covers the positions [start, stop).
+    def share(self, rank: int, step: int, total: int) -> list[Chunk]:
+        """The micro-batches of a rank in a step of a run that ends at position `total`.
 
-        In a ragged last step, where stop - start < batch, lanes keep their places; the last ones are short or empty.
+        In a ragged last step, which ends before its batch is full, lanes keep their places; the last ones are short or
+        empty.
         """
-        own = self.batch // self.processes
-        lane_size = self.batch // self.lanes
-        first, last = start + rank * own, min(start + (rank + 1) * own, stop)
+        start, stop = self.batches.span(step)
+        own = (stop - start) // self.processes
+        lane_size = (stop - start) // self.lanes
+        first, last = start + rank * own, min(start + (rank + 1) * own, total)
         chunks: list[Chunk] = []
-        for at in range(first, last, self.micro):
+        for at in range(first, last, self.micro or own):
             lane = (at - start) // lane_size
             part = chunks[-1].part + 1 if chunks and chunks[-1].lane == lane else 0
-            chunks.append(Chunk(at, min(at + self.micro, last), lane, part))
+            chunks.append(Chunk(at, min(at + (self.micro or own), last), lane, part))
         return chunks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import combined, remembered
+from drivetrain.data.fingerprint import Seen, Watched, combined, remembered
 from drivetrain.data.indexed import Indexed, beside, open_indexed
 from drivetrain.data.recipe import Documents
+from drivetrain.data.split import choose, marks
+from drivetrain.data.stacked import IGNORED, Stacked
 from drivetrain.data.tokens import checked_digest
+from drivetrain.data.windows import Again
 from drivetrain.spec.exits import Exit, Failure
 
-IGNORED = -100
-"""The target where there is none: what torch's cross-entropy leaves out by itself."""
-_PARTS = ("train", "validation", "test")
-_GOLDEN = 0x9E3779B97F4A7C15
+__all__ = ["IGNORED", "Packed", "PackedTogether", "open_documents", "segments"]
 
 
 class Packed:
@@ -32,65 +33,138 @@ class Packed:
 
     thread_safe = True
 
-    def __init__(self, tokens: np.ndarray, offsets: np.ndarray, chosen: np.ndarray | range, context: int, mark: str):
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        offsets: np.ndarray,
+        chosen: np.ndarray | range,
+        context: int,
+        mark: str,
+        files: Sequence[Seen] = (),
+        again: Again | None = None,
+    ) -> None:
         """`offsets` [documents + 1] are boundaries in `tokens`, `chosen` the ascending numbers of the part's documents.
 
-        A range of documents stays memory-mapped; any other choice takes 24 bytes of memory for each document. `mark` is
-        the fingerprint.
+        A range of documents stays memory-mapped. Any other choice takes 16 bytes of memory for each document, and as
+        many for each run of them that stand side by side. `mark` is the fingerprint, `files` what is mapped; data
+        workers are sent `again`.
         """
         self.fingerprint = mark
-        self._args: tuple[Any, ...] = ()
-        self._tokens, self._context, self._numbers = tokens, context, chosen
-        if isinstance(chosen, range):  # its boundaries are a part of those there are
-            self._starts = offsets[chosen.start : chosen.stop + 1]
-            self._first, self._shifts = int(self._starts[0]), None
+        self.context = context
+        self.files = Watched(files)
+        self._again: Again = again or (Packed, (tokens, offsets, chosen, context, mark))
+        self.tokens, self._numbers = np.asarray(tokens), chosen
+        if isinstance(chosen, range):  # its boundaries are a part of those there are, and it is one run
+            self._starts = np.asarray(offsets[chosen.start : chosen.stop + 1])
+            self.runs, self.shifts = self._starts[[0, -1]], np.zeros(1, np.int64)
         else:
             lengths = offsets[chosen + 1] - offsets[chosen]
             self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-            self._first, self._shifts = 0, offsets[chosen] - self._starts[:-1]
-        self.size = int(self._starts[-1]) - self._first
+            heads = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
+            self.runs = np.append(self._starts[heads], self._starts[-1])
+            self.shifts = offsets[chosen[heads]] - self._starts[heads]
+        width, item = context + 1, self.tokens.itemsize
+        # A view with a row for each place a sample may begin at: a gather of rows is a plain copy.
+        self.stretches = np.lib.stride_tricks.as_strided(
+            self.tokens, (max(0, len(tokens) - context), width), (item, item), writeable=False
+        )
+        self.first = int(self._starts[0])
+        self.size = int(self._starts[-1]) - self.first
         self._count = max(0, -(-(self.size - 1) // context))
+        self._alone = PackedTogether([self])
 
     def __len__(self) -> int:
         """Number of samples, the padded one too."""
         return self._count
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> Again:
         """Data workers map the file again instead of being sent its content."""
-        if not self._args:
-            return super().__reduce__()  # type: ignore[return-value]
-        return _reopened, self._args
+        return self._again
 
-    def read(self, ids: np.ndarray, positions: np.ndarray) -> list[dict[str, np.ndarray]]:
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> Stacked:
         """The samples with these ids."""
-        width = self._context + 1
-        tokens = np.zeros((len(ids), width), np.int64)
-        documents = np.full((len(ids), width), -1, np.int64)
-        starts = self._first + np.asarray(ids, np.int64) * self._context
-        stops = np.minimum(starts + width, self._starts[-1])
-        first = np.searchsorted(self._starts, starts, "right") - 1
-        last = np.searchsorted(self._starts, stops - 1, "right")
-        for row, (start, stop, low, high) in enumerate(
-            zip(starts.tolist(), stops.tolist(), first.tolist(), last.tolist(), strict=True)
-        ):
-            self._fill(tokens[row], documents[row], start, stop, low, high)
-        targets = np.where(documents[:, 1:] >= 0, tokens[:, 1:], IGNORED)
-        return [
-            {"tokens": one, "targets": aim, "documents": owner, "mask": owner[1:] >= 0}
-            for one, aim, owner in zip(tokens[:, :-1], targets, documents, strict=True)
-        ]
+        return self._alone.read(np.zeros(len(ids), np.int64), np.asarray(ids, np.int64))
 
-    def _fill(self, tokens: np.ndarray, documents: np.ndarray, start: int, stop: int, low: int, high: int) -> None:
-        """One row from the positions [start, stop), which lie in the part's documents [low, high)."""
-        cuts = np.clip(self._starts[low : high + 1], start, stop)
-        lengths, count = np.diff(cuts), stop - start
-        if self._shifts is None:
-            tokens[:count] = self._tokens[start:stop]
-            numbers = np.arange(self._numbers[0] + low, self._numbers[0] + high)
-        else:
-            tokens[:count] = self._tokens[np.arange(start, stop) + np.repeat(self._shifts[low:high], lengths)]
-            numbers = self._numbers[low:high]
-        documents[:count] = np.repeat(numbers, lengths)
+    def documents(self, ids: np.ndarray) -> np.ndarray:
+        """The documents of samples, int64 [samples, context + 1]; -1 where padded."""
+        starts = self.first + ids * self.context
+        stops = np.minimum(starts + self.context + 1, self._starts[-1])
+        first = np.searchsorted(self._starts, starts, "right") - 1
+        rows, met = _expanded(first, np.searchsorted(self._starts, stops - 1, "right"))
+        begins = np.maximum(self._starts[met], starts[rows])
+        numbers = met + self._numbers.start if isinstance(self._numbers, range) else self._numbers[met]
+        owners = np.repeat(numbers, np.minimum(self._starts[met + 1], stops[rows]) - begins)
+        width = self.context + 1
+        if len(owners) == len(starts) * width:
+            return owners.reshape(-1, width)
+        documents = np.full((len(starts), width), -1, np.int64)
+        documents[np.arange(width) < (stops - starts)[:, None]] = owners
+        return documents
+
+
+class PackedTogether:
+    """Samples of several packed sources of one context, read at once."""
+
+    def __init__(self, sources: Sequence[Packed]) -> None:
+        self._sources, self._width = list(sources), sources[0].context + 1
+        self._type = np.result_type(*(source.tokens.dtype for source in sources))
+        # All runs one after the other, as if the sources were one stream; `_begins` is where each source has its first.
+        sizes = [source.size for source in sources]
+        self._begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        moved = [begin - source.first for begin, source in zip(self._begins[:-1].tolist(), sources, strict=True)]
+        runs = [source.runs[:-1] + by for source, by in zip(sources, moved, strict=True)]
+        self._runs = np.concatenate([*runs, self._begins[-1:]])
+        self._shifts = np.concatenate([source.shifts - by for source, by in zip(sources, moved, strict=True)])
+
+    def read(self, owners: np.ndarray, ids: np.ndarray) -> Stacked:
+        """The samples with these ids, each of the source that stands in the same place of `owners`."""
+        windows = np.empty((len(ids), self._width), self._type)
+        starts = self._begins[owners] + ids * (self._width - 1)
+        runs = np.searchsorted(self._runs, starts, "right") - 1
+        places = starts + self._shifts[runs]
+        stops, lengths = starts + self._width, np.full(len(ids), self._width)
+        one_run = bool((stops <= self._runs[runs + 1]).all())  # each stands in its file as it is
+        if not one_run:
+            stops = np.minimum(stops, self._begins[owners + 1])
+            lengths = stops - starts
+            places[lengths < self._width] = 0  # the row there is overwritten
+        parts = []
+        for number, source in enumerate(self._sources):
+            mine = np.flatnonzero(owners == number) if len(self._sources) > 1 else np.arange(len(ids))
+            if len(mine):
+                source.files.check()
+                parts.append((source, mine))
+                if len(source.stretches):
+                    windows[mine] = source.stretches[places[mine]]
+        if not one_run:
+            self._fill(windows, owners, starts, stops, runs + (lengths == self._width))
+        return Stacked(windows.astype(np.int64), lengths, lambda: self._documents(parts, ids))
+
+    def _fill(
+        self, windows: np.ndarray, owners: np.ndarray, starts: np.ndarray, stops: np.ndarray, runs: np.ndarray
+    ) -> None:
+        """Put in what samples have of these runs and of those after them, and zeros behind their ends."""
+        for row in np.flatnonzero(stops - starts < self._width).tolist():
+            windows[row] = 0
+        rows, met = _expanded(runs, np.searchsorted(self._runs, stops - 1, "right"))
+        begins = np.maximum(self._runs[met], starts[rows])
+        sizes = np.minimum(self._runs[met + 1], stops[rows]) - begins
+        columns = (owners[rows], rows, begins - starts[rows], begins + self._shifts[met], sizes)
+        for owner, row, place, source, size in zip(*(column.tolist() for column in columns), strict=True):
+            windows[row, place : place + size] = self._sources[owner].tokens[source : source + size]
+
+    def _documents(self, parts: Sequence[tuple[Packed, np.ndarray]], ids: np.ndarray) -> np.ndarray:
+        documents = np.empty((len(ids), self._width), np.int64)
+        for source, mine in parts:
+            documents[mine] = source.documents(ids[mine])
+        return documents
+
+
+def _expanded(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All numbers of the ranges from `low` to below `high`, one range after the other, and which range each is of."""
+    counts = high - low
+    ranges = np.repeat(np.arange(len(low)), counts)
+    return ranges, np.arange(len(ranges)) + np.repeat(low - (np.cumsum(counts) - counts), counts)
 
 
 def open_documents(settings: Documents, cache: Path) -> Packed:
@@ -101,10 +175,10 @@ def open_documents(settings: Documents, cache: Path) -> Packed:
     """
     assert settings.context is not None, "spec derives the context"
     opened = open_indexed(settings.path)
+    seen = (Seen.now(opened.data), Seen.now(opened.index))
     chosen = choose(len(opened.offsets) - 1, settings)
     digests = _digests(opened, settings.vocabulary, cache)
-    share = [] if settings.part == "all" else [settings.by, *map(repr, map(float, settings.split))]
-    packed = _packed(opened, chosen, settings, combined([*digests, settings.part, *share]))
+    packed = _packed(opened, chosen, settings, combined([*digests, *marks(settings)]), seen)
     if len(packed) == 0:
         cause = f"{settings.path}: {len(chosen)} documents, {packed.size} tokens in {settings.part}: not one sample"
         raise Failure(Exit.BAD_DATA, cause, "look at part and split, or prepare more text")
@@ -126,30 +200,6 @@ def segments(sample: Any) -> list[tuple[int | None, int, np.ndarray]] | None:
     return [(int(owners[a]), a, tokens[a:b]) for a, b in pairwise(cuts)]
 
 
-def choose(count: int, settings: Documents) -> np.ndarray | range:
-    """The numbers of the part's documents, ascending: a range where they stand side by side."""
-    if settings.part == "all":
-        return range(count)
-    train, validation, test = settings.split
-    # Without a share for it, test has nothing, whatever the rounding of the sum.
-    bounds = [0.0, train, train + validation if test else 1.0, 1.0]
-    place = _PARTS.index(settings.part)
-    if settings.by == "range":
-        return range(round(count * bounds[place]), round(count * bounds[place + 1]))
-    draw = _draws(np.arange(count, dtype=np.uint64))
-    return np.flatnonzero((draw >= bounds[place]) & (draw < bounds[place + 1]))
-
-
-def _draws(numbers: np.ndarray) -> np.ndarray:
-    """A number in [0, 1) for each document, the same for ever: splitmix64 of its number."""
-    values = numbers * np.uint64(_GOLDEN) + np.uint64(_GOLDEN)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        values ^= values >> np.uint64(shift)
-        values *= np.uint64(factor)
-    values ^= values >> np.uint64(31)
-    return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
 def _digests(opened: Indexed, vocabulary: int | None, cache: Path) -> list[str]:
     """Digests of tokens and index. Raises Failure(65) where they are not the manifest's."""
     tokens, index, dtype = opened.data, opened.index, opened.tokens.dtype
@@ -166,12 +216,16 @@ def _digests(opened: Indexed, vocabulary: int | None, cache: Path) -> list[str]:
     return found
 
 
-def _packed(opened: Indexed, chosen: np.ndarray | range, settings: Documents, mark: str) -> Packed:
-    packed = Packed(opened.tokens, opened.offsets, chosen, settings.context or 1, mark)
-    packed._args = (settings, mark)
-    return packed
+def _packed(
+    opened: Indexed, chosen: np.ndarray | range, settings: Documents, mark: str, seen: tuple[Seen, ...]
+) -> Packed:
+    again = (_reopened, (settings, mark, seen))
+    return Packed(opened.tokens, opened.offsets, chosen, settings.context or 1, mark, seen, again)
 
 
-def _reopened(settings: Documents, mark: str) -> Packed:
+def _reopened(settings: Documents, mark: str, seen: tuple[Seen, ...]) -> Packed:
+    """The same samples in another process; Failure(65) where the files are not the same any more."""
+    for file in seen:
+        file.check()
     opened = open_indexed(settings.path)
-    return _packed(opened, choose(len(opened.offsets) - 1, settings), settings, mark)
+    return _packed(opened, choose(len(opened.offsets) - 1, settings), settings, mark, seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
@@ -160,7 +161,8 @@ class Processes(Shares):
         self._feed = feed
         self._steps = iter(range(first, last + 1))
         self._workers = workers
-        self._pool = ProcessPoolExecutor(workers, context, initializer=_open, initargs=(feed.source, os.getpid()))
+        sent = pickle.dumps(feed.source)
+        self._pool = ProcessPoolExecutor(workers, context, initializer=_open, initargs=(sent, os.getpid()))
         self._ahead: deque[tuple[int, list[Planned], list[Future[bytes]]]] = deque()
         for _ in range(depth):
             self._ask()
@@ -209,16 +211,24 @@ class Processes(Shares):
         return np.concatenate(lost[: self._workers]).tolist()
 
 
-_source: Source  # of a worker process
+_source: Source | Exception  # of a worker process
 
 
-def _open(source: Source, trainer: int) -> None:
-    """A worker's start: keep the source, leave signals to the trainer, and end with it."""
+def _open(sent: bytes, trainer: int) -> None:
+    """A worker's start: open the source, leave signals to the trainer, and end with it.
+
+    Why a source cannot be opened here is told with the first samples: a worker that dies could not say it.
+    """
     global _source
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(trainer)
-    _source = source
+    try:
+        _source = pickle.loads(sent)
+    except Exception as error:
+        _source = error
 
 
 def _read(ids: np.ndarray, positions: np.ndarray) -> bytes:
+    if isinstance(_source, Exception):
+        raise _source
     return pack(_source.read(ids, positions))

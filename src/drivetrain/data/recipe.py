@@ -22,6 +22,30 @@ class Source(Component):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parted(Settings):
+    """Which part of something countable: the parts share no item, and all of them together are everything."""
+
+    part: Annotated[Literal["all", "train", "validation", "test"], bits("which part is read")] = "all"
+    split: Annotated[
+        tuple[Fraction, Fraction, Fraction], bits("shares of train, validation and test; their sum is 1")
+    ] = (0.9, 0.05, 0.05)
+    by: Annotated[
+        Literal["hash", "range"], bits("a stable hash of an item's number decides its part, or its place")
+    ] = "hash"
+
+    def __post_init__(self) -> None:
+        if abs(sum(self.split) - 1) > 1e-6:
+            raise ValueError(f"split adds up to {sum(self.split):g}, not to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSource(Source):
+    """What a source of the user's own has beside its constructor's arguments."""
+
+    parted: Annotated[Parted | None, bits("which part of its samples; null: all")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenSource(Source):
     """A stream of tokens, cut into windows of `context` + 1 that overlap by one (each token is predicted once)."""
 
@@ -46,12 +70,15 @@ class Text(TokenSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens(TokenSource):
+class Tokens(Parted, TokenSource):
     """A plain binary file of token ids, memory-mapped, little-endian, without a header."""
 
     factory: ClassVar[str] = "drivetrain.data.tokens:open_tokens"
     kind: Annotated[Literal["tokens"], bits("a plain file of token ids")] = "tokens"
     dtype: Annotated[Literal["uint8", "uint16", "uint32", "int32"], bits("how one token is stored")] = "uint16"
+    by: Annotated[
+        Literal["hash", "range"], bits("a sample's place decides its part, or a stable hash of its number")
+    ] = "range"
     vocabulary: Annotated[Count | None, bits("every id must be below; the model's vocabulary where absent")] = None
 
 
@@ -64,7 +91,7 @@ class Stage(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents(TokenSource):
+class Documents(Parted, TokenSource):
     """A file that `drivetrain data prepare` wrote, or Megatron's, as documents packed back to back.
 
     Samples are those of a stream of tokens, and say to which document each position belongs. The last one is padded.
@@ -72,18 +99,48 @@ class Documents(TokenSource):
 
     factory: ClassVar[str] = "drivetrain.data.packing:open_documents"
     kind: Annotated[Literal["documents"], bits("prepared documents, packed back to back")] = "documents"
-    part: Annotated[Literal["all", "train", "validation", "test"], bits("which documents")] = "all"
-    split: Annotated[
-        tuple[Fraction, Fraction, Fraction], bits("shares of documents for train, validation and test; their sum is 1")
-    ] = (0.9, 0.05, 0.05)
-    by: Annotated[
-        Literal["hash", "range"], bits("a stable hash of a document's number decides its part, or its place")
-    ] = "hash"
     vocabulary: Annotated[Count | None, bits("every id must be below; the model's vocabulary where absent")] = None
 
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Parted, Source):
+    """Rows of files, each a dict of the chosen columns."""
+
+    path: Annotated[str, bits("where it lies")]
+    columns: Annotated[tuple[str, ...] | None, MinLen(1), bits("what a sample has, in this order; null: all")] = None
+    key: Annotated[str | None, bits("with `by: hash`, a column whose value decides instead of the row's number")] = None
+
     def __post_init__(self) -> None:
-        if abs(sum(self.split) - 1) > 1e-6:
-            raise ValueError(f"split adds up to {sum(self.split):g}, not to 1")
+        super().__post_init__()
+        if self.key is not None and self.by != "hash":
+            raise ValueError("key goes with `by: hash`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonLines(Rows):
+    """JSON objects, one in each line; `path` is a file, a pattern or a folder."""
+
+    factory: ClassVar[str] = "drivetrain.data.jsonl:open_jsonl"
+    kind: Annotated[Literal["jsonl"], bits("lines of JSON")] = "jsonl"
+    include: Annotated[tuple[str, ...], bits("patterns of file names within a folder")] = ("*.jsonl", "*.ndjson")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet(Rows):
+    """Rows of Parquet files; `path` is a file, a pattern or a folder."""
+
+    factory: ClassVar[str] = "drivetrain.data.parquet:open_parquet"
+    kind: Annotated[Literal["parquet"], bits("rows of Parquet files")] = "parquet"
+    include: Annotated[tuple[str, ...], bits("patterns of file names within a folder")] = ("*.parquet", "*.pq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datasets(Rows):
+    """A folder that Hugging Face's `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, memory-mapped."""
+
+    factory: ClassVar[str] = "drivetrain.data.arrow:open_datasets"
+    kind: Annotated[Literal["datasets"], bits("a folder that Hugging Face's datasets wrote")] = "datasets"
+    subset: Annotated[str | None, bits("which of a DatasetDict's data sets")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +148,7 @@ class Train(Settings):
     """What is trained on, and in which order."""
 
     sources: Annotated[
-        tuple[Any, ...], MinLen(1), bits("where the samples come from: text, tokens, package.module:Name")
+        tuple[Any, ...], MinLen(1), bits("where the samples come from: a kind of source, or package.module:Name")
     ]
     stages: Annotated[tuple[Stage, ...], bits("changes of the sources' weights during the run, in order")] = ()
     shuffle: Annotated[bool, bits("a new keyed permutation for each epoch; false: in order")] = True
@@ -105,5 +162,8 @@ class Data(Settings):
 
     train: Annotated[Train, bits("training data")]
     validation: Annotated[Mapping[str, Any], bits("validation sets by name, each one source")] = field(
+        default_factory=dict
+    )
+    test: Annotated[Mapping[str, Any], cost("test sets by name, each one source: scored once the run is done")] = field(
         default_factory=dict
     )

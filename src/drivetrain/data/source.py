@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from drivetrain.data.recipe import Parted
 from drivetrain.data.recipe import Source as SourceSettings
+from drivetrain.data.split import parted
 from drivetrain.spec.registry import Custom, imported
 
 
@@ -29,7 +31,8 @@ class Source(Protocol):
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Sequence[Any]:
         """The samples with these ids (int64), in this order; `positions` seed what a sample draws at random.
 
-        Token sources give one array [samples, context + 1] of the stored type, others a list.
+        Token sources give one array [samples, context + 1] of the stored type, packed documents `Stacked` samples,
+        others a list.
         """
         ...
 
@@ -42,5 +45,6 @@ def open_source(settings: SourceSettings | Custom, seed: int, cache: Path) -> So
     if isinstance(settings, Custom):
         from drivetrain.data.dataset import MapSource  # imports torch, which token sources do without
 
-        return MapSource(settings, seed)
+        source = MapSource(settings, seed)
+        return parted(source, settings.parted, settings.kind) if isinstance(settings.parted, Parted) else source
     return imported(settings.factory)(settings, cache)

@@ -28,6 +28,15 @@ def open_text(settings: Text, cache: Path) -> Windows:
     Raises Failure(66) where the path or a file in it cannot be read, 65 where no file fits, one is not a regular file,
     or they are too short or too large.
     """
+    windows, found = _windows(settings)
+    if len(windows) == 0:
+        cause = f"{settings.path}: {found}: no sample of {settings.context} + 1"
+        raise Failure(Exit.BAD_DATA, cause, "look at include, part and holdout, or give more text")
+    return windows
+
+
+def _windows(settings: Text) -> tuple[Windows, str]:
+    """The windows, and how much text there is in words."""
     assert settings.context is not None, "spec derives the context"
     root, files = _files(settings)
     chosen = [path for path in files if _wanted(path, root, settings)]
@@ -46,13 +55,17 @@ def open_text(settings: Text, cache: Path) -> Windows:
     digest = combined(
         [f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in zip(names, contents, strict=True)]
     )
-    windows = Windows(np.frombuffer(_SEPARATOR.join([*contents, b""]), dtype=np.uint8), settings.context, digest)
-    if len(windows) == 0:
-        raise Failure(
-            Exit.BAD_DATA,
-            f"{settings.path}: {len(chosen)} of {len(files)} files, {size} bytes: no sample of {settings.context} + 1",
-            "look at include, part and holdout, or give more text",
-        )
+    text = np.frombuffer(_SEPARATOR.join([*contents, b""]), dtype=np.uint8)
+    windows = Windows(text, settings.context, digest, again=(_again, (settings, digest)))
+    return windows, f"{len(chosen)} of {len(files)} files, {size} bytes"
+
+
+def _again(settings: Text, digest: str) -> Windows:
+    """The same windows in another process; Failure(65) where the files are not the same any more."""
+    windows, _ = _windows(settings)
+    if windows.fingerprint != digest:
+        cause = f"{settings.path} was changed while the run reads it"
+        raise Failure(Exit.BAD_DATA, cause, "restore it, or give changed data a name of its own", file=settings.path)
     return windows
 
 

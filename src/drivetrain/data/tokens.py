@@ -7,25 +7,28 @@ from pathlib import Path
 
 import numpy as np
 
-from drivetrain.data.fingerprint import remembered
+from drivetrain.data.fingerprint import Seen, remembered
 from drivetrain.data.recipe import Tokens
+from drivetrain.data.source import Source
+from drivetrain.data.split import parted
 from drivetrain.data.windows import Windows
 from drivetrain.spec.exits import Exit, Failure
 
 _CHUNK = 16 << 20  # bytes read at a time
 
 
-def open_tokens(settings: Tokens, cache: Path) -> Windows:
+def open_tokens(settings: Tokens, cache: Path) -> Source:
     """Windows over the file, memory-mapped: the process's own memory does not grow with it.
 
     Pages that were read stay mapped and count as resident, shared with all ranks, until the kernel wants them back.
     The first start reads it once, for its digest and its largest token. Raises Failure(66) where it is missing, 65
-    where its size does not fit the type, a token is beyond the vocabulary, or it holds not one sample.
+    where its size does not fit the type, a token is beyond the vocabulary, or the part holds not one sample.
     """
     assert settings.context is not None, "spec derives the context"
     path, dtype = Path(settings.path), np.dtype(settings.dtype).newbyteorder("<")
     if not path.is_file():
         raise Failure(Exit.INPUT_MISSING, f"no token file at {path}", "data.train.sources[*].path must be a file")
+    seen = Seen.now(path)
     size = path.stat().st_size
     if size % dtype.itemsize or size < (settings.context + 1) * dtype.itemsize:
         raise Failure(
@@ -35,7 +38,14 @@ def open_tokens(settings: Tokens, cache: Path) -> Windows:
         )
     question = f"{settings.dtype}<{settings.vocabulary}"
     digest = remembered(path, cache, question, lambda: checked_digest(path, dtype, settings.vocabulary))
-    return Windows(np.memmap(path, dtype=dtype, mode="r"), settings.context, digest)
+    return parted(_mapped(seen, dtype, settings.context, digest), settings, str(path))
+
+
+def _mapped(seen: Seen, dtype: np.dtype, context: int, digest: str) -> Windows:
+    """Windows over a file that is as it was seen; Failure(65) where it is not."""
+    tokens = np.memmap(seen.path, dtype=dtype, mode="r")
+    seen.check()
+    return Windows(tokens, context, digest, seen, (_mapped, (seen, dtype, context, digest)))
 
 
 def checked_digest(path: Path, dtype: np.dtype, vocabulary: int | None) -> str:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+
+from drivetrain.data.fingerprint import Seen, Watched
+
+Again = tuple[Callable[..., Any], tuple[Any, ...]]
+"""How another process opens the same source: a function and its arguments."""
 
 
 class Windows:
@@ -14,10 +22,17 @@ class Windows:
 
     thread_safe = True
 
-    def __init__(self, tokens: np.ndarray, context: int, fingerprint: str) -> None:
-        """`tokens` is one-dimensional, in memory or memory-mapped."""
+    def __init__(
+        self, tokens: np.ndarray, context: int, fingerprint: str, file: Seen | None = None, again: Again | None = None
+    ) -> None:
+        """`tokens` is one-dimensional, in memory or memory-mapped from `file`.
+
+        Data workers are sent `again`; the tokens themselves where there is none.
+        """
         self.fingerprint = fingerprint
         self._count = max(0, (len(tokens) - 1) // context)
+        self._files = Watched([file] if file else [])
+        self._again: Again = again or (Windows, (tokens, context, fingerprint))
         # A view that strides by `context` over rows of context + 1: a gather of rows is a plain copy.
         self._rows = np.lib.stride_tricks.as_strided(
             tokens, (self._count, context + 1), (context * tokens.itemsize, tokens.itemsize), writeable=False
@@ -27,6 +42,11 @@ class Windows:
         """Number of windows."""
         return self._count
 
-    def read(self, ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def __reduce__(self) -> Again:
+        """Data workers open the file again instead of being sent its content."""
+        return self._again
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
         """Windows [samples, context + 1] of the stored type."""
+        self._files.check()
         return self._rows[ids]

@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from drivetrain.data.feed import Micro
+from drivetrain.engine.average import Averages
+from drivetrain.engine.buffers import Buffers
 from drivetrain.engine.losses import Losses, Term, as_losses, objective
 from drivetrain.engine.move import Move, Sums
 from drivetrain.engine.reduce import Reducer
+from drivetrain.engine.scaler import Scaler
+from drivetrain.engine.statistics import Probe
 from drivetrain.engine.transfer import to_device
+from drivetrain.engine.vote import move
 from drivetrain.optim.updater import Updater
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.seeds import mix, seed_generators
 
 Networks = Mapping[str, nn.Module]
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LossFunction = Callable[[Networks, Any], "Tensor | Losses"]
 
 
 class Work(NamedTuple):
-    """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by."""
+    """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by.
+
+    `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
+    """
 
     step: int
     call: int
     micros: Sequence[Micro]
     counts: Mapping[str, int]
+    limits: Mapping[str, float] = MappingProxyType({})
+    probe: Probe | None = None
 
 
 class Engine:
@@ -46,20 +56,38 @@ class Engine:
         precision: str,
         seed: int,
         heart: Heart | None = None,
+        *,
+        scaler: Scaler | None = None,
+        averages: Averages | None = None,
+        skips: bool = False,
     ) -> None:
+        """`skips`: a step may be left out and training goes on, so what it did to buffers is undone."""
         self.heart = heart or Heart()
         self.networks = networks
         self.updaters = updaters
         self.device = device
+        self.scaler = scaler
+        self.averages = averages
+        self.buffers = Buffers(networks, group)
         self.position = 0  # of the first sample of the micro-batch at work
         self._group = group
         self._seed = seed
-        self._versions = {name: (buffer, buffer._version) for name, buffer in self._buffers().items()}
-        self._moving: list[Tensor] = []
+        self._skips = skips
         self._reducers: dict[tuple[str, ...], Reducer] = {}
         self._precision: AbstractContextManager = (
-            torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+            torch.autocast(device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()
         )
+
+    @property
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """The optimizers by network."""
+        return {name: updater.optimizer for name, updater in self.updaters.items()}
+
+    @property
+    def others(self) -> dict[str, Tensor]:
+        """What else decides a later bit, by the name that commits give it: averages of weights, the loss scale."""
+        averages = self.averages.tensors if self.averages else {}
+        return averages | (self.scaler.tensors if self.scaler else {})
 
     def minimize(self, names: tuple[str, ...], loss: LossFunction, work: Work) -> Move:
         """Move the named networks one step down `loss`; the others stand still.
@@ -69,19 +97,26 @@ class Engine:
         updaters = [self.updaters[name] for name in names]
         parameters = [p for updater in updaters for p in updater.parameters]
         reducer = self._zero(names, parameters)
+        kept = self.buffers.keep() if self._skips else []
         sums = Sums(self.device)
         for left, micro in zip(range(len(work.micros) - 1, -1, -1), work.micros, strict=True):
             losses = self._forward(loss, micro, work)
             sums.add(losses)
-            if reducer and left == 0:
+            probe = work.probe if micro is work.micros[0] else None
+            if reducer and left == 0 and not probe:  # a probe looks at gradients before they are summed over ranks
                 reducer.arm(sums.pack())
-            self._backward(objective(losses, work.counts), parameters)
+            total = objective(losses, work.counts)
+            self._backward(total * self.scaler.scale if self.scaler else total, parameters)
+            if probe:
+                scale = float(self.scaler.scale) if self.scaler else 1.0
+                probe.look(updaters, micro, work.counts["samples"], scale)
         if reducer:
-            if not work.micros:  # no sample for this rank in a ragged last step: it adds zeros
+            if not reducer.armed:  # after a probe; or no sample for this rank in a ragged last step: it adds zeros
                 reducer.arm(sums.pack())
             self.heart.enter("reduce")
             sums.unpack(reducer.finish())
-        return self._update(updaters, sums, work.counts)
+        self.heart.enter("optimizer")
+        return move(updaters, sums, work.counts, work.limits, self.scaler, kept)
 
     def culprits(self, names: tuple[str, ...], loss: LossFunction, work: Work) -> list[Micro]:
         """The micro-batches of this rank whose loss or gradients are not finite, each run again by itself.
@@ -102,35 +137,21 @@ class Engine:
 
     @contextmanager
     def evaluating(self) -> Iterator[Networks]:
-        """The networks in evaluation mode, without gradients; every rank sees rank 0's buffers."""
-        self.share_buffers()
+        """The networks in evaluation mode, without gradients; every rank sees rank 0's buffers.
+
+        They hold the averages of their weights, where these are to be evaluated.
+        """
+        self.buffers.share()
+        averages = self.averages if self.averages and self.averages.settings.evaluate else None
         modes = {name: network.training for name, network in self.networks.items()}
         for network in self.networks.values():
             network.eval()
         try:
-            with torch.no_grad(), self._precision:
+            with averages.in_place() if averages else nullcontext(), torch.no_grad(), self._precision:
                 yield self.networks
         finally:
             for name, network in self.networks.items():
                 network.train(modes[name])
-
-    def share_buffers(self) -> None:
-        """Give every rank rank 0's buffers that training changes: running statistics are of a rank's own samples, and
-        rank 0's are kept. It is done before every step, so that a commit in between changes nothing."""
-        for buffer in self._moving:
-            dist.broadcast(buffer, src=0, group=self._group.main)
-
-    def find_moving_buffers(self) -> None:
-        """After a step: which buffers it has changed, on any rank."""
-        if self._group.world == 1:
-            return
-        buffers = self._buffers()
-        moved = [name for name, (buffer, version) in self._versions.items() if buffer._version != version]
-        anywhere = {name for names in self._group.gather_json(moved) for name in names}
-        self._moving = [buffers[name] for name in buffers if name in anywhere]
-
-    def _buffers(self) -> dict[str, Tensor]:
-        return {f"{name}/{own}": b for name, net in self.networks.items() for own, b in net.named_buffers()}
 
     def seed(self, *path: int) -> None:
         """Seed the generators that forward passes draw from: the run's seed at a position."""
@@ -160,55 +181,3 @@ class Engine:
             total.backward()
         else:
             total.backward(inputs=parameters)
-
-    def _update(self, updaters: Sequence[Updater], sums: Sums, counts: Mapping[str, int]) -> Move:
-        """Norms, finite vote, clipping, optimizer."""
-        self.heart.enter("optimizer")
-        gradients = [[p.grad for p in updater.parameters if p.grad is not None] for updater in updaters]
-        norms = [_norm(grads, self.device) for grads in gradients]
-        vote = _vote_on_host if self.device.type == "cpu" else _vote_on_device
-        return vote(updaters, gradients, norms, sums, counts)
-
-
-_CLIP_EPSILON = 1e-6
-"""Added to the norm in the clipping factor, as torch.nn.utils.clip_grad_norm_ does."""
-
-
-def _norm(gradients: list[Tensor], device: torch.device) -> Tensor:
-    """The 2-norm of all gradients together, a 0-d tensor."""
-    if not gradients:
-        return torch.zeros((), device=device)
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)))
-
-
-def _vote_on_host(updaters, gradients, norms, sums: Sums, counts: Mapping[str, int]) -> Move:
-    """The CPU's way: look at the numbers, then move or not."""
-    norms = [float(norm) for norm in norms]
-    values = [*sums.values, *norms]
-    if all(map(math.isfinite, values)):
-        for updater, grads, norm in zip(updaters, gradients, norms, strict=True):
-            if updater.clip is not None and norm > updater.clip:
-                torch._foreach_mul_(grads, updater.clip / (norm + _CLIP_EPSILON))
-            updater.optimizer.step()
-    return Move(tuple(updater.network for updater in updaters), sums.labels, counts, values)
-
-
-def _vote_on_device(updaters, gradients, norms, sums: Sums, counts: Mapping[str, int]) -> Move:
-    """An accelerator's way: nothing waits. The fused optimizers skip by themselves where `found_inf` is 1.
-
-    An optimizer that cannot do so waits for the vote: the one declared synchronization.
-    """
-    values = torch.stack([*sums.values, *norms]).float()
-    found_inf = (~values.isfinite().all()).float()
-    for updater, grads, norm in zip(updaters, gradients, norms, strict=True):
-        if updater.clip is not None:
-            torch._foreach_mul_(grads, (updater.clip / (norm + _CLIP_EPSILON)).clamp(max=1.0))
-        if updater.skips_by_itself:
-            updater.optimizer.found_inf = found_inf
-            updater.optimizer.step()
-        elif not bool(found_inf):
-            updater.optimizer.step()
-    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda).copy_(values, non_blocking=True)
-    event = torch.Event(device=values.device)
-    event.record()
-    return Move(tuple(u.network for u in updaters), sums.labels, counts, host, event)

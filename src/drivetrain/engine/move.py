@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ class Sums:
     """Loss sums over this rank's micro-batches: Python floats on the CPU, 0-d tensors on an accelerator."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self.device = device
         self._host = device.type == "cpu"
         self.values: list[Any] = []
         self.labels: list[tuple[str, str]] = []
@@ -41,7 +41,7 @@ class Sums:
         """All sums in one tensor of `SLOTS` numbers, the same shape on every rank, to be added up over ranks."""
         if len(self.values) > SLOTS:
             raise ValueError(f"{len(self.values)} named losses; {SLOTS} is the most")
-        packed = torch.zeros(SLOTS, dtype=torch.float64 if self._host else torch.float32, device=self._device)
+        packed = torch.zeros(SLOTS, dtype=torch.float64 if self._host else torch.float32, device=self.device)
         for slot, value in enumerate(self.values):
             packed[slot] = value
         return packed
@@ -51,24 +51,44 @@ class Sums:
         self.values = packed.tolist() if self._host else list(packed.unbind())
 
 
+Why = Literal["", "not finite", "overflow", "spike"]
+"""Why a step was not made: "" where it was. An overflow is of gradients only, where the loss was scaled."""
+
+
+def verdict(sums: Sequence[float], norms: Sequence[float], bounds: Sequence[float] | None, *, scaled: bool) -> Why:
+    """What is wrong with loss sums and gradient norms, of which none may be above its bound."""
+    if not all(map(math.isfinite, sums)):
+        return "not finite"
+    if not all(map(math.isfinite, norms)):
+        return "overflow" if scaled else "not finite"
+    if bounds is not None and any(value > bound for value, bound in zip([*sums, *norms], bounds, strict=True)):
+        return "spike"
+    return ""
+
+
 class Scalars(NamedTuple):
-    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network, and the vote."""
+    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network, why it was not made,
+    and the loss scale that it was made with."""
 
     losses: dict[str, float]
     norms: dict[str, float]
-    finite: bool
+    why: Why = ""
+    scale: float | None = None
 
 
 class Move(NamedTuple):
     """Networks that moved together, and where their numbers will be read.
 
-    `values` are loss sums, then norms: floats, or on an accelerator a host tensor that `event` says is filled.
+    `values` are loss sums, then norms, then the loss scale where it is `scaled`: floats, or on an accelerator a host
+    tensor that `event` says is filled. `bounds` are those of sums and norms.
     """
 
     networks: tuple[str, ...]
     labels: Sequence[tuple[str, str]]
     counts: Mapping[str, int]
     values: Sequence[float] | Tensor
+    bounds: Sequence[float] | None = None
+    scaled: bool = False
     event: torch.Event | None = None
 
     def ready(self) -> bool:
@@ -80,12 +100,15 @@ class Move(NamedTuple):
         if self.event is not None:
             self.event.synchronize()
         values = self.values.tolist() if isinstance(self.values, Tensor) else self.values
-        norms = values[len(values) - len(self.networks) :]
+        values, scale = (values[:-1], values[-1]) if self.scaled else (values, None)
+        cut = len(values) - len(self.networks)
+        sums, norms = values[:cut], values[cut:]
         return Scalars(
             losses={
                 name: value / self.counts[over] if self.counts[over] else 0.0
-                for (name, over), value in zip(self.labels, values, strict=False)
+                for (name, over), value in zip(self.labels, sums, strict=False)
             },
             norms=dict(zip(self.networks, norms, strict=True)),
-            finite=all(map(math.isfinite, values)),
+            why=verdict(sums, norms, self.bounds, scaled=self.scaled),
+            scale=scale,
         )

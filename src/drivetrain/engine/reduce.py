@@ -54,7 +54,7 @@ class Reducer:
     def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, limit: int = BUCKET_BYTES) -> None:
         self._group = group
         self._buckets = [Bucket(chunk) for chunk in _chunks(list(parameters)[::-1], limit)]
-        self._armed = False
+        self.armed = False
         self._next = 0
         self._works: list[dist.Work] = []
         self._scalars = torch.empty(0)
@@ -70,7 +70,7 @@ class Reducer:
 
     def arm(self, scalars: Tensor) -> None:
         """Before the last backward: send the scalars, and from now on every bucket as it fills up."""
-        self._armed = True
+        self.armed = True
         self._scalars = scalars
         self._send(scalars)
 
@@ -79,7 +79,7 @@ class Reducer:
 
         A parameter that no loss reached adds zero.
         """
-        self._armed = False
+        self.armed = False
         for bucket in self._buckets[self._next :]:
             self._send(bucket.flat)
         self._next = len(self._buckets)
@@ -90,7 +90,7 @@ class Reducer:
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def filled(_: Tensor) -> None:
-            if not self._armed:
+            if not self.armed:
                 return
             bucket.missing -= 1
             while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:

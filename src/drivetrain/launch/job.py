@@ -13,6 +13,9 @@ from drivetrain.spec.load import Resolved
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
 
+REHEARSAL = "rehearsal.json"
+"""Where a dry run leaves what it found, in its folder."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -22,7 +25,7 @@ class Job:
     `modules` the folder in which a user's own modules are looked up, `preload` the shipped modules that it needs.
     `resume` is auto, never or must; `override` names the fields whose change is accepted, `ignore` parts of a commit
     that are not restored; `strict_environment` refuses to resume in another environment; after `most_steps` steps the
-    run is stopped. `started` is when this start
+    run is stopped (0: a dry run, in a folder of its own). `started` is when this start
     began, `began` when the first one did, in Unix seconds.
 
     The supervisor adds: `silent`, the epoch of an owner of the run directory that gives no sign of life; `volatile`,
@@ -100,6 +103,6 @@ def plan_job(
 
 def _needed(recipe: Recipe) -> tuple[str, ...]:
     """The modules of the shipped components that a recipe names. A user's own are not imported before they run."""
-    sources = (*recipe.data.train.sources, *recipe.data.validation.values())
+    sources = (*recipe.data.train.sources, *recipe.data.validation.values(), *recipe.data.test.values())
     parts = [part for part in (recipe.task, *sources) if not isinstance(part, Custom)]
     return tuple(dict.fromkeys(part.factory.partition(":")[0] for part in parts))

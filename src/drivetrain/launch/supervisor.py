@@ -185,7 +185,7 @@ class _Start:
     deadline: float | None = None
     looked: float = 0.0
     ooms: int = field(default_factory=oom_kills)
-    told: dict[str, float | int] = field(default_factory=dict)  # step under way and time at the first bad end
+    told: dict[str, Any] = field(default_factory=dict)  # step and phase under way, and time, at the first bad end
 
     def __post_init__(self) -> None:
         self.watchdog = (
@@ -243,7 +243,8 @@ class _Start:
         self.ended[rank] = status
         if self.deadline is None and self._rank_outcome(rank).code not in _ENDS:
             signs = self.signs.look()
-            self.told = {"step": max(sign.step for sign in signs), "noticed": time.time()}
+            furthest = max(signs, key=lambda sign: sign.step)
+            self.told = {"step": furthest.step, "phase": furthest.phase, "noticed": time.time()}
             # A survivor hears of it when it next talks to its peers, at the latest at the end of its step.
             self.deadline = time.monotonic() + GRACE + min(HANDOVER, 2 * max(sign.seconds for sign in signs))
 

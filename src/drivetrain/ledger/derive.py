@@ -8,7 +8,7 @@ from typing import Any
 
 Record = dict[str, Any]
 
-_OF_A_STEP = ("step", "evaluation", "commit", "show")
+_OF_A_STEP = ("step", "evaluation", "final", "telemetry", "commit", "show", "spike", "statistics")
 
 
 def lineage(records: Iterable[Record]) -> list[Record]:
@@ -46,6 +46,17 @@ def scores(history: Iterable[Record]) -> dict[tuple[str, str], list[tuple[int, f
                 for metric, value in metrics.items():
                     found.setdefault((name, metric), []).append((record["step"], float(value)))
     return found
+
+
+def finals(history: Iterable[Record]) -> dict[tuple[str, str, str], tuple[int, float]]:
+    """The newest (step, value) of what is scored once a run is done: by part (validation, test), set and metric."""
+    return {
+        (record["part"], name, metric): (record["step"], float(value))
+        for record in history
+        if record["kind"] == "final"
+        for name, metrics in record["metrics"].items()
+        for metric, value in metrics.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -124,6 +135,8 @@ def _seconds(record: Record, kept: bool) -> list[tuple[str, float]]:
         return [("step" if kept else "lost work", record["seconds"]), ("data wait", record["wait"])]
     if kind in ("evaluation", "commit"):
         return [(kind, record["seconds"])]
+    if kind == "final":
+        return [("evaluation", record["seconds"])]
     return []
 
 

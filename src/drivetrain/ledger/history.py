@@ -19,6 +19,8 @@ class History:
     began: float | None = None
     last_step: int = 0
     evaluations: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    finals: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    """Names of the sets that were scored since the run was done, by step and by what they are (validation, test)."""
 
     @classmethod
     def of(cls, ledger: Path) -> History:
@@ -36,10 +38,13 @@ class History:
             self.began = record["started"] if self.began is None else self.began
             self.last_step = record["from_step"]
             self.evaluations = {step: found for step, found in self.evaluations.items() if step <= self.last_step}
+            self.finals = {step: found for step, found in self.finals.items() if step <= self.last_step}
         elif kind == "step":
             self.last_step = record["step"]
         elif kind == "evaluation":
             self.evaluations[record["step"]] = record["metrics"]
+        elif kind == "final":
+            self.finals.setdefault(record["step"], {}).setdefault(record["part"], []).extend(record["metrics"])
 
     def evaluated(self, step: int) -> bool:
         """Whether the evaluation of this step is there."""

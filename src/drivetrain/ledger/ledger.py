@@ -87,12 +87,18 @@ class Ledger:
         lr: Mapping[str, float],
         seconds: float,
         wait: float,
+        skipped: Mapping[str, str] | None = None,
+        scale: float | None = None,
     ) -> None:
-        """Append the record of a step. Formatted by hand: it is written inside the loop, every step."""
+        """Append the record of a step. Formatted by hand: it is written inside the loop, every step.
+
+        `skipped` says of networks that should have moved and did not why; `scale` is the factor on the loss.
+        """
+        more = (f',"skipped":{json.dumps(skipped)}' if skipped else "") + (f',"scale":{scale!r}' if scale else "")
         self._write(
             f'{{"kind":"step","time":{time!r},"attempt":{attempt},"step":{step},"start":{start},"stop":{stop},'
             f'"samples":"{samples:016x}","losses":{_floats(losses)},"counts":{_whole(counts)},"norm":{_floats(norm)},'
-            f'"lr":{_floats(lr)},"seconds":{seconds:.7f},"wait":{wait:.7f}'
+            f'"lr":{_floats(lr)},"seconds":{seconds:.7f},"wait":{wait:.7f}{more}'
         )
 
     def sync(self) -> None:

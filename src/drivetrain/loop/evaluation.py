@@ -21,11 +21,17 @@ _EVALUATION, _SHOW = 1 << 32, 1 << 33  # seeds: "minimize calls" that no step ha
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """A source to score, and how many samples a process takes at a time."""
+    """A source to score, how many samples a process takes at a time, and how many it scores: all where None."""
 
     name: str
     source: Source
     batch: int
+    most: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How many samples are scored: always the first ones, so that scores can be compared."""
+        return min(self.most or len(self.source), len(self.source))
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def evaluate(
                     return None
             merged = _merged(task, metrics, group)
             scores.metrics[validation.name] = {name: metric.value() for name, metric in merged.items()}
-            scores.counts[validation.name] = len(validation.source)
+            scores.counts[validation.name] = validation.size
         engine.heart.enter("show")
         if gallery:
             _show(task, engine, sets[0], step, gallery)
@@ -76,14 +82,14 @@ def evaluate(
 
 def _show(task: Task, engine: Engine, validation: ValidationSet, step: int, gallery: Gallery) -> None:
     engine.seed(step, _SHOW)
-    ids = np.arange(min(validation.batch, len(validation.source)), dtype=np.int64)
+    ids = np.arange(min(validation.batch, validation.size), dtype=np.int64)
     batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
     task.show(engine.networks, batch, gallery)
 
 
 def _blocks(validation: ValidationSet, group: Group) -> Iterator[np.ndarray]:
     """This rank's sample ids, block by block; as many blocks on every rank, some of them short or empty."""
-    size, batch = len(validation.source), validation.batch
+    size, batch = validation.size, validation.batch
     for start in range(group.rank * batch, size + group.rank * batch, batch * group.world):
         yield np.arange(start, max(start, min(start + batch, size)), dtype=np.int64)
 

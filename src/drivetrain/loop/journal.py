@@ -10,6 +10,7 @@ from typing import Any
 from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger
 
+_BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile")
 GROUP = 0.05
 """Seconds for which a step's record may wait for others. Steps that take longer are written one by one."""
 RECENT = 1.0
@@ -48,7 +49,7 @@ class Journal:
     ) -> None:
         self.attempt = attempt
         self.watch = watch
-        self.seconds: dict[str, float] = dict.fromkeys(("start", "wait", "step", "evaluation", "commit"), 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(_BUCKETS, 0.0)
         self._writer = writer
         self._history = history or History()
         self._allowed = allowed

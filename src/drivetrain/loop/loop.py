@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,17 @@ from drivetrain.checkpoint.tensors import require_writable
 from drivetrain.data.feed import Feed, Share
 from drivetrain.data.prefetch import prefetch
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.recipe import Statistics
+from drivetrain.engine.statistics import Probe
 from drivetrain.loop.divergence import diverged
 from drivetrain.loop.evaluation import ValidationSet, evaluate
 from drivetrain.loop.exchange import Exchange
+from drivetrain.loop.finals import Finals, score_finals
 from drivetrain.loop.gallery import Gallery
+from drivetrain.loop.guard import Guard
 from drivetrain.loop.journal import Journal
+from drivetrain.loop.observe import Observer
+from drivetrain.loop.outcome import StepOutcome, outcome_of
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.recipe import Stop
 from drivetrain.loop.step import Step
@@ -50,6 +57,8 @@ class Parts:
     feed: Feed
     validation: list[ValidationSet]
     timetable: Timetable
+    guard: Guard
+    statistics: Statistics | None
     group: Group
     exchange: Exchange
     journal: Journal
@@ -62,6 +71,8 @@ class Parts:
     workers: int
     stop: Stop
     most_steps: int | None
+    finals: Finals
+    observer: Observer
 
 
 class Entry(NamedTuple):
@@ -128,9 +139,9 @@ class Loop:
         require_writable(state)
         if parts.committer:
             parts.committer.prepare(state)
-        if timetable.owes_commit(self.progress):
+        if timetable.commit_due(self.progress):
             self._commit()
-        if timetable.owes_evaluation(self.progress) and not self._evaluate():
+        if timetable.evaluation_due(self.progress) and not self._evaluate():
             return self._stop()
         if self._out_of_patience():
             return self._done()
@@ -146,30 +157,26 @@ class Loop:
                 kept = parts.journal.lap("step")
                 heart.step = self.progress.step + 1
                 heart.enter("data")
+                parts.observer.before(heart.step)
                 share, ahead = ahead, next(shares, None)  # 1 fetch, one step ahead
                 wait = parts.journal.lap("wait")
                 exchange.send(share, ahead)  # 6 the pulse leaves, off the training stream
                 for updater in parts.engine.updaters.values():  # 4 schedules stand at the step's end
                     updater.advance(share.stop)
-                parts.engine.share_buffers()
+                parts.engine.buffers.begin()
                 if self._watched:
                     self._watched.stand()
-                step = Step(parts.engine, share, counts)
-                self._step, self._updated = (step, share, counts), False
-                parts.task.update(step)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
-                self._updated = True
+                self._make(share, counts)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
                 heart.enter("pulse")
                 heard = exchange.receive()
-                if self.progress.step == self._begin:
-                    parts.engine.find_moving_buffers()
-                before = self.progress
                 self._enter(heard.digest, wait, kept)  # 5 the ledger
                 counts = heard.counts
+                parts.observer.after(self.progress)
                 if self._pending:
                     self._take(parts.committer.finished() if parts.committer else None)
-                if timetable.commit_due(before, self.progress):  # 7
+                if timetable.commit_due(self.progress):  # 7
                     self._commit()
-                if timetable.evaluation_due(before, self.progress) and not self._evaluate():  # 8
+                if timetable.evaluation_due(self.progress) and not self._evaluate():  # 8
                     return self._stop()
                 if self._out_of_patience():  # 9
                     return self._done()
@@ -178,6 +185,32 @@ class Loop:
                 if ahead is not None and self._at_a_stop():
                     return self._stop()
         return self._done()
+
+    def _make(self, share: Share, counts: dict[str, int]) -> None:
+        """One step, unless the recipe leaves it out."""
+        engine, guard, number = self.parts.engine, self.parts.guard, share.step
+        probe = self._probe(share)
+        step = Step(engine, share, counts, partial(guard.limits, number), probe)
+        self._step, self._updated = (step, share, counts), False
+        if not guard.leaves_out(number):
+            self.parts.task.update(step)
+            if engine.averages:
+                engine.averages.update(number)
+        self._updated = True
+        if step.done and not engine.buffers.known and not any(done.move.read().why for done in step.done):
+            engine.buffers.learn()
+        if step.done and probe:
+            norms = {name: norm for done in step.done for name, norm in done.move.read().norms.items()}
+            found = probe.result(norms, counts["samples"], self.parts.group)
+            self.parts.journal.record("statistics", step=number, networks=found)
+
+    def _probe(self, share: Share) -> Probe | None:
+        """What measures this step, where that is due; a step that ends early has ranks with nothing to measure."""
+        settings, timetable = self.parts.statistics, self.parts.timetable
+        if settings is None or (share.start, share.stop) != timetable.scale.batches.span(share.step):
+            return None
+        due = timetable.due(settings.every, Progress(share.step, share.stop))
+        return Probe(settings, self.parts.engine.updaters) if due else None
 
     def hand_over(self, folder: Path) -> int | None:
         """After the loss of a peer: leave the state of the boundary that this rank stands at in `folder`.
@@ -203,7 +236,7 @@ class Loop:
         """The step is made: one further, and its record, with the digest of its samples, for the ledger."""
         assert self._step is not None
         step, share, counts = self._step
-        self.progress = self.progress.after(share.stop, step.moved)
+        self.progress = self.progress.after(share.stop)
         rates = {name: updater.lr for name, updater in self.parts.engine.updaters.items()}
         seconds = kept + self.parts.journal.lap("step")  # the last entry was written in this step's time
         self.parts.engine.heart.seconds = seconds
@@ -215,30 +248,35 @@ class Loop:
         """Tell the journal of all but the newest `lag` steps; stop where their numbers are not finite."""
         while len(self._unread) > lag:
             entry = self._unread.popleft()
-            losses: dict[str, float] = {}
-            norms: dict[str, float] = {}
-            culprit = None
-            for done in entry.step.done:
-                scalars = done.move.read()
-                prefix = f"{'+'.join(done.move.networks)}." if len(entry.step.done) > 1 else ""
-                losses.update({prefix + name: value for name, value in scalars.losses.items()})
-                norms.update(scalars.norms)
-                culprit = culprit or (None if scalars.finite else done)
+            outcome = outcome_of(entry.step.done, self.parts.guard, entry.share.step, entry.step.networks)
+            self.progress = self.progress.moved(outcome.moved)
             self.parts.journal.step(
                 step=entry.share.step,
                 start=entry.share.start,
                 stop=entry.share.stop,
                 samples=entry.samples,
-                losses=losses,
+                losses=outcome.losses,
                 counts=entry.counts,
-                norm=norms,
+                norm=outcome.norms,
                 lr=entry.rates,
                 seconds=entry.seconds,
                 wait=entry.wait,
                 time=entry.time,
+                skipped=outcome.skipped,
+                scale=outcome.scale,
             )
-            if culprit:
-                raise diverged(self.parts.engine, self.parts.group, culprit)
+            self._act_on(outcome, entry.share.step)
+
+    def _act_on(self, outcome: StepOutcome, step: int) -> None:
+        """What the guard wants after a step whose numbers are not finite or stand out: a note, or the end."""
+        guard = self.parts.guard
+        if outcome.culprit:
+            raise diverged(self.parts.engine, self.parts.group, outcome.culprit)
+        if outcome.spikes:
+            self.parts.journal.record("spike", step=step, text=outcome.spikes)
+        ends = [outcome.spikes if guard.stops_at_spikes else "", guard.count(left_out=outcome.left_out)]
+        for why in filter(None, ends):
+            raise Failure(Exit.DIVERGED, why, "lower the learning rate, or look at the samples", step=step)
 
     def _evaluate(self) -> bool:
         """Score the validation sets unless that is done; False where a stop was heard on the way."""
@@ -292,7 +330,7 @@ class Loop:
         if self._pending:
             self._take(parts.committer.wait() if parts.committer else None)
         waited = parts.journal.lap("commit")
-        parts.engine.share_buffers()
+        parts.engine.buffers.share()
         if parts.committer:
             parts.committer.begin(step, self._state(), self._facts())
         self._pending = Pending(step, self.progress.position, parts.journal.lap("commit"), waited)
@@ -362,6 +400,9 @@ class Loop:
 
     def _done(self) -> Exit:
         self._commit()
+        if not score_finals(self.parts, self.progress):
+            self.why = ""
+            return self._stop()
         self._finish()
         return Exit.DONE
 
@@ -372,8 +413,8 @@ class Loop:
 
     def _state(self) -> StateTree:
         engine = self.parts.engine
-        optimizers = {name: updater.optimizer for name, updater in engine.updaters.items()}
-        return StateTree(tensors=capture(engine.networks, optimizers), values=self.progress.to_json())
+        tensors = capture(engine.networks, engine.optimizers, engine.others)
+        return StateTree(tensors, self.progress.to_json() | {"guard": self.parts.guard.state})
 
     def _facts(self) -> dict[str, Any]:
         self.parts.journal.flush()

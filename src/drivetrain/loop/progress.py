@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from drivetrain.spec.amount import Amount, Scale
@@ -17,12 +17,16 @@ class Progress:
     position: int = 0
     moves: Mapping[str, int] = field(default_factory=dict)
 
-    def after(self, stop: int, moved: list[str]) -> Progress:
+    def after(self, stop: int) -> Progress:
         """One step on, at the position where it ended."""
+        return replace(self, step=self.step + 1, position=stop)
+
+    def moved(self, networks: Iterable[str]) -> Progress:
+        """These networks have moved once more."""
         moves = dict(self.moves)
-        for network in moved:
+        for network in networks:
             moves[network] = moves.get(network, 0) + 1
-        return Progress(self.step + 1, stop, moves)
+        return replace(self, moves=moves)
 
     def to_json(self) -> dict[str, Any]:
         """For a commit."""
@@ -44,24 +48,21 @@ class Timetable:
     evaluate_every: Amount | None
     commit_every: Amount | None
 
-    def evaluation_due(self, before: Progress, now: Progress) -> bool:
-        """Whether the step from `before` to `now` ends at an evaluation. The end of the budget is one."""
-        return now.step == self.steps or self._due(self.evaluate_every, before, now)
+    def evaluation_due(self, now: Progress) -> bool:
+        """Whether there is an evaluation after this step. The end of the budget has one."""
+        return self._ends(now) or self.due(self.evaluate_every, now)
 
-    def owes_evaluation(self, now: Progress) -> bool:
-        """Whether a run that resumes here should have an evaluation of this step."""
-        return now.step > 0 and self.evaluation_due(self._before(now), now)
+    def commit_due(self, now: Progress) -> bool:
+        """Whether there is a commit after this step: also at the end of the budget, and before another batch size."""
+        return self._ends(now) or self.due(self.commit_every, now) or self.scale.batches.changes_after(now.step)
 
-    def owes_commit(self, now: Progress) -> bool:
-        """Whether a run that resumes here, from what survivors left, should have a commit of this step."""
-        return now.step > 0 and self.commit_due(self._before(now), now)
+    def _ends(self, now: Progress) -> bool:
+        return now.step == self.steps
 
-    def commit_due(self, before: Progress, now: Progress) -> bool:
-        """Whether the step from `before` to `now` ends at a commit. The end of the budget is one."""
-        return now.step == self.steps or self._due(self.commit_every, before, now)
-
-    def _before(self, now: Progress) -> Progress:
-        return Progress(now.step - 1, max(0, now.position - self.scale.batch))
-
-    def _due(self, every: Amount | None, before: Progress, now: Progress) -> bool:
-        return every is not None and every.due(before.position, now.position, self.scale)
+    def due(self, every: Amount | None, now: Progress) -> bool:
+        """Whether a multiple of this amount lies in the step that has just ended."""
+        if every is None or now.step == 0:
+            return False
+        before = self.scale.batches.span(now.step)[0]
+        passed = every.multiples(now.step - 1, before, self.scale)
+        return every.multiples(now.step, now.position, self.scale) > passed

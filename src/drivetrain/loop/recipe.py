@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from annotated_types import MinLen
 from pydantic import StringConstraints
 
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import Count, NonNegative, Positive, Settings, cost, nothing
+from drivetrain.spec.settings import Count, NonNegative, Positive, Settings, Whole, bits, cost, nothing
 
 Duration = Positive | Annotated[str, StringConstraints(pattern=r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?$", min_length=2)]
 """Seconds, or text such as 2h30m."""
+
+_EVERY = Amount(steps=100)
+Steps = Count | Annotated[str, StringConstraints(pattern=r"^[1-9]\d*-[1-9]\d*$")]
+"""A step, or the first and the last of several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +27,41 @@ class Evaluate(Settings):
     batch: Annotated[
         Count | None, cost("samples per forward pass and process; the training micro-batch where absent")
     ] = None
+    samples: Annotated[Count | None, cost("score only so many of each set's first samples; null: all of them")] = None
+    full_at_end: Annotated[bool, cost("where `samples` leaves some out, also score whole sets once it is done")] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spike(Settings):
+    """A loss or gradient norm far above those of the steps before: `deviations` beyond the median of a window."""
+
+    window: Annotated[Count, bits("steps that it is compared with; half as many must be there")] = 100
+    deviations: Annotated[Positive, bits("how far above the median, in robust standard deviations")] = 10.0
+    action: Annotated[Literal["note", "skip", "stop"], bits("say so, leave the step out, or end with 82")] = "note"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guard(Settings):
+    """What becomes of steps whose losses or gradients are not finite, or stand out."""
+
+    nonfinite: Annotated[
+        Literal["stop", "skip"], bits("end with 82 and the samples that did it, or leave the step out")
+    ] = "stop"
+    in_a_row: Annotated[Count, bits("steps that may be left out one after the other")] = 3
+    in_all: Annotated[Count, bits("steps that may be left out in the whole run")] = 100
+    spike: Annotated[Spike | None, bits("numbers that stand out; null: they are not looked for")] = None
+    skip: Annotated[tuple[Steps, ...], bits("steps that are not made, such as 120 or 300-320; their data are")] = ()
+
+    @property
+    def skips(self) -> bool:
+        """Whether a step may be left out on account of its numbers."""
+        return self.nonfinite == "skip" or (self.spike is not None and self.spike.action == "skip")
+
+    @property
+    def listed(self) -> frozenset[int]:
+        """The steps that are not to be made."""
+        ends = [(step, step) if isinstance(step, int) else tuple(map(int, step.split("-"))) for step in self.skip]
+        return frozenset(step for first, last in ends for step in range(first, last + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +85,24 @@ class Stop(Settings):
     )
     margin: Annotated[NonNegative, nothing("seconds before Slurm's own end of the job at which it ends")] = 60.0
     at: Annotated[tuple[Count, ...], nothing("steps after which it commits and ends, to be started again")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry(Settings):
+    """What the ledger is told about the processes, and when Python collects its garbage."""
+
+    every: Annotated[Amount | None, cost("between records of memory, time by phase and slowest rank; null: none")] = (
+        _EVERY
+    )
+    gc: Annotated[
+        Amount | None, cost("between collections of garbage, on all ranks alike; null: whenever Python does it")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(Settings):
+    """Steps that torch's profiler watches."""
+
+    start: Annotated[Count, cost("the first step")]
+    steps: Annotated[Count, cost("how many steps")] = 3
+    ranks: Annotated[tuple[Whole, ...], MinLen(1), cost("on which ranks")] = (0,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from drivetrain.data.feed import Share
 from drivetrain.engine.engine import Engine, LossFunction, Work
 from drivetrain.engine.move import Move
+from drivetrain.engine.statistics import Probe
 
 
 class Cache:
@@ -43,23 +44,28 @@ class Done(NamedTuple):
 class Step:
     """Given to `Task.update`: the step's number (from 1), and `minimize`."""
 
-    def __init__(self, engine: Engine, share: Share, counts: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        share: Share,
+        counts: Mapping[str, int],
+        limits: Callable[[int], Mapping[str, float]] = lambda call: {},
+        probe: Probe | None = None,
+    ) -> None:
+        """`limits` are those of the step's first, second ... `minimize`, as in `Work`."""
         self.index = share.step
         self.cache = Cache(engine)
         self.done: list[Done] = []
         self._engine = engine
         self._share = share
         self._counts = counts
+        self._limits = limits
+        self._probe = probe
 
     @property
     def networks(self) -> tuple[str, ...]:
         """The networks that have something to train."""
         return tuple(self._engine.updaters)
-
-    @property
-    def moved(self) -> list[str]:
-        """The networks that have moved so far, once for each move."""
-        return [name for done in self.done for name in done.move.networks]
 
     def minimize(self, names: str | Sequence[str], loss: LossFunction) -> None:
         """Move one network, or several together, one optimizer step down `loss`; the others stand still.
@@ -70,5 +76,6 @@ class Step:
         for name in names:
             if name not in self._engine.updaters:
                 raise KeyError(f"minimize: no trainable network {name!r}; there are {sorted(self._engine.updaters)}")
-        work = Work(self.index, len(self.done), self._share.micro, self._counts)
+        call = len(self.done)
+        work = Work(self.index, call, self._share.micro, self._counts, self._limits(call), self._probe)
         self.done.append(Done(self._engine.minimize(names, loss, work), loss, work))

@@ -60,6 +60,10 @@ class Task:
     def show(self, nets: Mapping[str, nn.Module], batch: Batch, gallery: Gallery) -> None:
         """Put something worth looking at into the gallery; called on rank 0 after an evaluation, in evaluation mode."""
 
+    def flops_per_sample(self) -> float | None:
+        """Model FLOPs of one sample, forward and backward, without what is computed again; None where not known."""
+        return None
+
     def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], dict]] | None:
         """How a network is exported for others: a function from its tensors to renamed tensors and a `config.json`."""
         return None

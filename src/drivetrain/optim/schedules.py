@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from drivetrain.optim.recipe import (
@@ -35,7 +35,7 @@ class Span:
 
     warmup: int
     total: int
-    scale: Scale = field(default_factory=lambda: Scale(1))
+    scale: Scale
 
     def samples(self, amount: Amount) -> int:
         """An amount in samples."""
@@ -81,7 +81,7 @@ def build_decay(settings: WeightDecaySchedule | None, budget: int, scale: Scale)
     """
     if settings is None:
         return lambda position: 1.0
-    span = Span(0, settings.length.samples_at(scale) if settings.length else budget)
+    span = Span(0, settings.length.samples_at(scale) if settings.length else budget, scale)
     change = settings.end - settings.start
     if settings.kind == "linear":
         return lambda position: settings.start + change * span.progress(position)
@@ -126,7 +126,7 @@ def warmup_stable_decay(settings: WarmupStableDecay, span: Span) -> Factor:
             f"schedule.decay: {span.warmup} samples of warm-up and {decay} of decay, but it ends at {span.total}",
             "shorten them, or lengthen the schedule",
         )
-    tail = Span(span.total - decay, span.total)
+    tail = Span(span.total - decay, span.total, span.scale)
     return lambda position: span.rise(position) * shape(tail.progress(position), floor)
 
 

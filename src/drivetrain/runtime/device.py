@@ -33,6 +33,11 @@ def choose(name: str, local_rank: int) -> torch.device:
     return torch.device(name, local_rank)
 
 
+def name(device: torch.device) -> str:
+    """What its maker calls it, or its type."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def threads_per_process(local_world: int, asked: int | None) -> int:
     """CPU threads of each process: as asked, or the cores shared out evenly."""
     return asked or max(1, len(os.sched_getaffinity(0)) // local_world)

@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 from dataclasses import dataclass
 
 PHASES = (
@@ -20,6 +21,7 @@ PHASES = (
     "show",
     "snapshot",
     "commit",
+    "profile",
     "handover",
     "teardown",
 )
@@ -57,6 +59,9 @@ class Heart:
         self._moves = 0
         self.step = 0
         self.seconds = 0.0
+        self._phase = 0
+        self._since = time.perf_counter()
+        self._spent = [0.0] * len(PHASES)
 
     @classmethod
     def shared(cls, descriptor: int, rank: int) -> Heart:
@@ -70,8 +75,19 @@ class Heart:
 
     def enter(self, phase: str) -> None:
         """The process is at this phase from now on; said again, that it got on within it."""
+        now, number = time.perf_counter(), _NUMBERS[phase]
+        self._spent[self._phase] += now - self._since
+        self._phase, self._since = number, now
         self._moves += 1
-        _SLOT.pack_into(self._memory, self._at, self._beats, self._moves, self.step, _NUMBERS[phase], self.seconds)
+        _SLOT.pack_into(self._memory, self._at, self._beats, self._moves, self.step, number, self.seconds)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by phase since this was last asked; phases that took none are left out."""
+        now = time.perf_counter()
+        self._spent[self._phase] += now - self._since
+        self._since = now
+        spent, self._spent = self._spent, [0.0] * len(PHASES)
+        return {phase: seconds for phase, seconds in zip(PHASES, spent, strict=True) if seconds}
 
     def passing(self, phase: str, step: int) -> None:
         """A commit's own thread is at this phase. Nobody is told: drills put their faults here."""

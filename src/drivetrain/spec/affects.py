@@ -38,6 +38,8 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits") -> Iterator[
         yield (*path, "kind"), value.kind, affects
         if value.weight != 1.0:
             yield (*path, "weight"), value.weight, affects
+        if value.parted is not None:
+            yield from leaves(value.parted, (*path, "parted"), affects)
         yield from leaves(value.settings, path, affects)
     elif is_dataclass(value):
         for name, setting in settings_of(type(value)).items():

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Annotated
 
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.settings import Count, Positive, Settings, bits
 
 
@@ -16,7 +17,7 @@ class Scale:
     `tokens` is the number of tokens in a sample, None where it is not fixed; `epoch` is None until the data are open.
     """
 
-    batch: int
+    batches: Batches
     tokens: int | None = None
     epoch: int | None = None
 
@@ -40,12 +41,12 @@ class Amount(Settings):
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     def samples_at(self, scale: Scale) -> int:
-        """The amount in whole samples, rounded up.
+        """The amount in whole samples, counted from the start of the run and rounded up.
 
         Raises ValueError where it is in tokens and a sample has no fixed number of them.
         """
         if self.steps is not None:
-            return self.steps * scale.batch
+            return scale.batches.samples(self.steps)
         if self.samples is not None:
             return self.samples
         if self.tokens is not None:
@@ -57,7 +58,6 @@ class Amount(Settings):
             raise ValueError("an amount in epochs needs the size of the training data")
         return math.ceil(self.epochs * scale.epoch)
 
-    def due(self, before: int, after: int, scale: Scale) -> bool:
-        """Whether a multiple of this amount lies in the positions (before, after]."""
-        unit = self.samples_at(scale)
-        return after // unit > before // unit
+    def multiples(self, step: int, position: int, scale: Scale) -> int:
+        """How many whole multiples of this amount lie behind a run that has made `step` steps to `position`."""
+        return step // self.steps if self.steps is not None else position // self.samples_at(scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -23,7 +24,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
-    checks = (_name, _batch, _sources, _units, _landmarks, _best, _blend)
+    checks = (_name, _batch, _profile, _sources, _units, _landmarks, _best, _blend)
     return [found for check in checks for found in check(recipe)]
 
 
@@ -31,37 +32,67 @@ def _name(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", recipe.name):
         message = f"{shown(recipe.name)} is refused as a file name: letters, digits, '.', '_', '-', at most 100"
         yield Contradiction(("name",), message, refused=True)
-    for name in recipe.data.validation if recipe.data else ():
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
-            path = ("data", "validation", name)
-            yield Contradiction(path, "names of validation sets are letters, digits, '_' and '-', at most 64")
+    for path in _sets(recipe):
+        part, name = path[-2:]
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", str(name)):
+            yield Contradiction(path, f"names of {part} sets are letters, digits, '_' and '-', at most 64")
+        if part == "test" and name in recipe.data.validation:
+            yield Contradiction(path, "a validation set has this name")
 
 
 def _batch(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.batch is None:
         return
-    size, lanes = recipe.batch.size, recipe.lanes
+    sizes, lanes = recipe.batch.sizes, recipe.lanes
     processes = recipe.launch.processes if recipe.launch else 1
-    if recipe.batch.micro is not None and recipe.batch.micro > size:
-        yield Contradiction(("batch", "micro"), f"{recipe.batch.micro} is more than batch.size {size}")
-    if isinstance(lanes, int) and size % lanes:
-        message = f"batch.size {size} is not a multiple of {lanes} lanes; lanes may be {_divisors(size)}"
+    named = "batch.size" if len(sizes) == 1 else "batch.size and those of batch.ramp:"
+    given = f"{named} {', '.join(map(str, sizes))}"
+    if recipe.batch.micro is not None and recipe.batch.micro > min(sizes):
+        yield Contradiction(("batch", "micro"), f"{recipe.batch.micro} is more than {given}")
+    if isinstance(lanes, int) and math.gcd(*sizes) % lanes:
+        message = f"{given}: not a multiple of {lanes} lanes; lanes may be {_divisors(math.gcd(*sizes))}"
         yield Contradiction(("lanes",), message)
-    shared, what = (lanes, f"{lanes} lanes") if isinstance(lanes, int) else (size, f"batch.size {size}")
+    shared, what = (lanes, f"{lanes} lanes") if isinstance(lanes, int) else (math.gcd(*sizes), given)
     if lanes is not None and shared % processes:
         message = f"{processes} do not share {what}; {_divisors(shared)} would"
         yield Contradiction(("launch", "processes"), message)
+
+
+def _profile(recipe: Recipe) -> Iterator[Contradiction]:
+    if recipe.profile is None or recipe.launch is None:
+        return
+    for place, rank in enumerate(recipe.profile.ranks):
+        if rank >= recipe.launch.processes:
+            message = f"there is no rank {rank} among {recipe.launch.processes} processes"
+            yield Contradiction(("profile", "ranks", place), message)
 
 
 def _sources(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.data is None:
         return
     named: dict[Path_, Any] = {("data", "train", "sources", i): s for i, s in enumerate(recipe.data.train.sources)}
-    named |= {("data", "validation", name): source for name, source in recipe.data.validation.items()}
+    named |= _sets(recipe)
     for path, source in named.items():
         without = not isinstance(source, Custom) and getattr(source, "context", 0) is None
         if without and recipe.task is not None:
             yield Contradiction(path, "needs a context (tokens in a sample), since the task gives none")
+        rows = not isinstance(source, Custom) and source is not None and not hasattr(source, "context")
+        if rows and getattr(recipe.task, "tokens_per_sample", None) is not None:
+            message = f"the task reads tokens, and kind {source.kind} gives rows"
+            yield Contradiction((*path, "kind"), f"{message}; `drivetrain data prepare` makes tokens of them")
+            continue
+        kind = "documents" if isinstance(source, Custom) else getattr(source, "kind", "documents")
+        if kind != "documents" and getattr(recipe.task, "needs_documents", False):
+            message = f"task.documents keeps documents apart, which sources of kind {kind} do not tell"
+            yield Contradiction((*path, "kind"), f"{message}; use kind documents, or leave task.documents out")
+
+
+def _sets(recipe: Recipe) -> dict[Path_, Any]:
+    """The sources of validation and test sets, with their paths."""
+    if recipe.data is None:
+        return {}
+    parts = (("validation", recipe.data.validation), ("test", recipe.data.test))
+    return {("data", part, name): source for part, sets in parts for name, source in sets.items()}
 
 
 def source_names(sources: Sequence[Any]) -> list[str]:
@@ -138,7 +169,8 @@ def _best(recipe: Recipe) -> Iterator[Contradiction]:
 def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
     """Every amount of a recipe with its path."""
     found: dict[Path_, Any] = {("budget",): recipe.budget}
-    for section, name in (("evaluate", "every"), ("checkpoint", "every"), ("checkpoint", "keep_every")):
+    sections = ("evaluate", "every"), ("checkpoint", "every"), ("checkpoint", "keep_every")
+    for section, name in (*sections, ("telemetry", "every"), ("telemetry", "gc")):
         found[(section, name)] = getattr(getattr(recipe, section), name, None)
     for place, stage in enumerate(recipe.data.train.stages if recipe.data else ()):
         found[("data", "train", "stages", place, "from")] = stage.from_

@@ -16,7 +16,16 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.override import override, sets_kind
 from drivetrain.spec.parse import parse_file
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, SECTIONS, Custom, imported, nearest
+from drivetrain.spec.registry import (
+    CUSTOM_SECTIONS,
+    DEFAULT_KINDS,
+    KINDS,
+    NULLABLE_SECTIONS,
+    SECTIONS,
+    Custom,
+    imported,
+    nearest,
+)
 from drivetrain.spec.settings import key_of
 from drivetrain.spec.tree import (
     UNITS,
@@ -37,9 +46,10 @@ from drivetrain.spec.tree import (
 SHIPPED = Path(__file__).parent.parent / "recipes"
 """The folder of the recipes that come with the package."""
 
-_OPTIONAL = ("optimizer", "schedule", "evaluate", "checkpoint", "stop", "watch", "launch")
 _BY_NETWORK = ("optimizer", "schedule")
+_OPTIONAL = (*_BY_NETWORK, "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
 _DERIVED = ("context", "vocabulary")
+_OF_A_SOURCE = ("name", "weight", "parted")
 _SUFFIX = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -118,6 +128,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Custom):
         common = {"name": value.name} if value.name else {}
         common |= {"weight": value.weight} if value.weight != 1.0 else {}
+        common |= {"parted": plain(value.parted)} if value.parted else {}
         return {"kind": value.kind, **common, **plain(value.settings)}
     if isinstance(value, Amount):
         return dict(value.given)
@@ -218,7 +229,7 @@ class _Checker:
         """One value of the top level as its settings, or None with its mistakes noted."""
         if name == "data":
             return self._sources(data, above["task"])
-        if name == "init" and data is None:
+        if name in NULLABLE_SECTIONS and data is None:
             return None
         if name in SECTIONS:
             return self._settings(imported(SECTIONS[name]), data, (name,))
@@ -268,29 +279,32 @@ class _Checker:
     def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Custom | None:
         """A user's own component: its arguments, without what every source has."""
         own = {key: value for key, value in data.items() if key != "kind"}
-        common = {key: own.pop(key) for key in ("name", "weight") if section == "source" and key in own}
-        checked = self._settings(imported("drivetrain.data.recipe:Source"), common, path)
+        common = {key: own.pop(key) for key in _OF_A_SOURCE if section == "source" and key in own}
+        checked = self._settings(imported("drivetrain.data.recipe:OwnSource"), common, path)
         folder = str(self._folder) if self._folder else None
         place = f"{self._origin((*path, 'kind'))}: "
         if checked is None:
             return None
-        return Custom(kind=kind, settings=own, folder=folder, place=place, name=checked.name, weight=checked.weight)
+        taken = {key: getattr(checked, key) for key in _OF_A_SOURCE}
+        return Custom(kind=kind, settings=own, folder=folder, place=place, **taken)
 
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""
         data = self._settings(imported(SECTIONS["data"]), raw, ("data",))
-        listed, named = _at(raw, ("train", "sources")), _at(raw, ("validation",))
+        listed = _at(raw, ("train", "sources"))
         train = tuple(
             self._source(source, ("data", "train", "sources", index), task)
             for index, source in enumerate(listed if isinstance(listed, list) else ())
         )
-        validation = {
-            name: self._source(source, ("data", "validation", name), task)
-            for name, source in (named.items() if isinstance(named, dict) else ())
-        }
-        if data is None or None in train or None in validation.values():
+        sets = {part: self._named_sources(_at(raw, (part,)), ("data", part), task) for part in ("validation", "test")}
+        if data is None or None in train or any(None in sources.values() for sources in sets.values()):
             return None
-        return replace(data, train=replace(data.train, sources=train), validation=validation)
+        return replace(data, train=replace(data.train, sources=train), **sets)
+
+    def _named_sources(self, raw: Any, path: Path_, task: Any) -> dict[str, Any]:
+        """Sources by name, None where one cannot be read."""
+        named = raw.items() if isinstance(raw, dict) else ()
+        return {name: self._source(source, (*path, name), task) for name, source in named}
 
     def _source(self, data: Any, path: Path_, task: Any) -> Any:
         source = self._component("source", data, path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.settings import Component
+from drivetrain.spec.settings import Component, Settings
 
 KINDS: Mapping[str, Mapping[str, str]] = {
     "task": {"language_model": "drivetrain.tasks.language_model.recipe:LanguageModel"},
@@ -21,6 +21,9 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "text": "drivetrain.data.recipe:Text",
         "tokens": "drivetrain.data.recipe:Tokens",
         "documents": "drivetrain.data.recipe:Documents",
+        "jsonl": "drivetrain.data.recipe:JsonLines",
+        "parquet": "drivetrain.data.recipe:Parquet",
+        "datasets": "drivetrain.data.recipe:Datasets",
     },
     "optimizer": {
         "adamw": "drivetrain.optim.recipe:AdamW",
@@ -52,13 +55,22 @@ DEFAULT_KINDS = {"optimizer": "adamw", "schedule": "constant", "launch": "local"
 SECTIONS: Mapping[str, str] = {
     "data": "drivetrain.data.recipe:Data",
     "batch": "drivetrain.engine.recipe:Batch",
+    "scaling": "drivetrain.engine.recipe:Scaling",
+    "average": "drivetrain.engine.recipe:Average",
+    "statistics": "drivetrain.engine.recipe:Statistics",
+    "guard": "drivetrain.loop.recipe:Guard",
     "init": "drivetrain.checkpoint.recipe:Init",
     "evaluate": "drivetrain.loop.recipe:Evaluate",
     "checkpoint": "drivetrain.checkpoint.recipe:Checkpoint",
     "stop": "drivetrain.loop.recipe:Stop",
+    "telemetry": "drivetrain.loop.recipe:Telemetry",
+    "profile": "drivetrain.loop.recipe:Profile",
     "watch": "drivetrain.watch.recipe:Watch",
 }
 """Settings classes of the sections that have one kind only."""
+
+NULLABLE_SECTIONS = frozenset({"init", "profile", "average", "statistics"})
+"""Sections that may be null."""
 
 CUSTOM_SECTIONS = frozenset({"task", "source"})
 """Sections whose kind may be a user's own `package.module:Name`."""
@@ -78,6 +90,8 @@ class Custom(Component):
     """What a source is called."""
     weight: float = 1.0
     """A source's share of the training samples, beside the others'."""
+    parted: Settings | None = None
+    """Which part of a source's samples."""
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 from drivetrain.spec.affects import settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, SECTIONS, imported
+from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, NULLABLE_SECTIONS, SECTIONS, imported
 from drivetrain.spec.settings import key_of
 
 _OWN = {
@@ -25,7 +25,7 @@ def recipe_schema() -> dict[str, Any]:
     schema = _class_schema(Recipe)
     for name, path in SECTIONS.items():
         section = _class_schema(imported(path)) | {"description": schema["properties"][name]["description"]}
-        schema["properties"][name] = {"anyOf": [section, {"type": "null"}]} if name == "init" else section
+        schema["properties"][name] = {"anyOf": [section, {"type": "null"}]} if name in NULLABLE_SECTIONS else section
     for name in ("task", "optimizer", "schedule", "launch"):
         component = _component_schema(name)
         if name in _BY_NETWORK:
@@ -34,7 +34,8 @@ def recipe_schema() -> dict[str, Any]:
     data = schema["properties"]["data"]["properties"]
     source = _component_schema("source")
     data["train"]["properties"]["sources"]["items"] = source
-    data["validation"] |= {"type": "object", "additionalProperties": source}
+    for name in ("validation", "test"):
+        data[name] |= {"type": "object", "additionalProperties": source}
     base = {
         "description": "recipes to build on",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from drivetrain.ledger.throughput import full_rate, work
 from drivetrain.spec.exits import Exit, Outcome
 
 _WINDOW = 5.0  # seconds of steps that the rate is taken over
@@ -21,6 +22,15 @@ _REFRESH = 0.1  # seconds between two pictures of the live line
 _PLAIN = (5.0, 60.0)  # seconds between two plain lines: at first, and at most in a long run
 _BAR = (6, 24)  # characters: less is no picture, more says no more
 _LINES = 24  # of a shown text; its file has all
+
+
+Work = tuple[float, int, int]
+"""Seconds, and the samples and tokens that were trained in them."""
+_NONE: Work = (0.0, 0, 0)
+
+
+def _sum(one: Work, other: Work) -> Work:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 class ConsoleSink:
@@ -36,9 +46,10 @@ class ConsoleSink:
         self._shown = 0.0
         self._steps = 0
         self._reached = 0  # step
-        self._recent: deque[tuple[float, int]] = deque()  # seconds and units of each step
-        self._seconds = 0.0  # sum over recent
-        self._units = 0  # sum over recent
+        self._full_rate = 0.0
+        self._recent: deque[Work] = deque()  # of each of the last steps
+        self._window: Work = _NONE  # their sum
+        self._whole: Work = _NONE  # the sum over the attempt
         self._unit = "samples"
 
     def record(self, record: dict[str, Any]) -> None:
@@ -60,6 +71,9 @@ class ConsoleSink:
     def _attempt(self, record: dict[str, Any]) -> None:
         self._started = record["started"]
         self._steps = record["budget"]["steps"]
+        self._full_rate = full_rate(record)
+        self._recent.clear()
+        self._window = self._whole = _NONE
         parameters = sum(record["parameters"].values())
         processes = f"{record['world']} process{'es' if record['world'] > 1 else ''}"
         self._print(Text(f"{amount(parameters)} parameters, {processes}, {self._steps} steps"))
@@ -75,7 +89,7 @@ class ConsoleSink:
 
     def _step(self, record: dict[str, Any]) -> None:
         self._unit = "tokens" if "tokens" in record["counts"] else "samples"
-        self._remember(record["seconds"] + record["wait"], record["counts"].get(self._unit, 0))
+        self._remember(work(record))
         first, most = _PLAIN
         pause = _REFRESH if self._live else min(most, max(first, (record["time"] - self._started) / 20))
         if record["step"] == self._steps or record["time"] - self._shown >= pause:
@@ -85,20 +99,25 @@ class ConsoleSink:
             else:
                 self._print(self._words(record))
 
-    def _remember(self, seconds: float, units: int) -> None:
+    def _remember(self, made: Work) -> None:
         """Add a step to the window; running sums, for there may be thousands of steps in it."""
-        self._recent.append((seconds, units))
-        self._seconds += seconds
-        self._units += units
-        while len(self._recent) > 1 and self._seconds > _WINDOW:
-            gone, fewer = self._recent.popleft()
-            self._seconds -= gone
-            self._units -= fewer
+        self._recent.append(made)
+        self._whole = _sum(self._whole, made)
+        self._window = _sum(self._window, made)
+        while len(self._recent) > 1 and self._window[0] > _WINDOW:
+            seconds, samples, tokens = self._recent.popleft()
+            self._window = _sum(self._window, (-seconds, -samples, -tokens))
 
     def _evaluation(self, record: dict[str, Any]) -> None:
+        self._scores("evaluation", record)
+
+    def _final(self, record: dict[str, Any]) -> None:
+        self._scores("test" if record["part"] == "test" else "full evaluation", record)
+
+    def _scores(self, what: str, record: dict[str, Any]) -> None:
         for name, metrics in record["metrics"].items():
             words = "  ".join(f"{printable(metric)} {_number(float(value))}" for metric, value in metrics.items())
-            self._print(Text(f"evaluation at step {record['step']}  {printable(name)}  {words}", style="bold"))
+            self._print(Text(f"{what} at step {record['step']}  {printable(name)}  {words}", style="bold"))
 
     def _show(self, record: dict[str, Any]) -> None:
         for name, text in record["text"].items():
@@ -125,18 +144,27 @@ class ConsoleSink:
         if record["code"] == Exit.DONE:
             took = duration(record["time"] - self._started)
             self._print(Text(f"done in {took}: {printable(record['cause'])}", style="green"))
+        seconds, samples, tokens = self._whole
+        if seconds:
+            trained = amount(tokens if self._unit == "tokens" else samples)
+            self._print(Text(f"trained {trained} {self._unit}: {self._pace(self._whole)}"))
+
+    def _pace(self, made: Work) -> str:
+        """Tokens or samples a second and, where it is known, the MFU."""
+        seconds, samples, tokens = max(made[0], 1e-9), *made[1:]
+        told = f"{amount((tokens if self._unit == 'tokens' else samples) / seconds)} {self._unit}/s"
+        return f"{told}  {samples / seconds / self._full_rate:.1%} MFU" if self._full_rate else told
 
     def _print(self, what: RenderableType) -> None:
         self._console.print(what, highlight=False, soft_wrap=not isinstance(what, Panel))
 
     def _words(self, record: dict[str, Any]) -> Text:
         losses = "  ".join(f"{printable(name)} {_number(float(value))}" for name, value in record["losses"].items())
-        seconds = max(self._seconds, 1e-9)
-        left = (self._steps - record["step"]) * seconds / len(self._recent)
+        left = (self._steps - record["step"]) * self._window[0] / len(self._recent)
         rate = next(iter(record["lr"].values()), 0.0)
         return Text(
             f"step {record['step']:>{len(str(self._steps))}}/{self._steps}  {losses}  "
-            f"{amount(self._units / seconds)} {self._unit}/s  {duration(left)} left  lr {rate:.1e}"
+            f"{self._pace(self._window)}  {duration(left)} left  lr {rate:.1e}"
         )
 
     def _line(self, record: dict[str, Any]) -> Text:

@@ -13,13 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drivetrain.ledger.derive import Attempt, attempts, buckets, curve, goodput, lineage, scores, steps
+from drivetrain.ledger import telemetry
+from drivetrain.ledger.derive import Attempt, attempts, buckets, curve, finals, goodput, lineage, scores, steps
+from drivetrain.ledger.throughput import Throughput, throughput
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.watch.console import amount, duration, printable
 
 _WIDTH, _HEIGHT = 64, 10  # of a curve, in characters
 _SPARK = 12  # characters of a metric's small curve
 _SHARE = 20  # characters of a whole in the table of time
+_RANKS = 3  # that were slowest most often
+_LAST = 100  # steps that the newest throughput is taken over
 
 
 _HEARSAY = (None, Exit.PEER_UNAVAILABLE, Exit.INTERNAL)  # ends of which another process may know better
@@ -40,6 +44,11 @@ def summary(run: Path, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "seconds": spent,
         "wall_clock": sum(spent.values()),
         "goodput": goodput(records),
+        "final": {f"{part}.{name}.{metric}": value for (part, name, metric), (_, value) in finals(history).items()},
+        "phases": telemetry.phases(history),
+        "memory": telemetry.peaks(history),
+        "slowest": telemetry.slowest(history),
+        "throughput": {name: rates.to_json() for name, rates in _throughputs(records).items()},
     }
 
 
@@ -70,7 +79,8 @@ def show(console: Console, run: Path, records: Sequence[dict[str, Any]]) -> None
     for name in made[-1]["losses"] if made else ():
         _print(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
         _print(console, chart(curve(history, name), width=max(8, min(_WIDTH, console.width - 12))))
-    for table in (_metrics(history), _attempts(found), _time(records)):
+    tables = (_metrics(history), _finals(history), _attempts(found), _rates(records), _time(records))
+    for table in (*tables, _phases(history), _memory(history)):
         if table.row_count:
             _print(console, Text())
             console.print(table)
@@ -156,6 +166,13 @@ def _metrics(history: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def _finals(history: Sequence[dict[str, Any]]) -> Table:
+    table = _table("scored at the end", "of", "metric", "value", "at step")
+    for (part, name, metric), (step, value) in finals(history).items():
+        _row(table, name, "test" if part == "test" else "full validation", metric, f"{value:.5g}", str(step))
+    return table
+
+
 def _attempts(found: Sequence[Attempt]) -> Table:
     table = _table("attempt", "processes", "steps", "took", "ended")
     for attempt in found:
@@ -170,6 +187,32 @@ def _attempts(found: Sequence[Attempt]) -> Table:
     return table
 
 
+def _throughputs(records: Sequence[dict[str, Any]]) -> dict[str, Throughput]:
+    """The rates of the whole run by the time of its steps and their data, of its last steps, and by wall-clock time."""
+    history = lineage(records)
+    whole = throughput(history)
+    if not whole.seconds:
+        return {}
+    wall = whole.within(sum(buckets(records).values()))
+    return {"steps": whole, "last_steps": throughput(history, _LAST), "wall_clock": wall}
+
+
+def _rates(records: Sequence[dict[str, Any]]) -> Table:
+    names = {"steps": "steps with their data", "last_steps": f"the last {_LAST} of them", "wall_clock": "wall-clock"}
+    table = _table("throughput", "samples/s", "tokens/s", "model TFLOP/s", "MFU")
+    found = _throughputs(records)
+    for name, rates in found.items():
+        if name == "last_steps" and rates == found["steps"]:
+            continue
+        flops, mfu = rates.flops_per_second, rates.mfu
+        cells = [amount(rates.samples_per_second), amount(rates.tokens_per_second) if rates.tokens else "-"]
+        tera = 0.0 if flops is None else flops / 1e12
+        cells += ["-" if flops is None else f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"]
+        cells += ["-" if mfu is None else f"{mfu:.1%}"]
+        _row(table, names[name], *cells)
+    return table
+
+
 def _time(records: Sequence[dict[str, Any]]) -> Table:
     spent = buckets(records)
     whole = sum(spent.values())
@@ -180,6 +223,28 @@ def _time(records: Sequence[dict[str, Any]]) -> Table:
             _row(table, name, _span(seconds), f"{seconds / whole:.1%}", "█" * round(_SHARE * seconds / whole))
     if whole > 0:
         _row(table, "wall-clock", _span(whole), "100.0%", style="bold")
+    return table
+
+
+def _phases(history: Sequence[dict[str, Any]]) -> Table:
+    spent, made = telemetry.phases(history), telemetry.covered(history)
+    whole = sum(spent.values())
+    table = _table("phase (first rank)", "", "a step", "share", "")
+    for name, seconds in spent.items():
+        if seconds >= 0.001 * whole:
+            share = "█" * round(_SHARE * seconds / whole)
+            _row(table, name, _span(seconds), f"{1e3 * seconds / made:.3g} ms", f"{seconds / whole:.1%}", share)
+    return table
+
+
+def _memory(history: Sequence[dict[str, Any]]) -> Table:
+    table = _table("memory", "peak of any rank", "slowest ranks")
+    ranks = telemetry.slowest(history)
+    times = sum(ranks.values())
+    often = sorted(ranks, key=lambda rank: -ranks[rank])[:_RANKS]
+    slow = ", ".join(f"{rank} ({ranks[rank]} of {times} times)" for rank in often)
+    for place, size in telemetry.peaks(history).items():
+        _row(table, place, f"{size / 2**20:,.0f} MiB", slow if place == "host" else "")
     return table
 
 

@@ -28,6 +28,15 @@ def follow(run: Path, settings: Watch, console: Console | None, started: float) 
     return Follower(run / "ledger.jsonl", sinks)
 
 
+def require_sinks(settings: Watch) -> None:
+    """Raises Failure(78) where the package of a sink is missing. Nothing is begun."""
+    _trackers(settings)
+    if settings.tensorboard:
+        from drivetrain.watch.tensorboard import TensorBoardSink
+
+        TensorBoardSink(Path())
+
+
 def _trackers(settings: Watch) -> list[Tracker]:
     """The trackers that a recipe names; their libraries are imported later, by their threads."""
     trackers: list[Tracker] = []

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from drivetrain.ledger import telemetry
+from drivetrain.ledger.throughput import full_rate, trained
 from drivetrain.spec.exits import Exit, Failure
 
 _FLUSH = 10  # seconds until a point is on disk
@@ -30,6 +32,7 @@ class TensorBoardSink:
             )
         self._folder = folder
         self._writer: Any = None
+        self._full_rate = 0.0
 
     def record(self, record: dict[str, Any]) -> None:
         """Add the record's points; the first record begins a new folder."""
@@ -39,10 +42,11 @@ class TensorBoardSink:
         if self._writer is None:
             self._writer = _begin(self._folder)
         if record["kind"] == "attempt":
+            self._full_rate = full_rate(record)
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=record["time"], step=record["from_step"] + 1, session_log=start))
             return
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record, self._full_rate)]
         if record["kind"] == "show":
             values += [_text(f"gallery/{name}", text) for name, text in record["text"].items()]
         if values:
@@ -64,18 +68,29 @@ def _begin(folder: Path) -> Any:
     return EventFileWriter(str(folder), flush_secs=_FLUSH)
 
 
-def scalars(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The tags and values of a step's or evaluation's record."""
+def scalars(record: dict[str, Any], full_rate: float = 0.0) -> Iterator[tuple[str, float]]:
+    """The tags and values of a step's, an evaluation's or telemetry's record, and of the scores at a run's end.
+
+    `full_rate` are the samples a second that would be an MFU of 1 in its attempt, 0 where that is not known.
+    """
     if record["kind"] == "step":
         yield from ((f"train/{name}", float(value)) for name, value in record["losses"].items())
         yield from ((f"gradient_norm/{name}", float(value)) for name, value in record["norm"].items())
         yield from ((f"learning_rate/{name}", float(value)) for name, value in record["lr"].items())
         seconds = record["seconds"] + record["wait"]
         if seconds > 0:
-            yield from ((f"{unit}_per_second/all", count / seconds) for unit, count in record["counts"].items())
+            rates = {unit: n * trained(record) / seconds for unit, n in record["counts"].items()}
+            yield from ((f"{unit}_per_second/all", rate) for unit, rate in rates.items())
+            if full_rate:
+                yield "mfu/all", rates["samples"] / full_rate
     elif record["kind"] == "evaluation":
         for name, metrics in record["metrics"].items():
             yield from ((f"{name}/{metric}", float(value)) for metric, value in metrics.items())
+    elif record["kind"] == "final":
+        for name, metrics in record["metrics"].items():
+            yield from ((f"{record['part']}/{name}/{metric}", float(value)) for metric, value in metrics.items())
+    elif record["kind"] == "telemetry":
+        yield from telemetry.scalars(record)
 
 
 def _text(tag: str, text: str) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from drivetrain.ledger.ledger import parse
+from drivetrain.ledger.throughput import full_rate
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
 from drivetrain.watch.tensorboard import scalars
@@ -38,7 +39,7 @@ class Row:
     `notes` are words about the run as a whole, of which the newest counts.
     """
 
-    kind: str  # attempt, step, evaluation or exit
+    kind: str  # attempt, step, evaluation, final, telemetry or exit
     key: str  # the same for the same thing made again
     step: int
     time: float
@@ -86,7 +87,8 @@ class Tracker(Protocol):
 class Mark:
     """How far the ledger has been sent, and the highest step, evaluation, attempt and exit: nothing goes twice.
 
-    `run` is the ledger's first chain hash; `chain` the hash of the record that ends at `offset`.
+    `run` is the ledger's first chain hash; `chain` the hash of the record that ends at `offset`. `full_rate` is that of
+    the attempt that `offset` lies in. `finals` are the keys of what was scored at the run's end.
     """
 
     run: str
@@ -97,9 +99,12 @@ class Mark:
     samples: int = 0
     tokens: int = 0
     evaluated: int = -1
+    finals: Sequence[str] = ()
+    telemetry: int = 0
     attempt: int = 0
     exited: int = 0
     rows: int = 0
+    full_rate: float = 0.0
 
     @classmethod
     def kept(cls, path: Path) -> Mark | None:
@@ -120,18 +125,19 @@ class Mark:
 
     def _attempt(self, record: Record) -> tuple[dict[str, Any], Row | None]:
         number, begin = record["attempt"], record["from_step"]
+        change = {"full_rate": full_rate(record)}
         if number <= self.attempt:
-            return {}, None
+            return change, None
         values = {"event/attempt": number, "event/from_step": begin, "event/processes": record["world"]}
         notes = {"attempts": str(number), "exit": "not yet"}
-        return {"attempt": number}, Row("attempt", f"attempt-{number}", begin, record["time"], values, notes)
+        return {**change, "attempt": number}, Row("attempt", f"attempt-{number}", begin, record["time"], values, notes)
 
     def _step(self, record: Record) -> tuple[dict[str, Any], Row | None]:
         number = record["step"]
         if number <= self.step:  # made again after a crash: the same step is there already
             return {}, None
         tokens = self.tokens + record["counts"].get("tokens", 0)
-        values = {**dict(scalars(record)), "samples": record["stop"], "tokens": tokens}
+        values = {**dict(scalars(record, self.full_rate)), "samples": record["stop"], "tokens": tokens}
         change = {"step": number, "samples": record["stop"], "tokens": tokens}
         return change, Row("step", f"step-{number}", number, record["time"], values)
 
@@ -143,6 +149,21 @@ class Mark:
         values = {**dict(scalars(record)), **axes}
         return {"evaluated": number}, Row("evaluation", f"evaluation-{number}", number, record["time"], values)
 
+    def _final(self, record: Record) -> tuple[dict[str, Any], Row | None]:
+        number = record["step"]
+        key = f"{record['part']}-{number}-{','.join(record['metrics'])}"
+        if key in self.finals:
+            return {}, None
+        row = Row("final", key, number, record["time"], dict(scalars(record)))
+        return {"finals": [*self.finals, key]}, row
+
+    def _telemetry(self, record: Record) -> tuple[dict[str, Any], Row | None]:
+        number = record["step"]
+        if number <= self.telemetry:
+            return {}, None
+        row = Row("telemetry", f"telemetry-{number}", number, record["time"], dict(scalars(record)))
+        return {"telemetry": number}, row
+
     def _exit(self, record: Record) -> tuple[dict[str, Any], Row | None]:
         if self.attempt <= self.exited:
             return {}, None
@@ -152,7 +173,7 @@ class Mark:
         return {"exited": self.attempt}, row
 
 
-_KINDS = ("attempt", "step", "evaluation", "exit")
+_KINDS = ("attempt", "step", "evaluation", "final", "telemetry", "exit")
 
 
 class Replay:

@@ -12,7 +12,11 @@ from drivetrain.tasks.language_model import recipe
 
 
 class Llama(nn.Module):
-    """Token ids [batch, positions] (int64) to logits [batch, positions, vocabulary]."""
+    """Token ids [batch, positions] (int64) to logits [batch, positions, vocabulary].
+
+    `documents` [batch, positions] (int64) keeps attention within documents: numbers that neighbours of one document
+    have in common, negative where padded.
+    """
 
     def __init__(self, settings: recipe.Llama) -> None:
         super().__init__()
@@ -28,12 +32,16 @@ class Llama(nn.Module):
         self.sin = nn.Buffer(sin, persistent=False)
         self._initialize()
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """Logits for the token after each position."""
         length = tokens.shape[1]
+        cos, sin, allowed = self.cos[:length], self.sin[:length], None
+        if documents is not None:
+            places = positions_within(documents)
+            cos, sin, allowed = self.cos[places].unsqueeze(1), self.sin[places].unsqueeze(1), within(documents)
         x = self.embed(tokens)
         for layer in self.layers:
-            x = layer(x, self.cos[:length], self.sin[:length])
+            x = layer(x, cos, sin, allowed)
         return self.head(self.norm(x))
 
     def _initialize(self) -> None:
@@ -56,9 +64,9 @@ class Layer(nn.Module):
         self.mlp = MLP(settings)
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None) -> Tensor:
         """[batch, positions, width] to the same shape."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin))
+        x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin, allowed))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
@@ -75,14 +83,14 @@ class Attention(nn.Module):
         self.value = nn.Linear(settings.width, self.kv_heads * self.size, bias=False)
         self.out = nn.Linear(settings.width, settings.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """[batch, positions, width] to the same shape."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """[batch, positions, width] to the same shape. `allowed` says who sees whom; without it, all before it."""
         batch, length, _ = x.shape
         query = rotate(self.query(x).view(batch, length, self.heads, self.size).transpose(1, 2), cos, sin)
         key = rotate(self.key(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2), cos, sin)
         value = self.value(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=self.kv_heads != self.heads
+            query, key, value, attn_mask=allowed, is_causal=allowed is None, enable_gqa=self.kv_heads != self.heads
         )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 
@@ -102,6 +110,25 @@ class MLP(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+def within(documents: Tensor) -> Tensor:
+    """Which position sees which (bool [batch, 1, positions, positions]): itself and those before it in its document.
+
+    Padding sees itself only, and nothing sees padding. What ends a document is a token of it like any other.
+    """
+    rows, columns = documents.unsqueeze(2), documents.unsqueeze(1)
+    places = torch.arange(documents.shape[1], device=documents.device)
+    before, itself = places.unsqueeze(1) > places, places.unsqueeze(1) == places
+    return (itself | (before & (rows == columns) & (rows >= 0))).unsqueeze(1)
+
+
+def positions_within(documents: Tensor) -> Tensor:
+    """Each position counted from where its document begins in the sample: int64 [batch, positions]."""
+    places = torch.arange(documents.shape[1], device=documents.device)
+    first = torch.ones_like(documents, dtype=torch.bool)
+    first[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return places - (places * first).cummax(dim=1).values
+
+
 def rotary_table(positions: int, size: int, base: float) -> tuple[Tensor, Tensor]:
     """Cosines and sines [positions, size] (float32) of position * base^(-2i/size) (Su et al. 2021, arXiv 2104.09864).
 
@@ -113,6 +140,9 @@ def rotary_table(positions: int, size: int, base: float) -> tuple[Tensor, Tensor
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair of features of [batch, heads, positions, size] by its position's angle."""
+    """Turn each pair of features of [batch, heads, positions, size] by its position's angle.
+
+    Cosines and sines are [positions, size] or, where samples differ in them, [batch, 1, positions, size].
+    """
     first, second = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
+from drivetrain.plan.flops import Shape
 from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Settings, Whole, bits, nothing
 
 
@@ -33,6 +34,21 @@ class Llama(Component):
         """Features inside the MLP."""
         return self.hidden or -(-self.width * 8 // 96) * 32
 
+    @property
+    def shape(self) -> Shape:
+        """What its parameters and FLOPs follow from."""
+        return Shape(
+            depth=self.depth,
+            width=self.width,
+            heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            hidden=self.hidden_size,
+            vocabulary=self.vocabulary,
+            context=self.context,
+            gated=True,
+            tied=self.tied,
+        )
+
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
@@ -52,13 +68,33 @@ class Sample(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bounds(Settings):
+    """What goes across the boundaries of documents in a sample (sources of kind documents)."""
+
+    attention: Annotated[
+        Literal["across", "within"],
+        bits("within: a token sees its own document only, whose positions count from 0"),
+    ] = "across"
+    loss: Annotated[
+        Literal["across", "within"],
+        bits("within: a document's first token is not predicted from the end of the one before"),
+    ] = "across"
+
+
+@dataclass(frozen=True, kw_only=True)
 class LanguageModel(Component):
     """Next-token prediction on token sources."""
 
     factory: ClassVar[str] = "drivetrain.tasks.language_model.task:LanguageModelTask"
     kind: Annotated[Literal["language_model"], bits("language modelling")] = "language_model"
     model: Annotated[Llama, bits("the network")] = field(default_factory=Llama)
+    documents: Annotated[Bounds, bits("what crosses the boundaries of documents")] = field(default_factory=Bounds)
     sample: Annotated[Sample, nothing("text to look at")] = field(default_factory=Sample)
+
+    @property
+    def needs_documents(self) -> bool:
+        """Whether only sources will do that say which token belongs to which document."""
+        return "within" in (self.documents.attention, self.documents.loss)
 
     @property
     def tokens_per_sample(self) -> int:

@@ -11,10 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drivetrain.data.stacked import IGNORED, Stacked, stacked
 from drivetrain.engine.losses import Losses
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.metrics import Mean, Metric
 from drivetrain.loop.task import Task
+from drivetrain.plan.flops import flops_per_sample
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.language_model.hugging_face import llama_layout
 from drivetrain.tasks.language_model.recipe import LanguageModel
@@ -24,10 +27,15 @@ _BYTES = 256
 
 
 class LanguageModelTask(Task):
-    """A decoder on windows of tokens. A batch is {"tokens", "targets"}, int64 [samples, context] each."""
+    """A decoder on windows of tokens. A batch is {"tokens", "targets"}, int64 [samples, context] each.
+
+    Batches of packed documents have "documents" too, where attention keeps within them, and "left_out" [samples], how
+    many positions have no target.
+    """
 
     def __init__(self, settings: LanguageModel) -> None:
         self._settings = settings
+        self._bounds = settings.documents
         self._model = settings.model
 
     def networks(self) -> dict[str, nn.Module]:
@@ -37,14 +45,29 @@ class LanguageModelTask(Task):
     def collate(self, samples: Sequence[Any]) -> dict[str, Tensor]:
         """Windows of context + 1 tokens: all but the last are read, all but the first predicted.
 
-        Samples of packed documents are mappings already; what is padded there is no target.
+        Raises Failure(78) where documents are to be kept apart and a user's own source does not tell them.
         """
-        if isinstance(samples[0], Mapping):
-            return {
-                name: torch.from_numpy(np.stack([sample[name] for sample in samples])) for name in ("tokens", "targets")
-            } | {"padded": torch.tensor([int((~sample["mask"].astype(bool)).sum()) for sample in samples])}
+        if isinstance(samples, Stacked) or isinstance(samples[0], Mapping):
+            return self._packed(samples)
+        if self._settings.needs_documents:
+            raise _no_documents("arrays of tokens")
         windows = torch.from_numpy(np.asarray(samples).astype(np.int64))
         return {"tokens": windows[:, :-1], "targets": windows[:, 1:]}
+
+    def _packed(self, samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
+        """Samples of packed documents; where nothing is to be predicted, the target is `IGNORED`."""
+        if self._settings.needs_documents and "documents" not in samples[0]:
+            raise _no_documents("samples without the key 'documents'")
+        names = ["tokens", "targets", "mask", *(["documents"] if self._settings.needs_documents else [])]
+        parts = {name: stacked(samples, name) for name in names}
+        predicted, targets = parts["mask"].astype(bool), parts["targets"]
+        if self._bounds.loss == "within":
+            predicted = predicted & (parts["documents"][:, 1:] == parts["documents"][:, :-1])
+            targets = np.where(predicted, targets, IGNORED)
+        batch = {"tokens": parts["tokens"], "targets": targets, "left_out": (~predicted).sum(axis=1)}
+        if self._bounds.attention == "within":
+            batch["documents"] = np.ascontiguousarray(parts["documents"][:, :-1])
+        return {name: torch.from_numpy(part) for name, part in batch.items()}
 
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, int]:
         """Tokens that are predicted."""
@@ -52,7 +75,8 @@ class LanguageModelTask(Task):
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> Losses:
         """Cross-entropy in nats, summed over tokens."""
-        logits = nets["model"](batch["tokens"]).float()
+        documents = (batch["documents"],) if "documents" in batch else ()
+        logits = nets["model"](batch["tokens"], *documents).float()
         total = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
         return Losses(loss=(total, "tokens"))
 
@@ -78,6 +102,10 @@ class LanguageModelTask(Task):
         tokens = generate(nets["model"], prompt, sample.tokens, self._model.context, sample.temperature)
         gallery.text("sample", bytes(tokens[0].tolist()).decode(errors="replace"))
 
+    def flops_per_sample(self) -> float:
+        """Those of the decoder's matrix products, as if a sample were one document."""
+        return float(flops_per_sample(self._model.shape))
+
     def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], dict]]:
         """Hugging Face's Llama layout."""
         return lambda tensors: llama_layout(tensors, self._model)
@@ -85,5 +113,13 @@ class LanguageModelTask(Task):
 
 def _predicted(batch: Mapping[str, Tensor]) -> int:
     """Tokens that are targets."""
-    padded = int(batch["padded"].sum()) if "padded" in batch else 0
-    return batch["targets"].numel() - padded
+    left_out = int(batch["left_out"].sum()) if "left_out" in batch else 0
+    return batch["targets"].numel() - left_out
+
+
+def _no_documents(what: str) -> Failure:
+    return Failure(
+        Exit.BAD_RECIPE,
+        f"task.documents keeps documents apart, but a source gives {what}",
+        "give `documents` [context + 1] with each sample, or leave task.documents out",
+    )

@@ -1,0 +1,62 @@
+"""Rows of files as one source: what JSON lines, Parquet and Arrow have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from drivetrain.data.blend import BlendSource
+from drivetrain.data.documents import find_inputs
+from drivetrain.data.fingerprint import combined
+from drivetrain.data.recipe import JsonLines, Parquet, Rows
+from drivetrain.data.source import Source
+from drivetrain.data.split import hashed, parted
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.registry import nearest
+
+
+class RowFile(Source, Protocol):
+    """One file of rows; a sample is a dict."""
+
+    def column(self, name: str) -> Iterable[Any]:
+        """The values of a column, in order. Raises Failure(65) where a row has none."""
+        ...
+
+
+def files_of(settings: JsonLines | Parquet) -> list[str]:
+    """The files that a path, a pattern or a folder means, in the order in which their rows count."""
+    inputs = find_inputs([settings.path], settings.include, settings.kind)
+    for found in inputs:
+        if found.packed:
+            cause = f"{found.path}: rows of a compressed file cannot be read in any order"
+            raise Failure(Exit.BAD_DATA, cause, "decompress it", file=found.path)
+    return [found.path for found in inputs]
+
+
+def joined(files: Sequence[RowFile], settings: Rows) -> Source:
+    """The rows of all files, one file after the other, or the part of them that the settings name.
+
+    Raises Failure(65) where there is none.
+    """
+    source = BlendSource(files, combined([file.fingerprint for file in files]))
+    if len(source) == 0:
+        raise Failure(Exit.BAD_DATA, f"{settings.path} has no row", "a source needs at least one")
+    keys = None
+    if settings.key is not None and settings.part != "all":
+        keys = hashed(value for file in files for value in file.column(settings.key))
+    return parted(source, settings, settings.path, keys)
+
+
+def chosen(columns: Sequence[str] | None, names: Sequence[str], path: str) -> list[str]:
+    """The columns to read. Raises Failure(65) where the file lacks one."""
+    for name in columns or ():
+        if name not in names:
+            raise no_column(name, names, path)
+    return list(columns if columns is not None else names)
+
+
+def no_column(name: str, names: Sequence[str], where: str) -> Failure:
+    """Failure(65) for a column that is not there."""
+    cause = f"{where} has no column {name!r}{nearest(name, list(names))}"
+    hint = f"columns and key name what is there: {', '.join(names)}"
+    return Failure(Exit.BAD_DATA, cause, hint, file=where)

@@ -1,0 +1,92 @@
+"""Train, validation and test as parts of one source: by a stable hash of an item, or by its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from drivetrain.data.fingerprint import combined
+from drivetrain.data.recipe import Parted
+from drivetrain.spec.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from drivetrain.data.source import Source
+
+_PARTS = ("train", "validation", "test")
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Part:
+    """The samples of a source that are of one part, numbered from 0 on."""
+
+    def __init__(self, source: Source, chosen: np.ndarray | range, fingerprint: str) -> None:
+        """`chosen` are their numbers in the source, ascending."""
+        self._source, self._chosen = source, chosen
+        self.thread_safe, self.fingerprint = source.thread_safe, fingerprint
+
+    def __len__(self) -> int:
+        """Number of samples of the part."""
+        return len(self._chosen)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
+        """The samples with these numbers within the part."""
+        chosen = self._chosen
+        return self._source.read(ids + chosen.start if isinstance(chosen, range) else chosen[ids], positions)
+
+
+def parted(source: Source, settings: Parted, name: str, keys: np.ndarray | None = None) -> Source:
+    """The part of a source that the settings name; of `keys` (uint64, one for each sample) instead of numbers.
+
+    Raises Failure(65) where it is empty.
+    """
+    if settings.part == "all":
+        return source
+    chosen = choose(len(source), settings, keys)
+    if len(chosen) == 0:
+        cause = f"{name}: none of {len(source)} samples is in {settings.part}"
+        raise Failure(Exit.BAD_DATA, cause, "look at part and split")
+    return Part(source, chosen, combined([source.fingerprint, *marks(settings)]))
+
+
+def choose(count: int, settings: Parted, keys: np.ndarray | None = None) -> np.ndarray | range:
+    """The numbers of the part's items, ascending: a range where they stand side by side.
+
+    Items with the same key are in the same part; without keys the item's number is its key.
+    """
+    if settings.part == "all":
+        return range(count)
+    train, validation, test = settings.split
+    # Without a share for it, test has nothing, whatever the rounding of the sum.
+    bounds = [0.0, train, train + validation if test else 1.0, 1.0]
+    place = _PARTS.index(settings.part)
+    if settings.by == "range":
+        return range(round(count * bounds[place]), round(count * bounds[place + 1]))
+    draw = _draws(np.arange(count, dtype=np.uint64) if keys is None else keys)
+    return np.flatnonzero((draw >= bounds[place]) & (draw < bounds[place + 1]))
+
+
+def marks(settings: Parted) -> list[str]:
+    """What a fingerprint says of the part."""
+    shares = [] if settings.part == "all" else [settings.by, *map(repr, map(float, settings.split))]
+    return [settings.part, *shares]
+
+
+def hashed(values: Iterable[Any]) -> np.ndarray:
+    """A key for each value of a column, uint64: the same for ever, wherever the value stands."""
+    words = (json.dumps(value, sort_keys=True, default=str).encode(errors="surrogatepass") for value in values)
+    digests = b"".join(hashlib.blake2b(word, digest_size=8).digest() for word in words)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)
+
+
+def _draws(keys: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for each key, the same for ever: splitmix64."""
+    values = keys * np.uint64(_GOLDEN) + np.uint64(_GOLDEN)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        values ^= values >> np.uint64(shift)
+        values *= np.uint64(factor)
+    values ^= values >> np.uint64(31)
+    return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,74 @@
+"""What one step tells about gradients and weights, measured now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drivetrain.data.feed import Micro
+from drivetrain.engine.recipe import Statistics
+from drivetrain.optim.updater import Updater
+from drivetrain.runtime.group import Group
+
+
+class Probe:
+    """Measures one step: made before it, asked after it, on every rank alike."""
+
+    def __init__(self, settings: Statistics, updaters: Mapping[str, Updater]) -> None:
+        self.gradients = settings.gradients
+        self._updaters = updaters
+        self._before: dict[str, list[Tensor]] = {}
+        self._small: dict[str, tuple[float, int]] = {}
+        if settings.weights:
+            self._before = {name: [p.detach().clone() for p in u.parameters] for name, u in updaters.items()}
+
+    def look(self, updaters: Sequence[Updater], micro: Micro, samples: int, scale: float) -> None:
+        """The gradients of one micro-batch, where its loss is a part of the mean over `samples`, times `scale`."""
+        factor = samples / micro.size / scale
+        for updater in updaters:
+            found = [p.grad for p in updater.parameters if p.grad is not None]
+            self._small[updater.network] = (_square(found) * factor**2, micro.size)
+
+    def result(self, norms: Mapping[str, float], samples: int, group: Group) -> dict[str, dict[str, Any]]:
+        """What the ledger keeps, by network. `norms` are those of the whole batch of `samples`; collective."""
+        found: dict[str, dict[str, Any]] = {name: {} for name in self._updaters}
+        for name, before in self._before.items():
+            found[name] |= _change(before, self._updaters[name].parameters)
+        if self.gradients:
+            ranks = group.gather_json(self._small)
+            for name, norm in norms.items():
+                parts = [rank[name] for rank in ranks if name in rank]
+                found[name] |= noise(parts, norm**2, samples)
+        return found
+
+
+def noise(parts: Sequence[Sequence[float]], whole: float, samples: int) -> dict[str, float]:
+    """Unbiased estimates of the squared size of the true gradient (`signal`) and of the trace of one sample's gradient
+    covariance (`noise`); their ratio noise / signal, over many steps, is the batch size up to which a larger one pays.
+
+    McCandlish et al. 2018, arXiv 1812.06162, appendix A.1. `parts` are (squared norm, samples) of gradients of small
+    batches, `whole` that of `samples` together. Empty where the small batches are not smaller, or not alike.
+    """
+    sizes = {int(size) for _, size in parts}
+    if len(sizes) != 1 or not sizes < {samples, *sizes}:
+        return {}
+    (size,) = sizes
+    small = sum(square for square, _ in parts) / len(parts)
+    return {
+        "signal": (samples * whole - size * small) / (samples - size),
+        "noise": (small - whole) / (1 / size - 1 / samples),
+    }
+
+
+def _change(before: Sequence[Tensor], parameters: Sequence[Tensor]) -> dict[str, float]:
+    """Norm of the weights before the step, and of what the step has added."""
+    steps = [now.detach() - then for now, then in zip(parameters, before, strict=True)]
+    return {"weights": _square(list(before)) ** 0.5, "change": _square(steps) ** 0.5}
+
+
+def _square(tensors: list[Tensor]) -> float:
+    """The squared 2-norm of all numbers together."""
+    return float(torch.stack(torch._foreach_norm(tensors, 2.0)).double().square().sum()) if tensors else 0.0

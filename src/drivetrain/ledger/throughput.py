@@ -1,0 +1,114 @@
+"""How fast a run trains: samples, tokens and model FLOPs a second, and MFU. Pure functions of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """What was trained in how many seconds, and the FLOPs that the devices' peaks would have allowed meanwhile.
+
+    `tokens` are those that were predicted, 0 where the task counts none. FLOPs are None where they are not known.
+    """
+
+    seconds: float = 0.0
+    samples: int = 0
+    tokens: int = 0
+    flops: float | None = 0.0
+    possible: float | None = 0.0
+
+    def __add__(self, other: Throughput) -> Throughput:
+        """Both, one after the other."""
+        return Throughput(
+            self.seconds + other.seconds,
+            self.samples + other.samples,
+            self.tokens + other.tokens,
+            _sum(self.flops, other.flops),
+            _sum(self.possible, other.possible),
+        )
+
+    def within(self, seconds: float) -> Throughput:
+        """The same work in another time, such as wall-clock time, on devices that were there all the time."""
+        scale = seconds / self.seconds if self.seconds > 0 else 0.0
+        return replace(self, seconds=seconds, possible=_product(self.possible, scale))
+
+    @property
+    def samples_per_second(self) -> float:
+        """0 where no time has passed."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """0 where the task counts no tokens."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """Model FLOPs a second on all devices together."""
+        return self.flops / self.seconds if self.flops is not None and self.seconds > 0 else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization (Chowdhery et al. 2022, arXiv 2204.02311, app. B), a share of the dense peak."""
+        return self.flops / self.possible if self.flops is not None and self.possible else None
+
+    def to_json(self) -> dict[str, float | None]:
+        """The rates as plain data."""
+        names = ("samples_per_second", "tokens_per_second", "flops_per_second", "mfu")
+        return {"seconds": self.seconds} | {name: getattr(self, name) for name in names}
+
+
+def trained(step: Record) -> bool:
+    """Whether any network moved in a step."""
+    skipped = step.get("skipped")
+    return not skipped or any(network not in skipped for network in step["norm"])
+
+
+def work(step: Record) -> tuple[float, int, int]:
+    """A step's seconds, with those of its data, and the samples and tokens that it trained: none where none moved."""
+    seconds = step["seconds"] + step["wait"]
+    if not trained(step):
+        return seconds, 0, 0
+    return seconds, step["stop"] - step["start"], step.get("counts", {}).get("tokens", 0)
+
+
+def of_step(step: Record, attempt: Record) -> Throughput:
+    """What a step of this attempt trained, in its time."""
+    seconds, samples, tokens = work(step)
+    told = attempt.get("flops", {})
+    each, peak = told.get("per_sample"), told.get("peak")
+    possible = None if peak is None else seconds * attempt["world"] * peak
+    return Throughput(seconds, samples, tokens, _product(each, samples), possible)
+
+
+def throughput(history: Iterable[Record], last: int | None = None) -> Throughput:
+    """That of the last steps of a history, of all where `last` is None, by the time of steps and of their data."""
+    attempt: Record = {}
+    made = []
+    for record in history:
+        if record["kind"] == "attempt":
+            attempt = record
+        elif record["kind"] == "step":
+            made.append(of_step(record, attempt))
+    return reduce(Throughput.__add__, made if last is None else made[-last:], Throughput())
+
+
+def full_rate(attempt: Record) -> float:
+    """Samples a second that would be an MFU of 1 in this attempt; 0 where it is not known."""
+    told = attempt.get("flops", {})
+    each, peak = told.get("per_sample"), told.get("peak")
+    return attempt["world"] * peak / each if each and peak else 0.0
+
+
+def _product(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other

@@ -1,0 +1,100 @@
+"""What becomes of steps whose numbers are not finite or stand out: plain data, and decisions as a function of it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from statistics import median
+from typing import Any
+
+from drivetrain.engine.move import Scalars
+from drivetrain.loop.recipe import Guard as Settings
+from drivetrain.loop.recipe import Spike
+
+_NORMAL = 1.4826
+"""From the median absolute deviation to the standard deviation, of a normal distribution."""
+_LEAST_SPREAD = 0.01
+"""Of the median: numbers that hardly vary do not make a spike of every change."""
+_DELAY = 2
+"""A step is judged by those that came at least so many before it: on an accelerator the last one is still under way."""
+
+
+def limit(values: Sequence[float], deviations: float) -> float:
+    """What a number must exceed to be a spike: median + deviations * spread, with 1.4826 * MAD as the spread.
+
+    The median absolute deviation is not moved by the very spikes that it is there to find (Hampel 1974).
+    """
+    middle = median(values)
+    spread = _NORMAL * median(abs(value - middle) for value in values)
+    return middle + deviations * max(spread, _LEAST_SPREAD * abs(middle))
+
+
+class Guard:
+    """Remembers a window of losses and norms, and how many steps were left out. `state` is what a commit keeps."""
+
+    def __init__(self, settings: Settings, state: Mapping[str, Any] | None = None, least_scale: float = 0.0) -> None:
+        """An overflow at `least_scale` counts as gradients that are not finite: the loss scale cannot help."""
+        state = state or {}
+        self.least_scale = least_scale
+        self.settings = settings
+        self.in_a_row: int = state.get("in_a_row", 0)
+        self.in_all: int = state.get("in_all", 0)
+        self._windows = {name: deque(map(tuple, pairs)) for name, pairs in state.get("windows", {}).items()}
+        self._listed = settings.listed
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """JSON data that the next attempt begins with."""
+        windows = {name: [list(pair) for pair in pairs] for name, pairs in self._windows.items()}
+        return {"in_a_row": self.in_a_row, "in_all": self.in_all, "windows": windows}
+
+    @property
+    def stops_at_spikes(self) -> bool:
+        """Whether a spike ends the run."""
+        return self.settings.spike is not None and self.settings.spike.action == "stop"
+
+    def leaves_out(self, step: int) -> bool:
+        """Whether the recipe says that this step is not to be made."""
+        return step in self._listed
+
+    def limits(self, step: int, call: int) -> dict[str, float]:
+        """The largest loss (`loss/NAME`) and norm (`norm/NETWORK`) with which the `call`-th move of a step is made."""
+        if self.settings.spike is None or self.settings.spike.action != "skip":
+            return {}
+        return self._limits(self.settings.spike, step, call)
+
+    def judge(self, step: int, call: int, scalars: Scalars) -> str:
+        """Which of a move's numbers are spikes, in words; empty for none. They enter the window."""
+        if self.settings.spike is None or scalars.why in ("not finite", "overflow"):
+            return ""
+        limits = self._limits(self.settings.spike, step, call)
+        numbers = {f"loss/{name}": value for name, value in scalars.losses.items()}
+        numbers |= {f"norm/{name}": value for name, value in scalars.norms.items()}
+        for name, value in numbers.items():
+            window = self._windows.setdefault(f"{call}/{name}", deque())
+            window.append((step, value))
+            while len(window) > self.settings.spike.window + _DELAY:
+                window.popleft()
+        beyond = [name for name, value in numbers.items() if value > limits.get(name, math.inf)]
+        return ", ".join(f"{name} {numbers[name]:.4g} is above {limits[name]:.4g}" for name in beyond)
+
+    def _limits(self, spike: Spike, step: int, call: int) -> dict[str, float]:
+        found = {}
+        for name, pairs in self._windows.items():
+            number, _, what = name.partition("/")
+            values = [value for _, value in takewhile(lambda pair: pair[0] <= step - _DELAY, pairs)][-spike.window :]
+            if int(number) == call and len(values) >= max(2, spike.window // 2):
+                found[what] = limit(values, spike.deviations)
+        return found
+
+    def count(self, *, left_out: bool) -> str:
+        """A step has been made, or was left out on account of its numbers; why there must not be more, if so."""
+        self.in_a_row = self.in_a_row + 1 if left_out else 0
+        self.in_all += left_out
+        if self.in_a_row > self.settings.in_a_row:
+            return f"{self.in_a_row} steps in a row were left out; guard.in_a_row is {self.settings.in_a_row}"
+        if self.in_all > self.settings.in_all:
+            return f"{self.in_all} steps were left out; guard.in_all is {self.settings.in_all}"
+        return ""

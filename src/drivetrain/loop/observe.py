@@ -1,0 +1,80 @@
+"""What looks on while a run trains, and decides none of its bits: telemetry, garbage collection, the profiler."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drivetrain.engine.engine import Engine
+from drivetrain.loop.journal import Journal
+from drivetrain.loop.profile import Window
+from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.loop.telemetry import Meter
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.heart import Heart
+from drivetrain.spec.recipe import Recipe
+
+if TYPE_CHECKING:
+    from drivetrain.loop.loop import Loop
+
+
+class Observer:
+    """Called by the loop before and after each step, and entered around it."""
+
+    def __init__(self, meter: Meter, window: Window | None, journal: Journal, heart: Heart) -> None:
+        self._meter = meter
+        self._window = window
+        self._journal = journal
+        self._heart = heart
+
+    @contextmanager
+    def watching(self, loop: Loop) -> Iterator[None]:
+        """While entered, the loop runs. Where it ends as it should it does so on all ranks alike, and what was seen
+        since the last record is told; nothing of this stays behind in the process, whatever the end."""
+        self._meter.begin(loop.progress.step)
+        try:
+            yield
+            if self._window is not None:
+                self._written(lambda window: window.close(loop.progress.step))
+            self._meter.end(loop.progress)
+        finally:
+            self._meter.restore()
+            if self._window is not None:
+                self._window.drop()
+
+    def before(self, step: int) -> None:
+        """A step begins."""
+        if self._window is not None:
+            self._window.before(step)
+
+    def after(self, now: Progress) -> None:
+        """A step is made."""
+        self._meter.after(now)
+        if self._window is not None and now.step in self._window.steps:
+            self._written(lambda window: window.after(now.step))
+
+    def _written(self, write: Callable[[Window], str]) -> None:
+        """Have the profile written and noted; a full disk is told, and does not end the run."""
+        assert self._window is not None
+        self._heart.enter("profile")
+        try:
+            text = write(self._window)
+        except OSError as error:
+            text = f"the profile cannot be written: {error}"
+            print(f"drivetrain: {text}", file=sys.stderr)
+        self._journal.lap("profile")
+        if text:
+            self._journal.record("note", text=text)
+
+
+def build_observer(
+    recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, journal: Journal, run: Path
+) -> Observer:
+    """As a recipe wants it."""
+    settings, device, heart = recipe.profile, engine.device, engine.heart
+    meter = Meter(recipe.telemetry, timetable, group, heart, journal, device)
+    window = None if settings is None else Window(settings, group.rank, device, run)
+    return Observer(meter, window, journal, heart)

@@ -1,0 +1,56 @@
+"""What a step came to, once its numbers have arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from drivetrain.engine.move import Scalars
+from drivetrain.loop.guard import Guard
+from drivetrain.loop.step import Done
+
+
+@dataclass
+class StepOutcome:
+    """Means by loss, norms and reasons to stand still by network, and what the guard has to say.
+
+    `culprit` is the `minimize` that ends the run. `left_out`: some network did not move on account of its numbers.
+    """
+
+    losses: dict[str, float] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
+    moved: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    scale: float | None = None
+    spikes: str = ""
+    culprit: Done | None = None
+    left_out: bool = False
+
+
+def outcome_of(done: Sequence[Done], guard: Guard, step: int, networks: Sequence[str]) -> StepOutcome:
+    """Read the numbers of all that a step has done, waiting for the device where it must; `guard` learns them."""
+    if not done and guard.leaves_out(step):
+        return StepOutcome(skipped=dict.fromkeys(networks, "listed"))
+    outcome = StepOutcome()
+    for call, one in enumerate(done):
+        scalars = one.move.read()
+        prefix = f"{'+'.join(one.move.networks)}." if len(done) > 1 else ""
+        outcome.losses.update({prefix + name: value for name, value in scalars.losses.items()})
+        outcome.norms.update(scalars.norms)
+        outcome.scale = scalars.scale
+        said = guard.judge(step, call, scalars)
+        outcome.spikes = "; ".join(filter(None, (outcome.spikes, prefix + said if said else "")))
+        if not scalars.why:
+            outcome.moved += one.move.networks
+            continue
+        outcome.skipped.update(dict.fromkeys(one.move.networks, scalars.why))
+        harmless = scalars.why == "overflow" and not _exhausted(scalars, guard)
+        outcome.left_out |= not harmless
+        if scalars.why != "spike" and not harmless and guard.settings.nonfinite == "stop":
+            outcome.culprit = outcome.culprit or one
+    return outcome
+
+
+def _exhausted(scalars: Scalars, guard: Guard) -> bool:
+    """Whether gradients overflow though the loss scale cannot become smaller."""
+    return scalars.scale is not None and scalars.scale <= guard.least_scale

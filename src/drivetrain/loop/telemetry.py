@@ -1,0 +1,116 @@
+"""What training costs the processes: memory, seconds by phase, the slowest rank; and garbage, at fixed steps."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import torch
+
+from drivetrain.loop.journal import Journal
+from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.loop.recipe import Telemetry
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.heart import Heart
+
+OWN = ("data", "forward", "backward", "optimizer")
+"""Phases in which a rank does its own work; in the others it may wait for the rest."""
+
+
+class Meter:
+    """Tells the ledger, at the recipe's steps, what was spent since it last did; collects garbage at others.
+
+    `begin` and `end` are called around the loop, `after` at the end of each step, by all ranks alike.
+    """
+
+    def __init__(
+        self,
+        settings: Telemetry,
+        timetable: Timetable,
+        group: Group,
+        heart: Heart,
+        journal: Journal,
+        device: torch.device,
+    ) -> None:
+        self._settings = settings
+        self._timetable = timetable
+        self._group = group
+        self._heart = heart
+        self._journal = journal
+        self._device = device
+        self._told = 0  # the step that the last record was of
+        self._collects = False  # whether Python collected by itself before the loop
+
+    def begin(self, step: int) -> None:
+        """The loop is about to make its first step after `step`."""
+        self._told = step
+        self._heart.spent()
+        if self._settings.gc is not None:
+            self._collects = gc.isenabled()
+            gc.disable()
+
+    def after(self, now: Progress) -> None:
+        """A step is made."""
+        settings = self._settings
+        if settings.gc is not None and self._timetable.due(settings.gc, now):
+            gc.collect()
+        if settings.every is not None and self._timetable.due(settings.every, now):
+            self._tell(now.step)
+
+    def end(self, now: Progress) -> None:
+        """The loop has ended as it should, at the same step on all ranks: tell what no record has yet."""
+        if self._settings.every is not None and now.step > self._told:
+            self._tell(now.step)
+
+    def restore(self) -> None:
+        """Leave Python's collector as it was before the loop."""
+        if self._collects:
+            gc.enable()
+
+    def _tell(self, step: int) -> None:
+        """One record. The ranks' numbers are gathered here and nowhere else."""
+        phases, steps = self._heart.spent(), step - self._told
+        self._told = step
+        host, device = host_memory(), device_memory(self._device)
+        own = {
+            "own_seconds": sum(phases.get(phase, 0.0) for phase in OWN) / steps,
+            "host_peak": host["peak"],
+            **({"device_peak": device["peak"]} if device else {}),
+        }
+        ranks = self._group.gather_json(own)
+        self._journal.record(
+            "telemetry",
+            step=step,
+            steps=steps,
+            world=self._group.world,
+            phases={phase: round(seconds, 6) for phase, seconds in phases.items()},
+            host=host,
+            device=device,
+            ranks={name: _spread([each[name] for each in ranks]) for name in own},
+        )
+
+
+def host_memory() -> dict[str, int]:
+    """Bytes of this process that are in memory, now and at most so far, as the kernel counts them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    kilobytes = {name: words.split()[0] for name, _, words in (line.partition(":") for line in lines) if words.split()}
+    return {"resident": int(kilobytes["VmRSS"]) * 1024, "peak": int(kilobytes["VmHWM"]) * 1024}
+
+
+def device_memory(device: torch.device) -> dict[str, int]:
+    """Bytes of the device that torch's allocator has given out and holds, and gave out at most so far.
+
+    Empty for the CPU and for devices whose allocator tells nothing. Nothing waits for the device.
+    """
+    if device.type not in ("cuda", "xpu"):
+        return {}
+    return {
+        "allocated": torch.accelerator.memory_allocated(device),
+        "reserved": torch.accelerator.memory_reserved(device),
+        "peak": torch.accelerator.max_memory_allocated(device),
+    }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    """The smallest and the largest of the ranks' values, and whose the largest is."""
+    return {"least": min(values), "most": max(values), "rank": values.index(max(values))}

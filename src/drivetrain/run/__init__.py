@@ -1,0 +1,1 @@
+"""The one place where recipe, task, engine and loop are wired together."""

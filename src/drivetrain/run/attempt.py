@@ -1,0 +1,342 @@
+"""One start of a run, on one rank: recipe, task, engine and loop are wired together here."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import sys
+import time
+import traceback
+import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from drivetrain.checkpoint.commits import Committer, Found
+from drivetrain.checkpoint.handover import RECORDS
+from drivetrain.checkpoint.recipe import Checkpoint
+from drivetrain.checkpoint.retention import Retention
+from drivetrain.data.blend import coverage, training_order
+from drivetrain.data.feed import Feed
+from drivetrain.data.geometry import Geometry, choose_lanes
+from drivetrain.data.order import Ordering
+from drivetrain.engine.engine import Engine
+from drivetrain.engine.recipe import scale_of
+from drivetrain.launch.job import Job
+from drivetrain.ledger.history import History
+from drivetrain.ledger.ledger import Ledger
+from drivetrain.loop.exchange import WIDTH, Exchange
+from drivetrain.loop.finals import Finals
+from drivetrain.loop.guard import Guard
+from drivetrain.loop.journal import Journal, Stopwatch
+from drivetrain.loop.loop import Loop, Parts
+from drivetrain.loop.observe import build_observer
+from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.loop.stopping import deadline
+from drivetrain.loop.task import Task
+from drivetrain.optim.updater import build_updaters
+from drivetrain.plan.flops import peak
+from drivetrain.run.build import Inputs, build_engine, build_networks, build_task, open_inputs
+from drivetrain.run.rehearsal import rehearse
+from drivetrain.run.resume import Takeover
+from drivetrain.runtime import device as devices
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.place import Place
+from drivetrain.runtime.pulse import Pulse
+from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.amount import Scale
+from drivetrain.spec.exits import Exit, Failure, Outcome
+from drivetrain.spec.files import write_json
+from drivetrain.spec.load import load
+
+_MOST_SUSPECTS = 256
+
+
+def execute(job: Job, place: Place, listen_fd: int | None = None, heart: Heart | None = None) -> Outcome:
+    """Run one rank of a job to its end. Whatever happens comes back as an outcome, never as an exception."""
+    with StopRequests() as stops:
+        try:
+            return _Attempt(job, place, stops, heart or Heart()).run(listen_fd)
+        except Failure as failure:
+            if failure.details:
+                print(failure.details, file=sys.stderr)
+            outcome = failure.outcome
+            return replace(outcome, where={"rank": place.rank} | outcome.where) if place.world > 1 else outcome
+        except Exception as error:
+            traceback.print_exc()
+            return _internal(error, place)
+
+
+class _Attempt:
+    """One start of a run, on one rank."""
+
+    def __init__(self, job: Job, place: Place, stops: StopRequests, heart: Heart) -> None:
+        self.job = job
+        self.place = place
+        self.stops = stops
+        self.heart = heart
+        self.folder = Path(job.folder)
+        self.recipe = load(job.recipe, folder=Path(job.modules) if job.modules else None, origins=job.origins).recipe
+        self.watch = Stopwatch(time.monotonic() - (time.time() - job.started))
+        self.startup: dict[str, float] = {}
+        self.takeover = Takeover(job, self.recipe)
+
+    def run(self, listen_fd: int | None) -> Outcome:
+        """From joining the other ranks to the attempt's last record."""
+        place, recipe = self.place, self.recipe
+        device = devices.choose(recipe.device, place.local_rank)
+        devices.settle(device, devices.threads_per_process(place.local_world, recipe.launch.threads), recipe.matmul)
+        self.environment = devices.environment()
+        self._lap("import")
+        group = Group.join(place, device, listen_fd=listen_fd)
+        try:
+            group.agree("recipe", bits_digest(recipe))
+            if group.leader:
+                self.takeover.claim()
+            self._lap("join")
+            inputs = open_inputs(recipe, self.folder)
+            group.agree("data", inputs.digests)
+            self._lap("data")
+            with ExitStack() as stack:
+                loop = self._prepare(group, device, inputs, stack)
+                outcome = rehearse(loop.parts, inputs) if self.job.most_steps == 0 else self._loop(loop)
+            group.close()  # only in peace: after the loss of a peer it may wait for those that are left
+            return outcome
+        except RuntimeError as error:
+            raise group.translate(error) or error from error
+        finally:
+            self.heart.enter("teardown")
+            self.takeover.release()
+
+    def _prepare(self, group: Group, device: torch.device, inputs: Inputs, stack: ExitStack) -> Loop:
+        """Everything built, a commit's state in place, and the attempt in the ledger. `stack` closes what is open."""
+        recipe, takeover = self.recipe, self.takeover
+        task = build_task(recipe)
+        networks = build_networks(task, recipe, device)
+        self._lap("build")
+        ledger = stack.enter_context(closing(takeover.open_ledger())) if group.leader else None
+        history = History.of(self.folder / "ledger.jsonl") if group.leader else History()
+        found = takeover.find(group, history)
+        scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
+        total = recipe.budget.samples_at(scale)
+        timetable = Timetable(total, scale.batches.steps(total), scale, recipe.evaluate.every, recipe.checkpoint.every)
+        if recipe.init is not None:
+            takeover.initialize(recipe.init, networks, fresh=found is None)
+        updaters = build_updaters(networks, recipe.optimizer, recipe.schedule, total, scale)
+        engine = build_engine(recipe, networks, updaters, group, device, self.heart)
+        progress = Progress()
+        if found:
+            progress = takeover.restore(found, inputs.digests, self.environment, engine, timetable)
+        group.agree("the weights", _weights_digest(networks) if group.world > 1 else None)
+        self._lap("load")
+
+        journal = Journal(ledger, 1 + history.attempts, self.watch, history, takeover.require)
+        journal.seconds["start"] = sum(self.startup.values())
+        if found and found.volatile:
+            journal.complete(found.state.values[RECORDS], history.last_step, history.attempts)
+        scored = group.broadcast_json(history.finals.get(progress.step, {}))
+        finals = Finals(inputs.finals(recipe, group.world), progress.step, scored)
+        parts = self._parts(task, engine, inputs, timetable, group, journal, found, finals)
+        self._suspects(group, parts.feed.order, timetable)
+        if group.leader:
+            takeover.keep_recipe(self.environment)
+        self._record(parts, inputs, progress, found)
+        if ledger:
+            committer = stack.enter_context(closing(self._committer(ledger, history, scale, task)))
+            parts = replace(parts, committer=committer, mirror=takeover.mirror(found))
+        first = history.began or self.job.started
+        until = deadline(recipe.stop, first, self.job.started, os.environ)
+        parts.exchange.deadline = math.inf if until is None else until
+        patience = recipe.stop.patience
+        past = history.scores(patience.metric) if patience else {}
+        return Loop(
+            parts,
+            progress,
+            committed=found is not None and not found.volatile,
+            evaluated=group.broadcast_json(history.evaluated(progress.step)),
+            scores=group.broadcast_json([past[step] for step in sorted(past) if step <= progress.step]),
+        )
+
+    def _parts(
+        self,
+        task: Task,
+        engine: Engine,
+        inputs: Inputs,
+        timetable: Timetable,
+        group: Group,
+        journal: Journal,
+        found: Found | None,
+        finals: Finals,
+    ) -> Parts:
+        """All that the loop works with, but for what only the ledger's keeper has."""
+        recipe, scale = self.recipe, timetable.scale
+        train = recipe.data.train
+        names = list(inputs.train)
+        source, order = training_order(train, names, list(inputs.train.values()), recipe.seed, scale)
+        geometry = Geometry(scale.batches, self._lanes(group.world, found), group.world, recipe.batch.micro)
+        facts = {
+            "recipe": bits_digest(recipe),
+            "data": inputs.digests,
+            "environment": self.environment,
+            "parent": found.path.name if found else None,
+            "lanes": geometry.lanes,
+            "attempt": journal.attempt,
+        }
+        return Parts(
+            task=task,
+            engine=engine,
+            feed=Feed(source, order, geometry, group.rank, timetable.total, task.collate, task.counts),
+            validation=inputs.sets(recipe, group.world, recipe.evaluate.samples)["validation"],
+            timetable=timetable,
+            guard=Guard(recipe.guard, found.state.values.get("guard") if found else None, recipe.scaling.least),
+            statistics=recipe.statistics,
+            group=group,
+            exchange=Exchange(Pulse(group, WIDTH), self.stops, alone=group.world == 1),
+            journal=journal,
+            committer=None,
+            mirror=None,
+            facts=facts,
+            coverage=partial(coverage, order, names),
+            folder=self.folder,
+            ahead=train.prefetch,
+            workers=train.workers,
+            stop=recipe.stop,
+            most_steps=self.job.most_steps,
+            finals=finals,
+            observer=build_observer(recipe, timetable, group, engine, journal, self.folder),
+        )
+
+    def _record(self, parts: Parts, inputs: Inputs, progress: Progress, found: Found | None) -> None:
+        """The attempt, and what is to be noted about its start, in the ledger."""
+        journal, group, timetable, networks = parts.journal, parts.group, parts.timetable, parts.engine.networks
+        recipe, device = self.recipe, devices.name(parts.engine.device)
+        journal.record(
+            "attempt",
+            from_step=progress.step,
+            from_position=progress.position,
+            world=group.world,
+            claim={"class": "same-world", "key": devices.claim_key(group.world, parts.engine.device)},
+            host=socket.gethostname(),
+            device=device,
+            started=self.job.started,
+            startup=self.startup | {"ledger": journal.lap("start")},
+            overrides=list(self.job.overrides),
+            budget={"samples": timetable.total, "steps": timetable.steps},
+            flops={"per_sample": parts.task.flops_per_sample(), "peak": peak(device, recipe.precision, recipe.matmul)},
+            tokens_per_sample=timetable.scale.tokens,
+            parameters={name: sum(p.numel() for p in net.parameters()) for name, net in networks.items()},
+            lanes=parts.feed.geometry.lanes,
+            sources={name: len(source) for name, source in inputs.train.items()},
+            epoch=self.takeover.epoch,
+            after=self.job.after,
+            survivors=bool(found and found.volatile),
+        )
+        for note in self.takeover.notes:
+            journal.record("note", text=note)
+
+    def _loop(self, loop: Loop) -> Outcome:
+        """Run the loop, and keep in the ledger how it ended."""
+        journal = loop.parts.journal
+        try:
+            with loop.parts.observer.watching(loop):
+                code = loop.run()
+        except Exception as error:
+            lost = loop.parts.group.translate(error) if isinstance(error, RuntimeError) else None
+            first = lost or error
+            outcome = first.outcome if isinstance(first, Failure) else _internal(first, self.place)
+            with suppress(Failure):  # a full disk must not hide why the run ended
+                journal.exit(int(outcome.code), outcome.cause, loop.progress.to_json())
+            if outcome.code == Exit.PEER_UNAVAILABLE and self.job.volatile:
+                self._hand_over(loop, Path(self.job.volatile))
+            raise first from error
+        step, steps = loop.progress.step, loop.parts.timetable.steps
+        if code is Exit.DONE:
+            cause, hint = f"all {steps} steps are made and committed", ""
+            cause = f"done at step {step} of {steps}: {loop.why}" if loop.why else cause
+        else:
+            why = loop.why or self.stops.requested or "a stop request of another rank"
+            cause = f"{why} at step {step} of {steps}"
+            hint = "the same command goes on from here"
+        journal.exit(int(code), cause, loop.progress.to_json())
+        return Outcome(code=code, cause=cause, hint=hint, where={"step": step})
+
+    def _hand_over(self, loop: Loop, folder: Path) -> None:
+        """Best effort: what does not succeed costs the steps since the last commit, and nothing else."""
+        try:
+            loop.hand_over(folder)
+        except Exception:
+            traceback.print_exc()
+
+    def _lap(self, name: str) -> None:
+        self.startup[name] = self.watch.lap()
+
+    def _suspects(self, group: Group, order: Ordering, timetable: Timetable) -> None:
+        """After a crash: keep the samples of the step that was under way, should it crash there again."""
+        after = self.job.after or {}
+        step = after.get("step", 0)
+        if group.leader and step:
+            start, stop = timetable.scale.batches.span(step)
+            if after.get("phase") == "data":  # the loop fetches one step ahead
+                _, stop = timetable.scale.batches.span(step + 1)
+            ids = order.ids(start, min(stop, timetable.total)).tolist()
+            write_json(self.folder / "logs" / "suspects.json", {"step": step, "sample_ids": ids[:_MOST_SUSPECTS]})
+
+    def _committer(self, ledger: Ledger, history: History, scale: Scale, task: Task) -> Committer:
+        settings = self.recipe.checkpoint
+        if settings.keep_best and settings.keep_best.metric.partition("/")[2] not in task.metrics():
+            there = ", ".join(task.metrics()) or "none"
+            cause = (
+                f"checkpoint.keep_best.metric: the task has no metric {settings.keep_best.metric.partition('/')[2]!r}"
+            )
+            raise Failure(Exit.BAD_RECIPE, cause, f"there are {there}")
+        scores = history.scores
+        return Committer(
+            run=self.folder,
+            lease=self.takeover.lease,
+            retention=_retention(settings, scale),
+            before=ledger.sync,
+            scores=lambda: scores(settings.keep_best.metric) if settings.keep_best else {},
+            heart=self.heart,
+            blocking=settings.blocking,
+        )
+
+    def _lanes(self, world: int, found: Found | None) -> int:
+        if self.recipe.lanes != "auto":
+            return self.recipe.lanes
+        return found.facts["lanes"] if found else choose_lanes(math.gcd(*self.recipe.batch.sizes), world)
+
+
+def _retention(settings: Checkpoint, scale: Scale) -> Retention:
+    best = settings.keep_best
+    return Retention(
+        last=settings.keep,
+        every=partial(settings.keep_every.multiples, scale=scale) if settings.keep_every else None,
+        best=best.count if best else 0,
+        sign=-1 if best and best.mode == "max" else 1,
+    )
+
+
+def _weights_digest(networks: Mapping[str, nn.Module]) -> str:
+    """A checksum over all weights: ranks that start unequal would never become equal."""
+    checksum = 0
+    for network in networks.values():
+        for parameter in network.parameters():
+            data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            checksum = zlib.crc32(data, checksum)  # type: ignore[arg-type]
+    return f"{checksum:08x}"
+
+
+def _internal(error: BaseException, place: Place) -> Outcome:
+    """The outcome of an error that is nobody's contract: its words, and rank, file and line of the innermost frame."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = {"rank": place.rank} | ({"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {})
+    cause = f"{type(error).__name__}: {error}"
+    return Outcome(code=Exit.INTERNAL, cause=cause, hint="the traceback is above", where=where)

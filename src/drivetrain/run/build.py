@@ -1,0 +1,127 @@
+"""What a recipe names, built: its inputs, its task, its networks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from drivetrain.data.source import Source, open_source
+from drivetrain.engine.average import Averages
+from drivetrain.engine.engine import Engine
+from drivetrain.engine.scaler import Scaler
+from drivetrain.loop.evaluation import ValidationSet
+from drivetrain.loop.task import Task
+from drivetrain.optim.updater import Updater
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.spec.check import source_names
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import Custom, build_custom, imported
+
+_INITIAL_WEIGHTS = 1 << 34
+"""A place in the seeds' path that no step has."""
+_NETWORK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that a run reads, opened."""
+
+    train: Mapping[str, Source]
+    validation: Mapping[str, Source]
+    test: Mapping[str, Source]
+
+    @property
+    def samples(self) -> int:
+        """Training samples of all sources together."""
+        return sum(len(source) for source in self.train.values())
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Content digests by place in the recipe."""
+        sources = {f"data.train.sources[{i}]": s.fingerprint for i, s in enumerate(self.train.values())}
+        sources |= {f"data.validation.{name}": source.fingerprint for name, source in self.validation.items()}
+        return sources | {f"data.test.{name}": source.fingerprint for name, source in self.test.items()}
+
+    def sets(self, recipe: Recipe, processes: int, most: int | None = None) -> dict[str, list[ValidationSet]]:
+        """The validation and test sets, cut as evaluation wants them, or at most so many samples of each."""
+        batch = recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // processes)
+        parts = {"validation": self.validation, "test": self.test}
+        return {
+            part: [ValidationSet(name, source, batch, most) for name, source in sources.items()]
+            for part, sources in parts.items()
+        }
+
+    def finals(self, recipe: Recipe, processes: int) -> dict[str, list[ValidationSet]]:
+        """What is scored once the run is done: test sets, and validation sets that evaluations score in part."""
+        sets, most = self.sets(recipe, processes), recipe.evaluate.samples
+        if most is None or not recipe.evaluate.full_at_end:
+            return {"test": sets["test"]}
+        return {"validation": [each for each in sets["validation"] if each.size > most], "test": sets["test"]}
+
+
+def open_inputs(recipe: Recipe, run: Path) -> Inputs:
+    """Open training, validation and test sources; content digests of files are kept in the run directory."""
+    cache = run / "sources.json"
+    return Inputs(
+        train={
+            name: open_source(source, recipe.seed, cache)
+            for name, source in zip(source_names(recipe.data.train.sources), recipe.data.train.sources, strict=True)
+        },
+        validation={name: open_source(source, recipe.seed, cache) for name, source in recipe.data.validation.items()},
+        test={name: open_source(source, recipe.seed, cache) for name, source in recipe.data.test.items()},
+    )
+
+
+def build_task(recipe: Recipe) -> Task:
+    """The recipe's task: a shipped one from its settings, a user's own from its arguments."""
+    if isinstance(recipe.task, Custom):
+        return build_custom(recipe.task, "task", "networks", "loss")
+    return imported(recipe.task.factory)(recipe.task)
+
+
+def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
+    """The task's networks on the device, their initial weights drawn from the recipe's seed.
+
+    Raises Failure(78) where a network's name is no identifier.
+    """
+    seed_generators(torch.device("cpu"), mix(recipe.seed, _INITIAL_WEIGHTS))
+    networks = {name: network.to(device).train() for name, network in task.networks().items()}
+    for name, network in networks.items():
+        if not _NETWORK_NAME.fullmatch(name):
+            raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
+        if recipe.compile:
+            torch.use_deterministic_algorithms(True, warn_only=True)  # the compiler's kernels too
+            network.compile()
+    return networks
+
+
+def build_engine(
+    recipe: Recipe,
+    networks: Mapping[str, nn.Module],
+    updaters: Mapping[str, Updater],
+    group: Group,
+    device: torch.device,
+    heart: Heart | None = None,
+) -> Engine:
+    """The engine as the recipe wants it; averages begin at the weights as they are."""
+    half = recipe.precision == "fp16"
+    return Engine(
+        networks,
+        updaters,
+        group,
+        device,
+        recipe.precision,
+        recipe.seed,
+        heart,
+        scaler=Scaler(recipe.scaling, device) if half else None,
+        averages=Averages(recipe.average, networks) if recipe.average else None,
+        skips=half or recipe.guard.skips,
+    )

@@ -1,0 +1,73 @@
+"""What is done with a run from outside: it is scored and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+from drivetrain.checkpoint.commits import Found, newest, pick
+from drivetrain.checkpoint.export import export
+from drivetrain.checkpoint.state import restore
+from drivetrain.engine.engine import Engine
+from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
+from drivetrain.loop.exchange import WIDTH, Exchange
+from drivetrain.loop.task import Task
+from drivetrain.run.build import build_networks, build_task, open_inputs
+from drivetrain.runtime import device as devices
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.pulse import Pulse
+from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
+from drivetrain.spec.recipe import Recipe
+
+
+def evaluate_run(run: Path, data: str | None, commit: str | None = None, samples: int | None = None) -> Scores:
+    """Score a run's newest commit, or the named one, in this process.
+
+    `data` is the name of a validation or test set, or validation (the default), test, all. `samples` is how many of
+    each set's first samples are scored, None for all of them.
+    """
+    recipe, task, networks, found = _restored(run, commit)
+    inputs = open_inputs(recipe, run)
+    sets = _chosen(inputs.sets(recipe, 1, samples), data)
+    group = Group()
+    engine = Engine(networks, {}, group, devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
+    exchange = Exchange(Pulse(group, WIDTH), StopRequests(), alone=True)
+    scores = evaluate(task, engine, sets, group, exchange, found.facts["step"])
+    assert scores is not None, "nobody asks this process to stop"
+    return scores
+
+
+def export_run(run: Path, to: Path, commit: str | None = None) -> list[Path]:
+    """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
+    _, task, networks, found = _restored(run, commit)
+    return export(found, to, {name: task.layout(name) for name in networks})
+
+
+def _restored(run: Path, commit: str | None = None) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
+    """A run's recipe and task, and its networks as of a commit."""
+    recipe = load(run).recipe
+    device = devices.choose(recipe.device, 0)
+    devices.settle(device, devices.threads_per_process(1, recipe.launch.threads), recipe.matmul)
+    task = build_task(recipe)
+    networks = build_networks(task, recipe, device)
+    found = newest(run) if commit is None else pick(run, commit)
+    if found is None:
+        raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
+    restore(found.state.tensors, networks, {})
+    return recipe, task, networks, found
+
+
+def _chosen(sets: Mapping[str, list[ValidationSet]], data: str | None) -> list[ValidationSet]:
+    """The sets that are meant: by name, or by what they are."""
+    every = [each for part in sets.values() for each in part]
+    named = [each for each in every if each.name == data]
+    chosen = named or (every if data == "all" else sets.get(data or "validation", []))
+    if not chosen:
+        there = ", ".join(each.name for each in every) or "none"
+        cause = f"no set {data!r} to score" if data else "no validation set to score"
+        raise Failure(Exit.INPUT_MISSING, cause, f"the recipe has: {there}")
+    return chosen

@@ -1,0 +1,83 @@
+"""A dry run: everything is built, the first batch of each set is read, and nothing is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path
+
+from drivetrain.checkpoint.state import capture
+from drivetrain.data.source import Source
+from drivetrain.engine.engine import Engine
+from drivetrain.launch.job import REHEARSAL
+from drivetrain.loop.loop import Parts
+from drivetrain.run.build import Inputs
+from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.files import write_json
+
+
+def rehearse(parts: Parts, inputs: Inputs) -> Outcome:
+    """Read and collate what comes first, have the optimizers make their state, and leave a summary in the folder."""
+    feed, timetable, group = parts.feed, parts.timetable, parts.group
+    share = feed.share(1)
+    own = [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in share.micro]
+    sets = {
+        part: {name: _first(parts, source) for name, source in sources.items()}
+        for part, sources in (("validation", inputs.validation), ("test", inputs.test))
+    }
+    summary = {
+        "networks": {
+            name: {
+                "parameters": sum(p.numel() for p in network.parameters()),
+                "trainable": sum(p.numel() for p in network.parameters() if p.requires_grad),
+            }
+            for name, network in parts.engine.networks.items()
+        },
+        "device": str(parts.engine.device),
+        "processes": group.world,
+        "lanes": feed.geometry.lanes,
+        "steps": timetable.steps,
+        "samples": timetable.total,
+        "sources": {name: len(source) for name, source in inputs.train.items()},
+        **sets,
+        "first_step": {"samples": share.stop - share.start, "micro_batches": group.gather_json(own)},
+        "bytes": _bytes(parts.engine),
+    }
+    if group.leader:
+        write_json(parts.folder / REHEARSAL, summary)
+    group.barrier()  # whoever waits for the first end finds it
+    return Outcome(code=Exit.DONE, cause="a dry run: nothing was trained and nothing is kept", hint="", where={})
+
+
+def _first(parts: Parts, source: Source) -> dict[str, Any]:
+    """A set's size, and its first samples collated as an evaluation would."""
+    ids = np.arange(min(2, len(source)), dtype=np.int64)
+    return {"samples": len(source), "batch": _shapes(parts.task.collate(source.read(ids, ids)))}
+
+
+def _shapes(batch: Any) -> dict[str, str]:
+    """Type and shape of each tensor of a batch, by its place there."""
+    leaves, _ = tree_flatten_with_path(batch)
+    return {
+        keystr(path): f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+        for path, leaf in leaves
+        if isinstance(leaf, Tensor)
+    }
+
+
+def _bytes(engine: Engine) -> dict[str, int]:
+    """Of this process's weights, gradients and optimizer state, which is made by a move without gradients: the networks
+    are thrown away afterwards."""
+    for updater in engine.updaters.values():
+        for parameter in updater.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        updater.optimizer.step()
+    sizes: dict[str, int] = {}
+    for name, tensor in capture(engine.networks, engine.optimizers, engine.others).items():
+        kind = name.partition("/")[0]
+        sizes[kind] = sizes.get(kind, 0) + tensor.nbytes
+    gradients = sum(p.nbytes for updater in engine.updaters.values() for p in updater.parameters)
+    return {**sizes, "gradients": gradients}

@@ -1,0 +1,186 @@
+"""A run directory taken over, and the point to go on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drivetrain.checkpoint.commits import Found, clean, names, newest, oldest_epoch
+from drivetrain.checkpoint.compatible import accept_data, accept_environment, accept_recipe
+from drivetrain.checkpoint.handover import RECORDS
+from drivetrain.checkpoint.initial import freeze, load_initial
+from drivetrain.checkpoint.mirror import Mirror, fetch
+from drivetrain.checkpoint.recipe import Init
+from drivetrain.checkpoint.state import AVERAGES, has_any, restore
+from drivetrain.engine.engine import Engine
+from drivetrain.launch.job import Job
+from drivetrain.launch.supervisor import prepare
+from drivetrain.ledger.history import History
+from drivetrain.ledger.ledger import Ledger
+from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.lease import Lease
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import write_json, write_private
+from drivetrain.spec.load import load
+from drivetrain.spec.recipe import Recipe
+
+
+class Takeover:
+    """One rank's way from a run directory to its state. `notes` are what the ledger should say about it.
+
+    The directory itself is the first rank's to take; the others only read commits.
+    """
+
+    def __init__(self, job: Job, recipe: Recipe) -> None:
+        self.job = job
+        self.recipe = recipe
+        self.folder = Path(job.folder)
+        self.notes: list[str] = []
+        self.lease: Lease | None = None
+
+    def claim(self) -> None:
+        """Take the run directory, and see that it is this recipe's; Failure(85) or (76) where it is not ours."""
+        prepare(self.folder)
+        self.lease = Lease.take(self.folder, lambda: names(self.folder), self.job.silent)
+        clean(self.folder)
+        self._fetch()
+        self.lease.prune(oldest_epoch(self.folder))
+        kept = self.folder / "resolved.json"
+        if kept.is_file() and names(self.folder):
+            old = load(json.loads(kept.read_text())["recipe"]).recipe
+            self.notes += accept_recipe(old, self.recipe, self.job.override, str(self.folder))
+
+    def require(self) -> None:
+        """Raises Failure(85) where another has taken the directory since."""
+        if self.lease:
+            self.lease.require()
+
+    def release(self) -> None:
+        """Let the next one have the directory."""
+        if self.lease:
+            self.lease.release()
+
+    @property
+    def epoch(self) -> int:
+        """The lease's number; 0 on ranks that hold none."""
+        return self.lease.epoch if self.lease else 0
+
+    def open_ledger(self) -> Ledger:
+        """The ledger, for this attempt alone: one that may still be alive is left with a file that nobody reads."""
+        assert self.lease is not None
+        self.lease.require()
+        return Ledger.open(self.folder / "ledger.jsonl", anew=self.lease.inherited)
+
+    def keep_recipe(self, environment: Mapping[str, Any]) -> None:
+        """Write what this attempt trains, once it is sure that it may."""
+        content = {"recipe": self.job.recipe, "origins": self.job.origins, "folder": self.job.modules}
+        write_json(self.folder / "resolved.json", content)
+        if self.job.text:
+            overrides = "".join(f"# on the command line: {text}\n" for text in self.job.overrides)
+            write_private(self.folder / "recipe.yaml", (self.job.text + overrides).encode())
+        write_json(self.folder / "environment.json", environment)
+
+    def find(self, group: Group, history: History) -> Found | None:
+        """The commit to go on from, as `resume` (auto, never, must) wants it; what survivors left, if it is newer."""
+        volatile = Path(self.job.volatile) if self.job.volatile else None
+        found = newest(self.folder, group, volatile)
+        if found and found.volatile:
+            gap = not history.joins([record["step"] for record in found.state.values[RECORDS]], found.step)
+            if group.broadcast_json(gap):
+                self.notes.append(f"passed over {found.path.name}: the ledger lacks steps before it")
+                found = newest(self.folder, group)
+        if found is None and self.job.resume == "must":
+            raise Failure(
+                Exit.INPUT_MISSING, f"no commit in {self.folder}", "see that --run names the run, or leave --resume out"
+            )
+        if found is not None and self.job.resume == "never" and not self.job.restarts:
+            raise Failure(
+                Exit.INCOMPATIBLE, f"{found.path} is there, but --resume never forbids it", "choose another --run"
+            )
+        self.notes += [f"passed over {reason}" for reason in found.passed_over] if found else []
+        return found
+
+    def initialize(self, settings: Init, networks: Mapping[str, nn.Module], *, fresh: bool) -> None:
+        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt."""
+        if fresh:
+            self.notes.append(f"initial weights from {settings.from_}: {load_initial(settings, networks)}")
+        frozen = freeze(settings, networks)
+        if frozen and fresh:
+            self.notes.append(f"{frozen} parameters do not train")
+
+    def restore(
+        self,
+        found: Found,
+        digests: Mapping[str, str],
+        environment: Mapping[str, Any],
+        engine: Engine,
+        timetable: Timetable,
+    ) -> Progress:
+        """Put a commit's state in place; Failure(76) where it does not fit."""
+        job, facts, name = self.job, found.facts, found.path.name
+        self.notes += accept_data(facts["data"], digests, job.override, name)
+        self.notes += accept_environment(facts.get("environment", {}), environment, job.strict_environment, name)
+        optimizers = engine.optimizers
+        if "optimizer" in job.ignore and facts["time"] < job.began:
+            optimizers = {}
+            self.notes.append(f"the optimizers' state in {name} is ignored: they start anew")
+        self._restore_tensors(found.state.tensors, engine, optimizers, name)
+        progress = Progress.from_json(found.state.values)
+        start, stop = timetable.scale.batches.span(progress.step)
+        if not start < progress.position <= stop:
+            raise Failure(
+                Exit.INCOMPATIBLE,
+                f"{name} has consumed {progress.position} samples in {progress.step} steps; "
+                f"with these batch sizes it would be {stop}",
+                "keep what was, and give a new size by `batch.ramp` from a later point on",
+            )
+        short = stop - progress.position
+        if short and progress.position < timetable.total:
+            raise Failure(
+                Exit.INCOMPATIBLE,
+                f"the last step of {name} was {short} samples short, since the budget ended there; "
+                "with a longer one they would be left out",
+                f"remove it (`drivetrain checkpoint rm {self.folder} {found.step}`) to go on from the commit before, "
+                "or keep the budget",
+            )
+        return progress
+
+    def _restore_tensors(
+        self,
+        tensors: Mapping[str, Tensor],
+        engine: Engine,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        name: str,
+    ) -> None:
+        """What a commit from before an accepted change of the recipe does not have begins anew."""
+        known = has_any(tensors, engine.others)
+        others = {other: tensor for other, tensor in engine.others.items() if other.partition("/")[0] in known}
+        restore(tensors, engine.networks, optimizers, others)
+        if engine.averages and AVERAGES not in known:
+            engine.averages.restart()
+            self.notes.append(f"{name} has no averaged weights: they begin at its weights")
+
+    def mirror(self, found: Found | None) -> Mirror | None:
+        """Where verified commits are copied to, the one that this attempt goes on from first."""
+        url = self.recipe.checkpoint.mirror
+        if not url:
+            return None
+        mirror = Mirror(url, self.folder)
+        if found and not found.volatile:
+            mirror.push(found.path.name)  # the attempt before may have been cut off before it was copied
+        return mirror
+
+    def _fetch(self) -> None:
+        """Where nothing is committed here, what the mirror has."""
+        url = self.recipe.checkpoint.mirror
+        if url and not names(self.folder):
+            passed: list[str] = []
+            name = fetch(url, self.folder, passed)
+            self.notes += [f"passed over in the mirror: {reason}" for reason in passed]
+            self.notes += [f"{name} comes from the mirror"] if name else []

@@ -1,0 +1,94 @@
+"""`drivetrain train --steps 0`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from conftest import trace
+
+
+@pytest.fixture
+def recipe(tiny, tmp_path):
+    tiny["data"]["test"] = {"held": tiny["data"]["validation"]["dogs"]}
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    return str(path)
+
+
+def rehearse(recipe, tmp_path, *arguments):
+    """A dry run; it leaves nothing behind, neither in the run directory nor among temporary files."""
+    (temporary := tmp_path / "temporary").mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "drivetrain", "train", recipe, "--steps", "0", "--run", str(tmp_path / "run"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+    assert not (tmp_path / "run").exists()
+    assert not [path for path in temporary.iterdir() if path.name.startswith("drivetrain-")]
+    return done
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_dry_run_builds_everything_and_leaves_nothing(recipe, tmp_path, processes):
+    done = rehearse(recipe, tmp_path, "--processes", str(processes), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["task"] == "language_model"
+    assert found["steps"] == 12
+    assert found["processes"] == processes
+    assert [len(own) for own in found["first_step"]["micro_batches"]] == [4 // processes] * processes
+    first = found["first_step"]["micro_batches"][-1][0]
+    assert first["samples"] == 2
+    assert set(first["batch"].values()) == {"int64 [2, 16]"}
+    weights = 4 * found["networks"]["model"]["parameters"]
+    assert found["bytes"]["networks"] >= weights
+    assert found["bytes"]["optimizers"] >= 2 * weights  # Adam's two moments
+    assert set(found["test"]) == {"held"}
+
+
+def test_a_dry_run_is_told_in_words(recipe, tmp_path):
+    done = rehearse(recipe, tmp_path, "watch.tensorboard=false")
+    assert done.returncode == 0, done.stderr
+    for words in ("language_model: model (", "12 steps, 96 samples", "4 lanes", "first batch", "int64 [2, 16]", "held ("):
+        assert words in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("override", "code"),
+    [
+        ("data.train.sources[0].path=nowhere", 66),
+        ("data.test.held.path=nowhere", 66),
+        ("batch.size=7", 78),
+        ("checkpoint.keep_best={metric: dogs/nothing}", 78),
+        ("task.model.context=100000", 65),
+    ],
+)
+def test_mistakes_end_a_dry_run_as_they_end_a_run(recipe, tmp_path, override, code):
+    done = rehearse(recipe, tmp_path, override)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"drivetrain: {code} ")
+
+
+def test_json_is_a_dry_runs_only(recipe, tmp_path):
+    from drivetrain.cli.main import run
+
+    assert run(["train", recipe, "--json", "--run", str(tmp_path / "run")]) == 64
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_beside_a_run_leaves_it_alone(recipe, tmp_path):
+    from drivetrain.cli.main import run
+
+    there = tmp_path / "there"
+    assert run(["train", recipe, "--run", str(there)]) == 0
+    before = trace(there), sorted((path, path.stat().st_mtime_ns) for path in there.rglob("*"))
+    assert run(["train", recipe, "--run", str(there), "--steps", "0"]) == 0
+    assert (trace(there), sorted((path, path.stat().st_mtime_ns) for path in there.rglob("*"))) == before

@@ -1,0 +1,259 @@
+"""Validation sets, test sets and budgets of samples: what is scored, how often, and what may follow from it."""
+
+import json
+import math
+import sys
+import textwrap
+import time
+
+import pytest
+
+import drivetrain
+from conftest import trace
+from drivetrain import Exit, Failure
+from drivetrain.ledger.ledger import read
+from drivetrain.watch.report import summary
+
+NUMBERS = """
+    import math, os, signal, time
+    import torch
+    from torch import nn
+    import drivetrain
+
+    class Numbers:
+        '''Samples that say which they are.'''
+        def __init__(self, size: int = 40):
+            self.size = size
+        def __len__(self):
+            return self.size
+        def __getitem__(self, i):
+            return torch.tensor(float(i))
+
+    class Marks:
+        '''Adds 2^i for sample i: the sum tells which samples were scored, and that none was twice.'''
+        def __init__(self):
+            self.sum = 0.0
+        def add(self, ids):
+            self.sum += sum(2.0 ** int(i) for i in ids)
+        def state(self):
+            return [self.sum]
+        def merge(self, state):
+            self.sum += state[0]
+        def value(self):
+            return self.sum
+
+    class Task(drivetrain.Task):
+        nan_at, stop_at, until = 0, 0, 0.0
+        def __init__(self, nan_at: int = 0, stop_at: int = 0, until: float = 0.0):
+            self.nan_at, self.stop_at, self.until, self.calls = nan_at, stop_at, until, 0
+        def networks(self):
+            Task.network = nn.Linear(1, 1)
+            return {"model": Task.network}
+        def loss(self, nets, batch):
+            return (nets["model"](batch[:, None])[:, 0] / 40 - 1).square().mean()
+        def metrics(self):
+            return {"loss": drivetrain.Mean(), "marks": Marks()}
+        def evaluate(self, nets, batch, metrics):
+            self.calls += 1
+            metrics["marks"].add(batch)
+            loss = float(self.loss(nets, batch))
+            metrics["loss"].add(math.nan if self.calls == self.nan_at else loss * len(batch), len(batch))
+            if self.calls == self.stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(max(0.0, self.until - time.time()))
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    """A recipe over `NUMBERS`: a validation set of 40 samples, six steps."""
+    name = f"numbers_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(NUMBERS))
+    return {
+        "name": "numbers",
+        "task": {"kind": f"{name}:Task"},
+        "data": {
+            "train": {"sources": [{"kind": f"{name}:Numbers"}]},
+            "validation": {"same": {"kind": f"{name}:Numbers"}},
+        },
+        "lanes": 4,
+        "batch": {"size": 8},
+        "budget": {"steps": 6},
+        "optimizer": {"lr": 1e-2},
+        "evaluate": {"batch": 64},
+        "launch": {"threads": 1},
+    }
+
+
+def sets(recipe, **sizes):
+    kind = recipe["data"]["train"]["sources"][0]["kind"]
+    return {name: {"kind": kind, "size": size} for name, size in sizes.items()}
+
+
+def train(recipe, tmp_path, *overrides, run="run", **options):
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps(recipe))
+    return drivetrain.train(path, overrides, run=tmp_path / run, progress=False, **options)
+
+
+def records(run, kind):
+    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+
+
+def everything(size):
+    return 2.0**size - 1
+
+
+def test_megatron_1_one_validation_set_is_scored_in_part_and_at_the_end_whole(recipe, tmp_path):
+    run = train(recipe, tmp_path, "evaluate.samples=5", "evaluate.every.steps=3").run
+    assert [record["counts"] for record in records(run, "evaluation")] == [{"same": 5}, {"same": 5}]
+    assert {record["metrics"]["same"]["marks"] for record in records(run, "evaluation")} == {everything(5)}
+    (final,) = records(run, "final")
+    assert (final["part"], final["counts"]) == ("validation", {"same": 40})
+    assert final["metrics"]["same"]["marks"] == everything(40)
+
+
+def test_the_whole_set_is_not_scored_at_the_end_where_nobody_asks_for_it(recipe, tmp_path):
+    run = train(recipe, tmp_path, "evaluate.samples=5", "evaluate.full_at_end=false").run
+    assert not records(run, "final")
+    run = train(recipe, tmp_path, "evaluate.samples=40", run="no_part").run
+    assert not records(run, "final")
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_megatron_2_every_sample_is_scored_once_also_in_sets_smaller_than_the_processes(recipe, tmp_path, processes):
+    recipe["data"]["validation"] = sets(recipe, one=1, two=2, three=3, ten=10)
+    recipe["data"]["test"] = sets(recipe, tiny=1, five=5)
+    recipe["evaluate"] = {"batch": 1}
+    run = train(recipe, tmp_path, "budget.steps=1", f"launch.processes={processes}").run
+    for kind, sizes in (
+        ("evaluation", {"one": 1, "two": 2, "three": 3, "ten": 10}),
+        ("final", {"tiny": 1, "five": 5}),
+    ):
+        (record,) = records(run, kind)
+        assert record["counts"] == sizes
+        assert {name: metrics["marks"] for name, metrics in record["metrics"].items()} == {
+            name: everything(size) for name, size in sizes.items()
+        }
+
+
+def test_megatron_3_a_test_set_is_called_test_and_scored_once(recipe, tmp_path, capsys):
+    from rich.console import Console
+
+    from drivetrain.watch.report import show
+
+    recipe["data"]["test"] = sets(recipe, held=7)
+    result = train(recipe, tmp_path, "evaluate.every.steps=2")
+    assert result.test["held"]["marks"] == everything(7)
+    assert all(set(record["metrics"]) == {"same"} for record in records(result.run, "evaluation"))
+    train(recipe, tmp_path)
+    (final,) = records(result.run, "final")
+    assert (final["part"], final["step"], final["counts"]) == ("test", 6, {"held": 7})
+    told = summary(result.run, list(read(result.run / "ledger.jsonl")))
+    assert told["final"]["test.held.marks"] == everything(7)
+    assert not any("held" in name for name in told["metrics"])
+    show(Console(width=120), result.run, list(read(result.run / "ledger.jsonl")))
+    assert any("held" in line and "test" in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_test_set_changes_no_bit_and_may_be_added_to_a_run_that_is_done(recipe, tmp_path):
+    without = train(recipe, tmp_path, run="without")
+    recipe["data"]["test"] = sets(recipe, held=7)
+    run = train(recipe, tmp_path).run
+    assert trace(run) == trace(without.run)
+    recipe["data"]["test"] |= sets(recipe, more=3)
+    train(recipe, tmp_path)
+    assert [set(record["metrics"]) for record in records(run, "final")] == [{"held"}, {"more"}]
+    assert len(records(run, "evaluation")) == 1
+
+
+def test_test_sets_are_scored_after_an_early_stop_and_not_after_a_stop(recipe, tmp_path):
+    recipe["data"]["test"] = sets(recipe, held=7)
+    run = train(recipe, tmp_path, "stop.at=[3]").run
+    assert not records(run, "final")
+    patience = "stop.patience={metric: same/loss, evaluations: 1, change: 100}"
+    result = train(recipe, tmp_path, "evaluate.every.steps=1", patience)
+    assert not result.stopped
+    assert result.step < 6
+    (final,) = records(run, "final")
+    assert final["step"] == result.step
+
+
+def test_a_stop_while_test_sets_are_scored_leaves_them_to_the_resumed_run(recipe, tmp_path):
+    recipe["data"]["test"] = sets(recipe, held=7)
+    straight = train(recipe, tmp_path, run="straight").run
+    # The first call scores the validation set, the second the test set.
+    recipe["task"]["stop_at"] = 2
+    result = train(recipe, tmp_path, "evaluate.every=null")
+    assert result.stopped
+    assert not records(result.run, "final")
+    assert len(list((result.run / "checkpoints").glob("step-00000006"))) == 1
+    recipe["task"]["stop_at"] = 0
+    result = train(recipe, tmp_path, override=["task"])
+    assert not result.stopped
+    assert len(records(result.run, "final")) == 1
+    assert len(records(result.run, "evaluation")) == 1
+    assert trace(result.run).losses == trace(straight).losses
+
+
+def test_scores_of_test_sets_choose_nothing(recipe, tmp_path):
+    recipe["data"]["test"] = sets(recipe, held=7)
+    for key in ("checkpoint.keep_best", "stop.patience"):
+        with pytest.raises(Failure) as caught:
+            train(recipe, tmp_path, f"{key}={{metric: held/loss}}")
+        assert caught.value.outcome.code == Exit.BAD_RECIPE
+    recipe["data"]["test"] = sets(recipe, same=7)
+    with pytest.raises(Failure) as caught:
+        train(recipe, tmp_path)
+    assert "a validation set has this name" in caught.value.details
+
+
+def test_megatron_5_no_interval_of_evaluations_and_no_set_are_no_errors(recipe, tmp_path):
+    run = train(recipe, tmp_path, "evaluate.every=null").run
+    assert [record["step"] for record in records(run, "evaluation")] == [6]
+    run = train(recipe, tmp_path, "data.validation={}", "evaluate.every.steps=2", run="none").run
+    assert not records(run, "evaluation")
+
+
+def test_megatron_14_a_deadline_within_an_evaluation_ends_with_a_commit_and_networks_in_training_mode(
+    recipe, tmp_path
+):
+    seconds = 5.0
+    recipe["task"]["until"] = time.time() + seconds + 0.2
+    result = train(recipe, tmp_path, f"stop.deadline={seconds}", "evaluate.every.steps=2")
+    assert result.stopped
+    assert result.step == 2
+    assert not records(result.run, "evaluation")
+    assert (result.run / "checkpoints" / "step-00000002").is_dir()
+    assert sys.modules[recipe["task"]["kind"].partition(":")[0]].Task.network.training
+    recipe["task"]["until"] = 0.0
+    straight = train(recipe, tmp_path, run="straight").run
+    train(recipe, tmp_path, "evaluate.every.steps=2", override=["task"])
+    assert [record["step"] for record in records(result.run, "evaluation")] == [2, 4, 6]
+    assert trace(result.run).losses == trace(straight).losses
+
+
+def test_n09_an_evaluation_that_gives_nan_is_kept_goes_on_and_is_never_best(recipe, tmp_path):
+    recipe["checkpoint"] = {"every": {"steps": 2}, "keep": 1, "keep_best": {"metric": "same/loss"}}
+    recipe["task"]["nan_at"] = 3
+    run = train(recipe, tmp_path, "evaluate.every.steps=2", "budget.steps=6").run
+    values = [record["metrics"]["same"]["loss"] for record in records(run, "evaluation")]
+    assert values[2] == "nan"
+    assert math.isfinite(values[1])
+    assert values[1] < values[0]
+    assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-00000004", "step-00000006"]
+
+
+def test_a_run_is_scored_from_outside_by_name_by_kind_and_on_a_budget(recipe, tmp_path):
+    recipe["data"]["test"] = sets(recipe, held=7)
+    run = train(recipe, tmp_path, "checkpoint.every.steps=3").run
+    last = records(run, "final")[0]["metrics"]["held"]
+    assert drivetrain.evaluate(run, "held").metrics["held"] == pytest.approx(last)
+    assert drivetrain.evaluate(run, "held", commit="3").metrics["held"]["loss"] != pytest.approx(last["loss"])
+    assert drivetrain.evaluate(run).counts == {"same": 40}
+    assert drivetrain.evaluate(run, "test").counts == {"held": 7}
+    assert drivetrain.evaluate(run, "all", samples=9).counts == {"same": 9, "held": 7}
+    with pytest.raises(Failure) as caught:
+        drivetrain.evaluate(run, "nowhere")
+    assert caught.value.outcome.code == Exit.INPUT_MISSING
+    assert "same, held" in caught.value.outcome.hint

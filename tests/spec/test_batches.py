@@ -1,0 +1,35 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.spec.amount import Amount, Scale
+from drivetrain.spec.batches import Batches, Change
+
+ramps = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4).map(
+    lambda parts: tuple(Change(sum(n for n, _ in parts[: k + 1]), size) for k, (_, size) in enumerate(parts))
+)
+
+
+@given(st.integers(1, 9), ramps, st.integers(1, 60))
+def test_steps_follow_each_other_without_gap_and_have_the_size_of_their_stage(size, ramp, step):
+    batches = Batches(size, ramp)
+    wanted = next((change.size for change in reversed(ramp) if change.after < step), size)
+    start, stop = batches.span(step)
+    assert stop - start == wanted
+    assert start == (batches.span(step - 1)[1] if step > 1 else 0)
+    assert batches.samples(step) == stop
+    assert batches.changes_after(step) == any(change.after == step for change in ramp)
+
+
+@given(st.integers(1, 9), ramps, st.integers(1, 300))
+def test_as_many_steps_as_it_takes(size, ramp, total):
+    batches = Batches(size, ramp)
+    steps = batches.steps(total)
+    assert batches.samples(steps - 1) < total <= batches.samples(steps)
+
+
+@given(st.integers(1, 9), ramps, st.integers(1, 20), st.integers(1, 60))
+def test_multiples_of_steps_are_counted_in_steps_whatever_their_size(size, ramp, every, step):
+    batches = Batches(size, ramp)
+    scale = Scale(batches, 16, 100)
+    assert Amount(steps=every).multiples(step, batches.samples(step), scale) == step // every
+    assert Amount(steps=every).samples_at(scale) == batches.samples(every)
