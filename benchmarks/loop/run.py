@@ -52,11 +52,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES)
     asked = parser.parse_args()
     python = environment()
-    print(f"| framework | {asked.against} us | overhead us, means: median (min to max) | overhead us, medians | ratio |")
+    other = asked.against
+    print(f"| framework | {other} us | overhead us, means: median (min to max) | overhead us, medians | ratio |")
     print("|---|---|---|---|---|")
     results = {}
     for name in asked.names:
-        pairs = results[name] = measure(python, name, asked.steps, asked.blocks, asked.against)
+        pairs = results[name] = measure(python, name, asked.steps, asked.blocks, other)
         extra = [1e6 * (pair["own"] - pair["bare"]) for pair in pairs]
         typical = statistics.median(1e6 * (pair["own_median"] - pair["bare_median"]) for pair in pairs)
         plain = 1e6 * statistics.median(pair["bare"] for pair in pairs)
@@ -65,7 +66,7 @@ def main() -> None:
         print(f"| {name} | {plain:.0f} | {spread} | {typical:.0f} | {ratio:.3f} |", flush=True)
     folder = ROOT / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)
-    name = "loop" if asked.against == "bare" else f"loop-{asked.against}"
+    name = "loop" if other == "bare" else f"loop-{other}"
     (folder / f"{name}.json").write_text(json.dumps(results, indent=1))
 
 

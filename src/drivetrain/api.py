@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from drivetrain.launch.job import Job, plan_job
 from drivetrain.launch.supervisor import prepare, record, supervise
@@ -101,26 +101,38 @@ def start(job: Job, console: Console | None, *, in_process: bool) -> Outcome:
 
 
 def evaluate(
-    run: str | Path, data: str | None = None, *, commit: str | None = None, samples: int | None = None
+    run: str | Path,
+    data: str | None = None,
+    *,
+    commit: str | None = None,
+    samples: int | None = None,
+    weights: Literal["averaged", "trained"] | None = None,
 ) -> Scores:
     """Score a run's newest commit, or the named one, on its validation sets; nothing is written.
 
     `data` is one set's name, validation, test or all; `samples` how many of each set's first samples are scored.
+    `weights` says whether a moving average of the weights is taken, or they themselves; None: what training scores.
     Raises Failure(66) where there is no such run, commit or set.
     """
     from drivetrain.run.finished import evaluate_run
 
-    return evaluate_run(Path(run), data, commit, samples)
+    return evaluate_run(Path(run), data, commit, samples, weights)
 
 
-def export(run: str | Path, to: str | Path, commit: str | None = None) -> list[Path]:
+def export(
+    run: str | Path,
+    to: str | Path,
+    commit: str | None = None,
+    *,
+    weights: Literal["averaged", "trained"] | None = None,
+) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder; returns the files.
 
     The language model is written in Hugging Face's Llama layout, other tasks as they say, or with their own names.
     """
     from drivetrain.run.finished import export_run
 
-    return export_run(Path(run), Path(to), commit)
+    return export_run(Path(run), Path(to), commit, weights)
 
 
 def _say(text: str) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -154,3 +155,20 @@ def test_an_unchanged_token_file_is_not_hashed_again_and_a_changed_one_is(tmp_pa
     (np.arange(50, dtype="<u2") ^ 1).tofile(path)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert open_source(settings, 0, cache).fingerprint not in ("from the cache", digest)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "text"])
+def test_data_workers_open_the_same_files_again_and_no_others(tmp_path, kind):
+    path = tmp_path / f"a.{'bin' if kind == 'tokens' else 'txt'}"
+    path.write_bytes(bytes(range(200)) * 500)
+    settings = Tokens(path=str(path), context=4, dtype="uint8") if kind == "tokens" else text(tmp_path)
+    source = open_source(settings, 0, tmp_path / "cache.json")
+    sent, ids = pickle.dumps(source), np.array([7, 3])
+    assert len(sent) < 1000
+    again = pickle.loads(sent)
+    assert again.fingerprint == source.fingerprint
+    assert (again.read(ids, ids) == source.read(ids, ids)).all()
+    path.write_bytes(bytes(range(1, 201)) * 500)
+    with pytest.raises(Failure, match="changed") as caught:
+        pickle.loads(sent)
+    assert caught.value.outcome.code == Exit.BAD_DATA

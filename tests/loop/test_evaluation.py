@@ -7,11 +7,15 @@ import textwrap
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import drivetrain
 from conftest import trace
 from drivetrain import Exit, Failure
 from drivetrain.ledger.ledger import read
+from drivetrain.loop.evaluation import ValidationSet, _blocks
+from drivetrain.runtime.group import Group
 from drivetrain.watch.report import summary
 
 NUMBERS = """
@@ -215,9 +219,7 @@ def test_megatron_5_no_interval_of_evaluations_and_no_set_are_no_errors(recipe, 
     assert not records(run, "evaluation")
 
 
-def test_megatron_14_a_deadline_within_an_evaluation_ends_with_a_commit_and_networks_in_training_mode(
-    recipe, tmp_path
-):
+def test_megatron_14_a_deadline_within_an_evaluation_ends_with_a_commit_and_networks_in_training_mode(recipe, tmp_path):
     seconds = 5.0
     recipe["task"]["until"] = time.time() + seconds + 0.2
     result = train(recipe, tmp_path, f"stop.deadline={seconds}", "evaluate.every.steps=2")
@@ -257,3 +259,12 @@ def test_a_run_is_scored_from_outside_by_name_by_kind_and_on_a_budget(recipe, tm
         drivetrain.evaluate(run, "nowhere")
     assert caught.value.outcome.code == Exit.INPUT_MISSING
     assert "same, held" in caught.value.outcome.hint
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9), st.none() | st.integers(1, 70))
+def test_blocks_hold_each_sample_once_and_every_rank_has_as_many(size, batch, world, most):
+    chosen = ValidationSet("any", range(size), batch, most)
+    blocks = [list(_blocks(chosen, Group(rank, world))) for rank in range(world)]
+    assert len({len(own) for own in blocks}) == 1
+    assert sorted(int(i) for own in blocks for ids in own for i in ids) == list(range(min(size, most or size)))
+    assert all(len(ids) <= batch for own in blocks for ids in own)

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.weights import WEIGHTS, weights_of
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     data: Annotated[str, typer.Option(help="A set's name; validation, test or all.")] = "validation",
     commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Score only so many of each set's first samples.")] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Score a run's commit on its validation or test sets; nothing is written."""
@@ -20,7 +23,7 @@ def evaluate(
 
     from drivetrain.api import evaluate as evaluate_run
 
-    scores = evaluate_run(run, data, commit=commit, samples=samples)
+    scores = evaluate_run(run, data, commit=commit, samples=samples, weights=weights_of(weights))
     if as_json:
         typer.echo(json.dumps({"metrics": scores.metrics, "samples": scores.counts}))
         return

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.weights import WEIGHTS, weights_of
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     to: Annotated[Path, typer.Option(help="A new or empty folder.")],
     commit: Annotated[str | None, typer.Option(help="A commit's name or step; by default the newest.")] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Write a commit's weights: safetensors, and for the language model Hugging Face's Llama layout."""
@@ -19,5 +22,5 @@ def export(
 
     from drivetrain.api import export as export_run
 
-    files = [str(path) for path in export_run(run, to, commit)]
+    files = [str(path) for path in export_run(run, to, commit, weights=weights_of(weights))]
     typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))

@@ -30,7 +30,7 @@ class Window:
         self._ranks = settings.ranks
         self._mine = rank in settings.ranks
         self._rank = rank
-        self._sort = f"self_{device.type}_time_total"
+        self._sort = "self_cpu_time_total" if device.type == "cpu" else "self_device_time_total"
         self._run = run
         self._profiler: profile | None = None
         self._step: record_function | None = None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from torch import nn
 
 from drivetrain.checkpoint.commits import Found, newest, pick
 from drivetrain.checkpoint.export import export
-from drivetrain.checkpoint.state import restore
+from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.engine.engine import Engine
 from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
 from drivetrain.loop.exchange import WIDTH, Exchange
@@ -23,14 +25,18 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
 
+Weights = Literal["averaged", "trained"]
 
-def evaluate_run(run: Path, data: str | None, commit: str | None = None, samples: int | None = None) -> Scores:
+
+def evaluate_run(
+    run: Path, data: str | None, commit: str | None = None, samples: int | None = None, weights: Weights | None = None
+) -> Scores:
     """Score a run's newest commit, or the named one, in this process.
 
     `data` is the name of a validation or test set, or validation (the default), test, all. `samples` is how many of
-    each set's first samples are scored, None for all of them.
+    each set's first samples are scored, None for all of them. `weights` are those that training has scored, if None.
     """
-    recipe, task, networks, found = _restored(run, commit)
+    recipe, task, networks, found = _restored(run, commit, weights)
     inputs = open_inputs(recipe, run)
     sets = _chosen(inputs.sets(recipe, 1, samples), data)
     group = Group()
@@ -41,14 +47,16 @@ def evaluate_run(run: Path, data: str | None, commit: str | None = None, samples
     return scores
 
 
-def export_run(run: Path, to: Path, commit: str | None = None) -> list[Path]:
+def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
-    _, task, networks, found = _restored(run, commit)
+    _, task, networks, found = _restored(run, commit, weights)
     return export(found, to, {name: task.layout(name) for name in networks})
 
 
-def _restored(run: Path, commit: str | None = None) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
-    """A run's recipe and task, and its networks as of a commit."""
+def _restored(
+    run: Path, commit: str | None, weights: Weights | None
+) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
+    """A run's recipe and task, and its networks as of a commit; by default with the weights that training scores."""
     recipe = load(run).recipe
     device = devices.choose(recipe.device, 0)
     devices.settle(device, devices.threads_per_process(1, recipe.launch.threads), recipe.matmul)
@@ -57,6 +65,9 @@ def _restored(run: Path, commit: str | None = None) -> tuple[Recipe, Task, dict[
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
+    usual = "averaged" if recipe.average and recipe.average.evaluate else "trained"
+    if (weights or usual) == "averaged":
+        found = replace(found, state=replace(found.state, tensors=averaged(found.state.tensors)))
     restore(found.state.tensors, networks, {})
     return recipe, task, networks, found
 

@@ -78,7 +78,7 @@ def _sources(recipe: Recipe) -> Iterator[Contradiction]:
             yield Contradiction(path, "needs a context (tokens in a sample), since the task gives none")
         rows = not isinstance(source, Custom) and source is not None and not hasattr(source, "context")
         if rows and getattr(recipe.task, "tokens_per_sample", None) is not None:
-            message = f"the task reads tokens, and kind {source.kind} gives rows"
+            message = f"the task reads tokens, and kind {getattr(source, 'kind', '')} gives rows"
             yield Contradiction((*path, "kind"), f"{message}; `drivetrain data prepare` makes tokens of them")
             continue
         kind = "documents" if isinstance(source, Custom) else getattr(source, "kind", "documents")
