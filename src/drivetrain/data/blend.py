@@ -117,15 +117,14 @@ class Blend(Ordering):
             self._stages.append(_Proportions(stage.start, stage.weights, before))
         self._starts = [stage.start for stage in stages]
 
-    def _compute(self, positions: np.ndarray) -> np.ndarray:
+    def compute(self, positions: np.ndarray) -> np.ndarray:
         ids = np.empty(len(positions), np.int64)
         for part, stage in self._parts(positions):
             sources, places = stage.places(positions[part])
             for source in np.unique(sources):
                 mine = sources == source
                 at = places[mine]  # consecutive: a stage goes through each source in order
-                taken = self._orders[source].ids(int(at[0]), int(at[-1]) + 1)
-                ids[part][mine] = taken + self.offsets[source]
+                ids[part][mine] = self._orders[source].compute(at) + self.offsets[source]
         return ids
 
     def coverage(self, position: int) -> list[int]:

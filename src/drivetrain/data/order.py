@@ -7,7 +7,7 @@ import numpy as np
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
-_BLOCK = 16384  # positions that are computed at a time, so that a small request costs a slice
+_BLOCK = 1 << 16  # positions that are computed at a time: a small request costs a slice, and few walks are long
 
 
 class Ordering:
@@ -34,12 +34,12 @@ class Ordering:
         """Have a block at hand that holds these positions; returns where `start` is in it."""
         if start < self._start or stop > self._stop:
             positions = np.arange(start, max(stop, start + _BLOCK), dtype=np.int64)
-            self._ids = self._compute(positions)
+            self._ids = self.compute(positions)
             self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_digests(self._ids, positions))])
             self._start, self._stop = start, start + len(positions)
         return start - self._start
 
-    def _compute(self, positions: np.ndarray) -> np.ndarray:
+    def compute(self, positions: np.ndarray) -> np.ndarray:
         """The sample ids at consecutive positions."""
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class Order(Ordering):
         self._shuffle = shuffle
         self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
 
-    def _compute(self, positions: np.ndarray) -> np.ndarray:
+    def compute(self, positions: np.ndarray) -> np.ndarray:
         epochs, places = np.divmod(positions, self.size)
         if not self._shuffle:
             return places

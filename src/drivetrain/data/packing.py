@@ -107,7 +107,6 @@ class PackedTogether:
 
     def __init__(self, sources: Sequence[Packed]) -> None:
         self._sources, self._width = list(sources), sources[0].context + 1
-        self._type = np.result_type(*(source.tokens.dtype for source in sources))
         # All runs one after the other, as if the sources were one stream; `_begins` is where each source has its first.
         sizes = [source.size for source in sources]
         self._begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -118,7 +117,7 @@ class PackedTogether:
 
     def read(self, owners: np.ndarray, ids: np.ndarray) -> Stacked:
         """The samples with these ids, each of the source that stands in the same place of `owners`."""
-        windows = np.empty((len(ids), self._width), self._type)
+        windows = np.empty((len(ids), self._width), np.int64)
         starts = self._begins[owners] + ids * (self._width - 1)
         runs = np.searchsorted(self._runs, starts, "right") - 1
         places = starts + self._shifts[runs]
@@ -138,7 +137,7 @@ class PackedTogether:
                     windows[mine] = source.stretches[places[mine]]
         if not one_run:
             self._fill(windows, owners, starts, stops, runs + (lengths == self._width))
-        return Stacked(windows.astype(np.int64), lengths, lambda: self._documents(parts, ids))
+        return Stacked(windows, lengths, lambda: self._documents(parts, ids))
 
     def _fill(
         self, windows: np.ndarray, owners: np.ndarray, starts: np.ndarray, stops: np.ndarray, runs: np.ndarray
