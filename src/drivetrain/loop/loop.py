@@ -274,8 +274,8 @@ class Loop:
             raise diverged(self.parts.engine, self.parts.group, outcome.culprit)
         if outcome.spikes:
             self.parts.journal.record("spike", step=step, text=outcome.spikes)
-        ends = [outcome.spikes if guard.stops_at_spikes else "", guard.count(left_out=outcome.left_out)]
-        for why in filter(None, ends):
+        too_many = guard.count(left_out=outcome.left_out)
+        if why := (outcome.spikes if guard.stops_at_spikes else "") or too_many:
             raise Failure(Exit.DIVERGED, why, "lower the learning rate, or look at the samples", step=step)
 
     def _evaluate(self) -> bool:

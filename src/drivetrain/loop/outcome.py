@@ -38,8 +38,8 @@ def outcome_of(done: Sequence[Done], guard: Guard, step: int, networks: Sequence
         outcome.losses.update({prefix + name: value for name, value in scalars.losses.items()})
         outcome.norms.update(scalars.norms)
         outcome.scale = scalars.scale
-        said = guard.judge(step, call, scalars)
-        outcome.spikes = "; ".join(filter(None, (outcome.spikes, prefix + said if said else "")))
+        if said := guard.judge(step, call, scalars):
+            outcome.spikes += f"{'; ' if outcome.spikes else ''}{prefix}{said}"
         if not scalars.why:
             outcome.moved += one.move.networks
             continue

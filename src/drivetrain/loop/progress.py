@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from drivetrain.spec.amount import Amount, Scale
@@ -19,14 +19,14 @@ class Progress:
 
     def after(self, stop: int) -> Progress:
         """One step on, at the position where it ended."""
-        return replace(self, step=self.step + 1, position=stop)
+        return Progress(self.step + 1, stop, self.moves)
 
     def moved(self, networks: Iterable[str]) -> Progress:
         """These networks have moved once more."""
         moves = dict(self.moves)
         for network in networks:
             moves[network] = moves.get(network, 0) + 1
-        return replace(self, moves=moves)
+        return Progress(self.step, self.position, moves)
 
     def to_json(self) -> dict[str, Any]:
         """For a commit."""
