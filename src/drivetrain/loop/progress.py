@@ -63,6 +63,8 @@ class Timetable:
         """Whether a multiple of this amount lies in the step that has just ended."""
         if every is None or now.step == 0:
             return False
+        if every.steps is not None:
+            return now.step % every.steps == 0
         before = self.scale.batches.span(now.step)[0]
         passed = every.multiples(now.step - 1, before, self.scale)
         return every.multiples(now.step, now.position, self.scale) > passed

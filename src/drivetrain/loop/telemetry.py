@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from pathlib import Path
+import resource
 
 import torch
 
@@ -92,9 +92,10 @@ class Meter:
 
 def host_memory() -> dict[str, int]:
     """Bytes of this process that are in memory, now and at most so far, as the kernel counts them."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    kilobytes = {name: words.split()[0] for name, _, words in (line.partition(":") for line in lines) if words.split()}
-    return {"resident": int(kilobytes["VmRSS"]) * 1024, "peak": int(kilobytes["VmHWM"]) * 1024}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with open("/proc/self/statm", "rb") as statm:  # `status` tells the same, and takes twice as long
+        resident = int(statm.read().split()[1]) * resource.getpagesize()
+    return {"resident": resident, "peak": max(peak, resident)}
 
 
 def device_memory(device: torch.device) -> dict[str, int]:
