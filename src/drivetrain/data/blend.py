@@ -118,6 +118,7 @@ class Blend(Ordering):
         self._starts = [stage.start for stage in stages]
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
+        """The sample ids at consecutive positions, int64."""
         ids = np.empty(len(positions), np.int64)
         for part, stage in self._parts(positions):
             sources, places = stage.places(positions[part])

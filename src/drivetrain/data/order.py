@@ -40,7 +40,7 @@ class Ordering:
         return start - self._start
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
-        """The sample ids at consecutive positions."""
+        """The sample ids at consecutive positions, int64."""
         raise NotImplementedError
 
 
@@ -62,6 +62,7 @@ class Order(Ordering):
         self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
+        """The sample ids at consecutive positions, int64."""
         epochs, places = np.divmod(positions, self.size)
         if not self._shuffle:
             return places
