@@ -115,6 +115,20 @@ def test_a_batch_may_change_from_a_later_point_on_only(tiny, tmp_path, override,
     assert code == Exit.DONE or "batch.ramp" in outcome.hint
 
 
+def test_a_phase_with_other_data_goes_on_at_the_same_position(tiny, corpus, tmp_path):
+    phases = tiny | {"stop": {"at": [6]}}
+    assert run_under_supervisor(phases, tmp_path / "run").code == Exit.STOPPED
+    second = f"data.train.sources[0].path={corpus / '1.txt'}"
+    assert run_under_supervisor(phases, tmp_path / "run", second).code == Exit.INCOMPATIBLE
+    assert run_under_supervisor(phases, tmp_path / "run", second, override=("data",)).code == Exit.DONE
+    used = samples_used(lineage(read(tmp_path / "run" / "ledger.jsonl")))
+    assert [(step, start) for step, start, _, _ in used] == [(step, (step - 1) * 8) for step in range(1, 13)]
+    run_under_supervisor(tiny, tmp_path / "other", second)
+    assert used[6:] == samples_used(lineage(read(tmp_path / "other" / "ledger.jsonl")))[6:]
+    notes = [r["text"] for r in read(tmp_path / "run" / "ledger.jsonl") if r["kind"] == "note"]
+    assert any("data.train.sources[0]" in note and "--override" in note for note in notes)
+
+
 def test_the_average_is_what_is_scored_and_exported(tiny, tmp_path):
     recipe = tiny | {"average": {"decay": 0.95, "warmup": False}}
     run_under_supervisor(recipe, tmp_path / "run")
