@@ -39,13 +39,14 @@ positions = st.dictionaries(st.integers(1, 200), st.integers(1, 2000), min_size=
 @given(positions, st.integers(1, 5), st.integers(1, 300), st.integers(0, 3), st.lists(st.integers(1, 200)), st.data())
 def test_the_newest_the_pinned_and_the_best_are_always_among_those_that_stay(found, last, every, best, pinned, data):
     scores = data.draw(st.dictionaries(st.sampled_from(sorted(found)), st.floats()))
-    stay = retained(found, pinned, scores, Retention(last, every, best))
+    policy = Retention(last, lambda step, position: position // every, best)
+    stay = retained(found, pinned, scores, policy)
     assert stay <= set(found)
     assert set(sorted(found)[-last:]) <= stay
     assert set(pinned) & set(found) <= stay
     real = {step: score for step, score in scores.items() if not math.isnan(score)}
     assert best == 0 or not real or min(real.values()) in {real.get(step) for step in stay}
-    assert retained({s: found[s] for s in stay}, pinned, scores, Retention(last, every, best)) == stay
+    assert retained({s: found[s] for s in stay}, pinned, scores, policy) == stay
 
 
 @given(st.dictionaries(st.integers(1, 50), st.floats(), min_size=1))

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ _FILES = 8
 class Commit:
     """A commit that is on the disk and verified.
 
-    `bytes` counts all files, `manifest` is the manifest's SHA-256. `seconds` is how long training stood still for it,
-    `waited` how much of that was for the commit before; `writing` is what the background took.
+    `bytes` counts all files, `manifest` is the manifest's SHA-256. `writing` is how many seconds the background took,
+    `removed` are the commits that need not stay any longer.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Missed:
 class Found:
     """The commit to go on from, its state, and the newer ones that were passed over, each with the reason.
 
-    `volatile`: survivors left it in memory when the run was cut off; `records` are the ledger's, should it lack them.
+    `volatile`: survivors left it in memory when the run was cut off.
     """
 
     path: Path
@@ -242,16 +242,10 @@ class Committer:
     def _publish(self, temporary: Path, step: int) -> None:
         """The rename, while nobody can take the directory over: now the commit exists."""
         final = self.run / FOLDER / name_of(step)
-        if self.lease:
-            with self.lease.holding():
-                self._rename(temporary, final)
-        else:
-            self._rename(temporary, final)
-
-    def _rename(self, temporary: Path, final: Path) -> None:
-        if final.exists():  # of this step, but it did not verify, or was fenced off
-            remove(final)
-        rename(temporary, final)
+        with self.lease.holding() if self.lease else nullcontext():
+            if final.exists():  # of this step, but it did not verify, or was fenced off
+                remove(final)
+            rename(temporary, final)
 
     def _rotate(self) -> tuple[str, ...]:
         """Remove what need not stay. Only commits that verify count, and one that does not is left for a person."""

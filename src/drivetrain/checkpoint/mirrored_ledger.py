@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from drivetrain.checkpoint.store import BLOCK, Store, Unfit, open_file
-from drivetrain.ledger.ledger import parse, read
+from drivetrain.ledger.ledger import chain_of, parse, read
 from drivetrain.spec.files import sync_folder
 
 LEDGER = "ledger.jsonl"
@@ -141,7 +141,7 @@ def _pieces(file: IO[bytes], start: int, previous: str) -> Iterator[tuple[bytes,
             break
         lines.append(line)
         size += len(line)
-        previous = _told(line)
+        previous = chain_of(line)
         if size >= _SEGMENT_BYTES:
             yield b"".join(lines), previous
             start, lines, size = start + size, [], 0
@@ -185,18 +185,13 @@ def _join(store: Store, path: Collection[Segment], target: Path) -> Segment | No
             for line in BytesIO(content):
                 if not line.endswith(b"\n") or not _sound(line, previous):
                     return segment
-                previous = _told(line)
+                previous = chain_of(line)
             if len(content) != segment.end - segment.start:
                 return segment
             file.write(content)
         file.flush()
         os.fsync(file.fileno())
     return None
-
-
-def _told(line: bytes) -> str:
-    """The chain hash of a record that was checked."""
-    return line[-35:-3].decode()
 
 
 def _sound(line: bytes, previous: str) -> bool:

@@ -70,6 +70,7 @@ def supervise(
                 start = _Start(replace(job, volatile=str(volatile)), server, signs, requests, say)
                 outcome = start.run(worker)
                 history.append(Ended(outcome, start.killed, _reached(run, volatile)))
+                _free(volatile, history[-1].reached)
                 following = Stays(outcome) if requests.urgent else next_start(history, job.most_restarts)
                 if isinstance(following, Stays):
                     return record(run, _with_suspects(run, following.outcome))
@@ -115,13 +116,19 @@ class Requests:
 
 def _reached(run: Path, volatile: Path) -> int | None:
     """The highest step that something is left of, on the disk or in memory."""
-    left = [*(run / "checkpoints").glob("step-*"), *volatile.glob("step-*")]
-    steps = {path: int(match.group(1)) for path in left if (match := _COMMIT.match(path.name))}
-    highest = max(steps.values(), default=None)
-    for path, step in steps.items():
-        if path.parent == volatile and step != highest:  # it is memory
+    return max([*_steps(run / "checkpoints").values(), *_steps(volatile).values()], default=None)
+
+
+def _free(volatile: Path, reached: int | None) -> None:
+    """Give back the memory of what survivors have left, where there is something newer."""
+    for path, step in _steps(volatile).items():
+        if step != reached:
             shutil.rmtree(path, ignore_errors=True)
-    return highest
+
+
+def _steps(folder: Path) -> dict[Path, int]:
+    """Commits, or what survivors have left, with their steps."""
+    return {path: int(match.group(1)) for path in folder.glob("step-*") if (match := _COMMIT.match(path.name))}
 
 
 def _with_suspects(run: Path, outcome: Outcome) -> Outcome:
@@ -153,10 +160,7 @@ def prepare(run: Path) -> Path:
 
 def record(run: Path, outcome: Outcome) -> Outcome:
     """Keep a run's outcome in `exit.json`, with the last committed step; returns it completed."""
-    committed = [
-        int(match.group(1)) for path in (run / "checkpoints").glob("step-*") if (match := _COMMIT.fullmatch(path.name))
-    ]
-    where = outcome.where | {"last_committed_step": max(committed, default=None)}
+    where = outcome.where | {"last_committed_step": max(_steps(run / "checkpoints").values(), default=None)}
     complete = Outcome(code=outcome.code, cause=outcome.cause, hint=outcome.hint, where=where)
     try:
         write_json(run / "exit.json", complete.to_json())

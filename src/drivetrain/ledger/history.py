@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from drivetrain.ledger.ledger import read
 
 
 @dataclass
@@ -21,14 +18,6 @@ class History:
     evaluations: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
     finals: dict[int, dict[str, list[str]]] = field(default_factory=dict)
     """Names of the sets that were scored since the run was done, by step and by what they are (validation, test)."""
-
-    @classmethod
-    def of(cls, ledger: Path) -> History:
-        """Read a ledger. Raises what `ledger.read` raises."""
-        history = cls()
-        for record in read(ledger):
-            history.add(record)
-        return history
 
     def add(self, record: dict[str, Any]) -> None:
         """One record further."""

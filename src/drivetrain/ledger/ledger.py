@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -37,8 +37,8 @@ class Ledger:
         self._reserve()
 
     @classmethod
-    def open(cls, path: Path, *, anew: bool = False) -> Ledger:
-        """Open for appending, or create (0600).
+    def open(cls, path: Path, *, anew: bool = False, each: Callable[[dict[str, Any]], None] | None = None) -> Ledger:
+        """Open for appending, or create (0600); `each` is told every record that is there.
 
         `anew`: as a copy in its place, so that a writer of before, should it still be alive, writes to no file.
 
@@ -56,7 +56,9 @@ class Ledger:
         try:
             tail, whole = "", 0
             for line in _lines(path):
-                tail, whole = _told(line), whole + len(line)
+                tail, whole = chain_of(line), whole + len(line)
+                if each:
+                    each(json.loads(line))
         except Failure:
             os.close(descriptor)
             raise
@@ -116,7 +118,7 @@ class Ledger:
         """`body` is the record without its closing brace."""
         content = body.encode()
         tail = chain(self.tail, content)
-        line = content + _end(tail)
+        line = content + ending(tail)
         try:
             written = os.write(self._descriptor, line)
             if written != len(line):  # half a record must not stand before the next one
@@ -180,21 +182,21 @@ def _lines(path: Path) -> Iterator[bytes]:
                     file=str(path),
                     line=number,
                 )
-            previous = _told(line)
+            previous = chain_of(line)
             yield line
 
 
 def _follows(line: bytes, previous: str) -> bool:
     """Whether a line is whole, and its chain member is what `previous` and its body make."""
-    return line.endswith(_end(chain(previous, line[:-_TAIL])))
+    return line.endswith(ending(chain(previous, line[:-_TAIL])))
 
 
-def _told(line: bytes) -> str:
+def chain_of(line: bytes) -> str:
     """The chain member of a line that was checked."""
     return line[-_CHAIN - 3 : -3].decode()
 
 
-def _end(tail: str) -> bytes:
+def ending(tail: str) -> bytes:
     """What follows a record's body in its line."""
     return f'{_MARK}{tail}"}}\n'.encode()
 

@@ -122,8 +122,8 @@ class _Attempt:
         task = build_task(recipe)
         networks = build_networks(task, recipe, device)
         self._lap("build")
-        ledger = stack.enter_context(closing(takeover.open_ledger())) if group.leader else None
-        history = History.of(self.folder / "ledger.jsonl") if group.leader else History()
+        history = History()  # on ranks that keep no ledger it stays empty
+        ledger = stack.enter_context(closing(takeover.open_ledger(history))) if group.leader else None
         found = takeover.find(group, history)
         scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
         total = recipe.budget.samples_at(scale)

@@ -71,11 +71,12 @@ class Takeover:
         """The lease's number; 0 on ranks that hold none."""
         return self.lease.epoch if self.lease else 0
 
-    def open_ledger(self) -> Ledger:
-        """The ledger, for this attempt alone: one that may still be alive is left with a file that nobody reads."""
+    def open_ledger(self, history: History) -> Ledger:
+        """The ledger, for this attempt alone, and `history` filled from it: one that may still be alive is left with a
+        file that nobody reads."""
         assert self.lease is not None
         self.lease.require()
-        return Ledger.open(self.folder / "ledger.jsonl", anew=self.lease.inherited)
+        return Ledger.open(self.folder / "ledger.jsonl", anew=self.lease.inherited, each=history.add)
 
     def keep_recipe(self, environment: Mapping[str, Any]) -> None:
         """Write what this attempt trains, once it is sure that it may."""

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from drivetrain.ledger.ledger import parse
+from drivetrain.ledger.ledger import ending, parse
 from drivetrain.ledger.throughput import full_rate
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
@@ -382,6 +382,6 @@ def _ends_with(file: Any, mark: Mark) -> bool:
     """Whether the ledger has, up to the mark's offset, what it had."""
     if mark.offset == 0:
         return True
-    end = f'"chain":"{mark.chain}"}}\n'.encode()
+    end = ending(mark.chain)
     file.seek(max(0, mark.offset - len(end)))
     return file.read(len(end)) == end
