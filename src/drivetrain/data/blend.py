@@ -160,7 +160,7 @@ class BlendSource:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
         """The samples with these ids, in this order: one array where every source gives arrays of one shape."""
-        owners = np.searchsorted(self._offsets, ids, side="right") - 1
+        owners = self._offsets.searchsorted(ids, side="right") - 1
         if self._together is not None:
             return self._together.read(owners, ids - self._offsets[owners])
         present = sorted(set(owners.tolist())) or [0]

@@ -119,24 +119,24 @@ class PackedTogether:
         """The samples with these ids, each of the source that stands in the same place of `owners`."""
         windows = np.empty((len(ids), self._width), np.int64)
         starts = self._begins[owners] + ids * (self._width - 1)
-        runs = np.searchsorted(self._runs, starts, "right") - 1
-        places = starts + self._shifts[runs]
-        stops, lengths = starts + self._width, np.full(len(ids), self._width)
-        one_run = bool((stops <= self._runs[runs + 1]).all())  # each stands in its file as it is
+        after = self._runs.searchsorted(starts, "right")  # the run after the one that a sample begins in
+        places, stops = starts + self._shifts[after - 1], starts + self._width
+        one_run = bool((stops <= self._runs[after]).all())  # each stands in its file as it is
+        lengths = None
         if not one_run:
             stops = np.minimum(stops, self._begins[owners + 1])
             lengths = stops - starts
             places[lengths < self._width] = 0  # the row there is overwritten
         parts = []
         for number, source in enumerate(self._sources):
-            mine = np.flatnonzero(owners == number) if len(self._sources) > 1 else np.arange(len(ids))
+            (mine,) = (owners == number).nonzero()
             if len(mine):
                 source.files.check()
                 parts.append((source, mine))
                 if len(source.stretches):
                     windows[mine] = source.stretches[places[mine]]
-        if not one_run:
-            self._fill(windows, owners, starts, stops, runs + (lengths == self._width))
+        if lengths is not None:
+            self._fill(windows, owners, starts, stops, after - 1 + (lengths == self._width))
         return Stacked(windows, lengths, lambda: self._documents(parts, ids))
 
     def _fill(

@@ -20,9 +20,9 @@ class Stacked(Sequence[dict[str, np.ndarray]]):
     """
 
     def __init__(
-        self, windows: np.ndarray, lengths: np.ndarray, documents: np.ndarray | Callable[[], np.ndarray]
+        self, windows: np.ndarray, lengths: np.ndarray | None, documents: np.ndarray | Callable[[], np.ndarray]
     ) -> None:
-        """`windows` [samples, context + 1] are the tokens, of which `lengths` [samples] are none of padding.
+        """`windows` [samples, context + 1] are the tokens, of which `lengths` [samples] are none of padding; None: all.
 
         The documents [samples, context + 1] may be given as a function, since not everyone asks for them.
         """
@@ -52,13 +52,13 @@ class Stacked(Sequence[dict[str, np.ndarray]]):
     def targets(self) -> np.ndarray:
         """What is predicted, int64 [samples, context]; `IGNORED` where padded."""
         targets = self._windows[:, 1:]
-        return targets if self._whole else np.where(self.mask, targets, IGNORED)
+        return targets if self._lengths is None else np.where(self.mask, targets, IGNORED)
 
     @cached_property
     def mask(self) -> np.ndarray:
         """Where there is a target, bool [samples, context]."""
         width = self._windows.shape[1]
-        if self._whole:
+        if self._lengths is None:
             return np.ones((len(self), width - 1), bool)
         return np.arange(1, width) < self._lengths[:, None]
 
@@ -66,10 +66,6 @@ class Stacked(Sequence[dict[str, np.ndarray]]):
     def documents(self) -> np.ndarray:
         """Each token's document, int64 [samples, context + 1]; -1 where padded."""
         return self._given if isinstance(self._given, np.ndarray) else self._given()
-
-    @cached_property
-    def _whole(self) -> bool:
-        return bool((self._lengths == self._windows.shape[1]).all())
 
 
 def stacked(samples: Sequence[Any], name: str) -> np.ndarray:
