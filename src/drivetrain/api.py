@@ -135,6 +135,17 @@ def export(
     return export_run(Path(run), Path(to), commit, weights)
 
 
+def verify(run: str | Path, *, data: bool = True) -> dict[str, Any]:
+    """Prove that a run did what its ledger says, and return what holds, as JSON data.
+
+    Without `data` the sources are not read again. Raises Failure with the first thing that does not hold: its code is
+    74 for the ledger, 83 for a step that came to other numbers when it was made again, 86 for a commit, 65 otherwise.
+    """
+    from drivetrain.run.proof import prove
+
+    return prove(Path(run), data=data).to_json()
+
+
 def _say(text: str) -> None:
     print(f"drivetrain: {text}", file=sys.stderr, flush=True)
 

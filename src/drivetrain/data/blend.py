@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -108,6 +108,8 @@ class Blend(Ordering):
         """`stages` begin with one at 0, in ascending order; a weight of 0 leaves a source out of a stage."""
         super().__init__()
         self.size = sum(sizes)
+        given = [[stage.start, list(stage.weights)] for stage in stages]
+        self.facts = {"sizes": list(sizes), "seed": seed, "shuffle": shuffle, "stages": given}
         self.offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
         self._orders = [Order(size, mix(seed, number), shuffle) for number, size in enumerate(sizes)]
         self._stages: list[_Proportions] = []
@@ -141,6 +143,14 @@ class Blend(Ordering):
         for stage, first, last in zip(self._stages, cuts, cuts[1:], strict=False):
             if first < last:
                 yield slice(first, last), stage
+
+
+def ordering_of(facts: Mapping[str, Any]) -> Ordering:
+    """The ordering that has these facts."""
+    if "stages" not in facts:
+        return Order(facts["sizes"][0], facts["seed"], facts["shuffle"])
+    stages = [Stage(start, tuple(weights)) for start, weights in facts["stages"]]
+    return Blend(facts["sizes"], stages, facts["seed"], facts["shuffle"])
 
 
 class BlendSource:

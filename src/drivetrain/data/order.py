@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 _ROUNDS = 6
@@ -15,6 +17,8 @@ class Ordering:
 
     size: int
     """Samples in one epoch."""
+    facts: dict[str, Any]
+    """All that it follows from, as JSON data: `ordering_of` makes the same again."""
 
     def __init__(self) -> None:
         self._start = self._stop = 0
@@ -57,6 +61,7 @@ class Order(Ordering):
             raise ValueError("an order needs at least one sample")
         super().__init__()
         self.size = size
+        self.facts = {"sizes": [size], "seed": seed, "shuffle": shuffle}
         self._seed = seed
         self._shuffle = shuffle
         self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)

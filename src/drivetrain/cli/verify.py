@@ -1,0 +1,30 @@
+"""`drivetrain verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    data: Annotated[bool, typer.Option(help="Also read the sources again and compare them.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Prove that a run did what its ledger says; name the first thing that does not hold."""
+    import json
+    import sys
+
+    from rich.console import Console
+
+    from drivetrain.api import verify as verify_run
+    from drivetrain.watch.certificate import show
+    from drivetrain.watch.console import tolerant
+
+    certificate = verify_run(run, data=data)
+    if as_json:
+        typer.echo(json.dumps(certificate))
+    else:
+        show(tolerant(Console(file=sys.stdout)), certificate)

@@ -1,0 +1,243 @@
+"""The proof that a run did what its ledger says: chain, samples, commits, data, and what was made twice."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drivetrain.checkpoint.commit import verify
+from drivetrain.checkpoint.commits import names
+from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
+from drivetrain.data.blend import ordering_of
+from drivetrain.data.order import Ordering
+from drivetrain.ledger.derive import Record, lineage, steps
+from drivetrain.ledger.ledger import read
+from drivetrain.run.build import open_inputs
+from drivetrain.runtime.lease import fenced, takeovers
+from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.batches import Batches, Change
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
+
+BITS = ("losses", "norm", "lr", "counts", "samples", "start", "stop", "skipped", "scale")
+"""What a step that is made again must tell again, where the claim is the same."""
+
+
+@dataclass
+class Certificate:
+    """What was found to hold. `again` counts steps that were made more than once, and what could not be compared."""
+
+    run: str
+    records: int = 0
+    root: str = ""
+    tail: str = ""
+    attempts: int = 0
+    worlds: list[int] = field(default_factory=list)
+    claims: list[str] = field(default_factory=list)
+    steps: int = 0
+    samples: int = 0
+    left_out: int = 0
+    again: dict[str, int] = field(default_factory=lambda: {"equal": 0, "not comparable": 0})
+    commits: int = 0
+    sources: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+
+def prove(run: Path, *, data: bool = True) -> Certificate:
+    """Check all that a run directory tells against each other, and return what holds.
+
+    Without `data` the sources are not opened. Raises Failure with the first thing that does not hold: 74 for the
+    ledger's chain, 83 where a step that was made again came to other numbers, 86 for commits, 65 for everything else;
+    66 where there is no run.
+    """
+    records = list(read(run / "ledger.jsonl"))
+    tries = _attempts(records)
+    certificate = Certificate(
+        run=str(run),
+        records=len(records),
+        root=records[0]["chain"] if records else "",
+        tail=records[-1]["chain"] if records else "",
+        attempts=len(tries),
+        worlds=[record["world"] for record in tries.values()],
+        claims=sorted({_claim(record) for record in tries.values()}),
+    )
+    if not tries:
+        raise Failure(Exit.BAD_DATA, f"{run}: the ledger has no attempt", "train it first")
+    _prove_attempts(records)
+    _prove_samples(records, tries)
+    _prove_history(lineage(records), certificate)
+    _prove_repeats(records, tries, certificate)
+    _prove_commits(run, records, tries, certificate)
+    newest = list(tries.values())[-1]
+    _prove_recipe(run, newest)
+    if data:
+        _prove_data(run, newest, certificate)
+    return certificate
+
+
+def _attempts(records: Iterable[Record]) -> dict[int, Record]:
+    return {record["attempt"]: record for record in records if record["kind"] == "attempt"}
+
+
+def _claim(attempt: Record) -> str:
+    return f"{attempt['claim']['class']} {attempt['claim']['key']}"
+
+
+def _broken(what: str, record: Record | None = None, code: Exit = Exit.BAD_DATA) -> Failure:
+    where = {} if record is None else {"step": record["step"]} if "step" in record else {}
+    hint = "the run directory was changed by hand, or is not one run's; restore it from a copy"
+    return Failure(code, what, hint, **where)
+
+
+def _prove_attempts(records: Iterable[Record]) -> None:
+    """Attempts are numbered, and each begins at a step that was reached; its steps follow each other."""
+    number = reached = 0
+    for record in records:
+        if record["kind"] == "attempt":
+            number += 1
+            if record["attempt"] != number:
+                raise _broken(f"attempt {record['attempt']} stands where attempt {number} should")
+            if record["from_step"] > reached:
+                raise _broken(f"attempt {number} begins after step {record['from_step']}, but {reached} was reached")
+            reached = record["from_step"]
+        elif record["kind"] == "step":
+            if record["attempt"] != number:
+                raise _broken(f"a step of attempt {record['attempt']} stands in attempt {number}", record)
+            if record["step"] != reached + 1:
+                raise _broken(f"step {record['step']} comes after step {reached}", record)
+            reached += 1
+
+
+def _prove_samples(records: Iterable[Record], tries: Mapping[int, Record]) -> None:
+    """Every step has read the positions that its batch has, and the samples that stand there."""
+    orders: dict[str, Ordering] = {}
+    for record in steps(records):
+        attempt = tries[record["attempt"]]
+        start, stop = _batches(attempt).span(record["step"])
+        stop = min(stop, attempt["budget"]["samples"])
+        if (record["start"], record["stop"]) != (start, stop):
+            told = f"[{record['start']}, {record['stop']})"
+            raise _broken(f"step {record['step']} tells of the positions {told}, but has [{start}, {stop})", record)
+        key = json.dumps(attempt["order"])
+        order = orders.setdefault(key, ordering_of(attempt["order"])) if key not in orders else orders[key]
+        if f"{order.digest(start, stop):016x}" != record["samples"]:
+            raise _broken(f"step {record['step']} has read other samples than stand at its positions", record)
+
+
+def _batches(attempt: Record) -> Batches:
+    given = attempt["batch"]
+    return Batches(given["size"], tuple(Change(*change) for change in given["ramp"]))
+
+
+def _prove_history(history: Sequence[Record], certificate: Certificate) -> None:
+    """In the history that counts every sample was used once, up to where it is."""
+    position = 0
+    for record in steps(history):
+        if record["start"] != position:
+            raise _broken(f"step {record['step']} begins at position {record['start']}, not {position}", record)
+        position = record["stop"]
+        certificate.steps = record["step"]
+        certificate.left_out += "skipped" in record
+    certificate.samples = position
+
+
+def _prove_repeats(records: Iterable[Record], tries: Mapping[int, Record], certificate: Certificate) -> None:
+    """What was made again under an equal claim came to the same numbers."""
+    before: dict[int, Record] = {}
+    for record in steps(records):
+        earlier, before[record["step"]] = before.get(record["step"]), record
+        if earlier is None:
+            continue
+        if not comparable(tries[earlier["attempt"]], tries[record["attempt"]]):
+            certificate.again["not comparable"] += 1
+            continue
+        certificate.again["equal"] += 1
+        if other := unequal(earlier, record):
+            cause = f"step {record['step']} was made again, by attempt {record['attempt']}, with another {other}"
+            hint = "the hardware, or code that is not deterministic; look at docs/exactness.md"
+            raise Failure(Exit.CORRUPTION_SUSPECTED, cause, hint, step=record["step"])
+
+
+def comparable(one: Record, other: Record) -> bool:
+    """Whether two attempts promise the same bits: an equal claim, recipe and data."""
+    return all(one[name] == other[name] for name in ("claim", "recipe", "data"))
+
+
+def unequal(one: Record, other: Record) -> str:
+    """The first of a step's numbers that two records tell differently; empty where there is none."""
+    return next((name for name in BITS if one.get(name) != other.get(name)), "")
+
+
+def _prove_commits(
+    run: Path, records: Sequence[Record], tries: Mapping[int, Record], certificate: Certificate
+) -> None:
+    """Each commit is whole, is the one that the ledger tells of, and stands at a place of its chain."""
+    told = {record["name"]: record for record in records if record["kind"] == "commit"}  # the newest of each name
+    places = {record["chain"]: place for place, record in enumerate(records)}
+    epochs = takeovers(run)
+    for name in names(run):
+        try:
+            manifest = verify(run / FOLDER / name)
+        except Damaged as damage:
+            raise Failure(Exit.NO_VALID_COMMIT, f"{name}: {damage}", "restore it from a copy, or remove it") from None
+        if name not in told and fenced(epochs, name, manifest.get("epoch", 0)):
+            continue  # of a run that had lost the directory: nobody goes on from it
+        for wrong in _wrong_commit(name, manifest, told.get(name), places, records, tries):
+            raise _broken(f"{name}: {wrong}", code=Exit.NO_VALID_COMMIT)
+        certificate.commits += 1
+
+
+def _wrong_commit(
+    name: str,
+    manifest: Mapping[str, Any],
+    told: Record | None,
+    places: Mapping[str, int],
+    records: Sequence[Record],
+    tries: Mapping[int, Record],
+) -> Iterator[str]:
+    """What of a manifest does not fit the ledger. A run that is killed may leave a commit that no record tells of."""
+    if told is not None and told["manifest"] != manifest["sha256"] and manifest["attempt"] <= told["attempt"]:
+        yield "it is not the commit of this name that the ledger tells of"
+    if manifest["step"] != step_of(name):
+        yield f"it is of step {manifest['step']}"
+    place = places.get(manifest["ledger"])
+    if place is None:
+        yield "the ledger has no record that it follows"
+        return
+    made = steps(lineage(records[: place + 1]))
+    at = (made[-1]["step"], made[-1]["stop"]) if made else (0, 0)
+    if at != (manifest["step"], manifest["position"]):
+        own = (manifest["step"], manifest["position"])
+        yield f"it is of step {own[0]} and position {own[1]}; the ledger was at {at[0]} and {at[1]}"
+    attempt = tries.get(manifest["attempt"])
+    if attempt is None or any(manifest[key] != attempt[key] for key in ("recipe", "data", "lanes")):
+        yield "it is of another recipe, other data or other lanes than its attempt"
+
+
+def _prove_recipe(run: Path, attempt: Record) -> None:
+    """The recipe that lies in the directory is the one that was trained, and the order is the one it asks for."""
+    recipe = load(run).recipe
+    if bits_digest(recipe) != attempt["recipe"]:
+        raise _broken("the recipe in resolved.json is not the one that the newest attempt has trained")
+    order = attempt["order"]
+    if (order["seed"], order["shuffle"]) != (recipe.seed, recipe.data.train.shuffle):
+        raise _broken("the order of the samples does not follow from the recipe")
+
+
+def _prove_data(run: Path, attempt: Record, certificate: Certificate) -> None:
+    """Every source has the content that the newest attempt has read. Nothing that was remembered is believed."""
+    with tempfile.TemporaryDirectory() as nothing_known:
+        inputs = open_inputs(load(run).recipe, Path(nothing_known))
+    for place, digest in inputs.digests.items():
+        if attempt["data"].get(place, digest) != digest:
+            raise _broken(f"{place} has another content than the run has read")
+    if [len(source) for source in inputs.train.values()] != attempt["order"]["sizes"]:
+        raise _broken("the sources have another number of samples than the run has read")
+    certificate.sources = len(inputs.digests)

@@ -1,0 +1,33 @@
+"""What `drivetrain verify` has found to hold, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show(console: Console, certificate: Mapping[str, Any]) -> None:
+    """Print a certificate."""
+    table = Table(title=f"{certificate['run']}: everything holds", box=None, show_header=False, title_justify="left")
+    for what, found in _rows(certificate):
+        table.add_row(what, found)
+    console.print(table)
+
+
+def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "ledger", f"{found['records']} records, each chained to the one before"
+    yield "", f"from {found['root']} to {found['tail']}"
+    worlds = " -> ".join(map(str, found["worlds"]))
+    yield "attempts", f"{found['attempts']}, on {worlds} processes"
+    yield "samples", f"{found['steps']} steps used the positions 0 to {found['samples']}, each once, as the recipe says"
+    if found["left_out"]:
+        yield "", f"{found['left_out']} of the steps were left out: their samples moved nothing"
+    again = found["again"]
+    yield "made again", f"{again['equal']} steps, to the same bits; {again['not comparable']} under another claim"
+    yield "commits", f"{found['commits']} whole, each at its place in the chain"
+    sources = f"{found['sources']} have the content that was read" if found["sources"] else "not looked at"
+    yield "sources", sources
+    yield "claim", "\n".join(found["claims"])
