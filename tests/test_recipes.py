@@ -1,5 +1,6 @@
 """Every shipped recipe trains, and every example of the documentation works."""
 
+import json
 import re
 from pathlib import Path
 
@@ -28,6 +29,16 @@ def test_your_own_model_in_thirty_lines_trains_as_written(tmp_path):
     result = drivetrain.train(tmp_path / "spiral.yaml", ["launch.threads=1"], run=tmp_path / "run", progress=False)
     assert result.step == 400
     assert result.metrics["points"]["loss"] < 0.1
+
+
+def test_the_classifier_of_rows_trains_as_written(tmp_path, monkeypatch):
+    (tmp_path / "flowers.py").write_text(blocks("your-own-model.md", "python")[1])
+    (tmp_path / "flowers.yaml").write_text(blocks("your-own-model.md", "yaml")[1])
+    rows = [{"x": [n % 7 - 3.0, n % 5 - 2.0], "label": int(n % 7 > 3)} for n in range(400)]
+    (tmp_path / "flowers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    result = drivetrain.train("flowers.yaml", ["launch.threads=1"], run=tmp_path / "run", progress=False)
+    assert result.metrics["flowers"]["accuracy"] > 0.95
 
 
 def test_the_yaml_of_the_recipe_page_is_valid(tmp_path):

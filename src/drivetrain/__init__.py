@@ -1,6 +1,6 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
-For a task of your own: `Task`, `Losses`, `Mean`. To run one from Python: `train`, `evaluate`, `export`.
+For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `export`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from drivetrain.api import train as train
     from drivetrain.engine.losses import Losses as Losses
     from drivetrain.loop.metrics import Mean as Mean
+    from drivetrain.loop.metrics import Metric as Metric
     from drivetrain.loop.task import Task as Task
     from drivetrain.spec.exits import Exit as Exit
     from drivetrain.spec.exits import Failure as Failure
@@ -29,6 +30,7 @@ _HOMES = {
     "train": "drivetrain.api",
     "Losses": "drivetrain.engine.losses",
     "Mean": "drivetrain.loop.metrics",
+    "Metric": "drivetrain.loop.metrics",
     "Task": "drivetrain.loop.task",
     "Exit": "drivetrain.spec.exits",
     "Failure": "drivetrain.spec.exits",

@@ -41,7 +41,7 @@ def test_train_evaluate_report_and_export(recipe, tmp_path):
     scores = json.loads(drivetrain("evaluate", run, "--json").stdout)
     told = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     last = [record for record in told if record["kind"] == "evaluation"][-1]
-    assert scores["metrics"]["dogs"] == pytest.approx(last["metrics"]["dogs"], abs=1e-6)
+    assert scores["metrics"]["dogs"] == pytest.approx(last["metrics"]["dogs"], rel=1e-6)
     assert json.loads(drivetrain("report", run, "--json").stdout)["steps"] == 12
     assert drivetrain("export", run, "--to", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "model.safetensors").exists()
@@ -122,6 +122,8 @@ def test_torchrun_itself(recipe, tmp_path):
         (["trian"], 64, "Did you mean 'train'"),
         (["train"], 64, "Missing argument"),
         (["train", "quickstart", "--procesess", "2"], 64, "--processes"),
+        (["train", "quickstart", "--procesess", "2"], 64, "`drivetrain train --help`"),
+        (["recipe", "schema", "optimiser"], 64, "did you mean 'optimizer'"),
         (["train", "quickstart", "--resume", "maybe"], 64, "auto, never or must"),
         (["train", "quickstrat"], 66, "did you mean 'quickstart'"),
         (["train", "quickstart", "optimizer.lr=x"], 78, "valid number"),
@@ -150,8 +152,33 @@ def test_recipe_commands(tmp_path, capsys):
     assert "# default" in capsys.readouterr().out
     assert command(["recipe", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["title"] == "Drivetrain recipe"
+    assert command(["recipe", "schema", "batch"]) == 0
+    assert json.loads(capsys.readouterr().out)["properties"]["size"]["affects"] == "bits"
     assert command(["recipe", "check", "quickstart", "sed=1", "--json"]) == 78
     assert json.loads(capsys.readouterr().out)["mistakes"][0]["path"] == "sed"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def __init__(self, widht: int): ...", "unknown key 'width'; did you mean 'widht'?"),
+        ("oops", "its import fails: NameError"),
+    ],
+)
+def test_recipe_check_reads_classes_of_the_users_own(body, words, recipe, tmp_path, capsys):
+    module = f"own_{len(body)}"
+    (tmp_path / f"{module}.py").write_text(f"class Mine:\n    {body}\n")
+    contexts = ["data.train.sources[0].context=16", "data.validation.dogs.context=16"]
+    own = ["recipe", "check", recipe, f"task.kind={module}:Mine", "task.width=3", *contexts]
+    assert command(own) == 78
+    assert words in capsys.readouterr().err
+    assert command([*own, "--json"]) == 78
+    assert words in json.loads(capsys.readouterr().out)["mistakes"][0]["message"]
+
+
+def test_inspect_names_the_source(recipe, capsys):
+    assert command(["data", "inspect", recipe, "data.train.sources[0].name=cats"]) == 0
+    assert " of source cats" in capsys.readouterr().out
 
 
 def test_help_imports_neither_torch_nor_pydantic():

@@ -144,6 +144,17 @@ def test_networks_that_do_not_move_stand_still_and_get_no_gradient():
     assert all(p.grad is None for p in engine.networks["d"].parameters())
 
 
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [(torch.zeros(64), "no 0-d tensor, but [64]"), (0.5, "float"), (Losses(a=(torch.ones(2),)), "'a'")],
+)
+def test_a_loss_that_is_no_scalar_is_told_with_its_shape(result, words):
+    with pytest.raises(Failure) as caught:
+        as_losses(result, 64)
+    assert caught.value.outcome.code == Exit.INTERNAL
+    assert words in caught.value.outcome.cause
+
+
 def test_losses_that_differ_between_micro_batches_are_refused():
     names = iter(["a", "b"])
     with pytest.raises(ValueError, match="differ between micro-batches"):

@@ -289,5 +289,5 @@ def test_a_mistake_that_only_the_users_class_can_tell_has_its_place_too(tmp_path
     with pytest.raises(Failure) as caught:
         train(path, tmp_path / "run", "task.widht=3")
     assert caught.value.outcome.code == Exit.BAD_RECIPE
-    assert f"{path}:1: " in caught.value.outcome.cause
+    assert "command line: task.widht=3" in caught.value.outcome.cause
     assert "did you mean 'width'" in caught.value.outcome.cause

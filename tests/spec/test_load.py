@@ -10,7 +10,7 @@ from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load, shipped_names
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import KINDS, SECTIONS, Custom, build_custom, imported
+from drivetrain.spec.registry import KINDS, SECTIONS, Custom, build_custom, check_custom, imported
 from drivetrain.spec.schema import recipe_schema
 from drivetrain.spec.show import STARTER, as_yaml
 from drivetrain.spec.tree import RecipeMistakes
@@ -132,6 +132,16 @@ def test_the_schema_describes_every_section():
     assert kinds == ["adamw", "sgd"]
 
 
+def test_the_schema_describes_settings_inside_lists():
+    ramp = recipe_schema()["properties"]["batch"]["properties"]["ramp"]["items"]["properties"]
+    assert ramp["size"]["description"] == "samples per optimizer step from there on"
+    for unit in ("steps", "samples", "tokens"):
+        assert any("pattern" in option for option in ramp["from"]["properties"][unit]["anyOf"])
+    group = recipe_schema()["properties"]["optimizer"]["anyOf"][0]["properties"]["groups"]["items"]["properties"]
+    kinds = group["schedule"]["anyOf"][0]["oneOf"]
+    assert all("description" in field for kind in kinds for field in kind["properties"].values())
+
+
 @given(st.integers(1, 10**6), st.integers(1, 512), st.integers(1, 4096))
 def test_amounts_in_tokens_are_exact(tokens, batch, context):
     samples = Amount(tokens=tokens).samples_at(Scale(Batches(batch), context))
@@ -181,6 +191,16 @@ def test_a_users_component_with_wrong_settings_is_a_recipe_mistake(monkeypatch, 
         build_custom(custom(**settings))
     assert caught.value.outcome.code == Exit.BAD_RECIPE
     assert words in caught.value.outcome.cause
+
+
+def test_a_wrong_argument_from_the_command_line_is_told_with_its_words(tmp_path):
+    (tmp_path / "mine_with_width.py").write_text("class Mine:\n    def __init__(self, width: int):\n        pass\n")
+    (tmp_path / "r.yaml").write_text("base: quickstart\ntask: {kind: 'mine_with_width:Mine', width: 3}\n")
+    contexts = ["data.train.sources[0].context=16", "data.validation[*].context=16"]
+    check_custom(load(tmp_path / "r.yaml", contexts).recipe.task)
+    with pytest.raises(Failure) as caught:
+        check_custom(load(tmp_path / "r.yaml", [*contexts, "task.width=x"]).recipe.task)
+    assert caught.value.outcome.cause.startswith("command line: task.width=x: mine_with_width:Mine: width: ")
 
 
 @pytest.mark.parametrize(("kind", "words"), [("nowhere:Thing", "no module"), ("json:Thing", "has no 'Thing'")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drivetrain.spec.exits import Exit
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes, dotted
 
@@ -114,13 +114,53 @@ IN_FILE = [
     (3, "seed: 0\nseed: 1", "seed", "twice"),
     (17, "    d/gs:", "data.validation.d/gs", "names of validation sets"),
     (3, "seed: [1", "", "not YAML"),
+    (27, "  kind: adamW", "optimizer.kind", "did you mean 'adamw'"),
+    (20, "lr: 1e-3", "lr", "did you mean 'optimizer.lr'"),
+    (33, "  decay: 5\n  kind: cosine", "schedule.decay", "there are warmup, floor, length, kind"),
+    (
+        14,
+        "      - include: a\n        kind: text",
+        "data.train.sources[0].include",
+        "a list, such as [a] (got 'a'): patterns",
+    ),
+    (
+        14,
+        "      - {kind: jsonl, path: x, split: [0.9, 0.1]}\n      - kind: text",
+        "data.train.sources[0].split",
+        "has too few items (2): shares of train, validation and test",
+    ),
 ]
 ON_COMMAND_LINE = [
     ("optimizer.lrr=1", "optimizer.lrr", "did you mean 'lr'"),
     ("budget.steps=many", "budget.steps", "valid integer"),
     ("data.train.sources[1].path=x", "data.train.sources[1]", "the list has 1"),
     ("optimizer.lr", "", "key=value"),
+    ("steps=50", "steps", "did you mean 'budget.steps'"),
+    ("budget.tokens=1.5Gb", "budget.tokens", "valid integer (got '1.5Gb'): tokens, such as 1.5B"),
+    ("stop.deadline=90min", "stop.deadline", "(got '90min'): seconds, or such as 2h30m"),
+    ("optimizer=sgd", "optimizer", "such as {kind: sgd}"),
+    ("data.validation=corpus", "data.validation", "a mapping (got 'corpus')"),
+    ("data=corpus", "data", "a mapping of train, validation, test"),
 ]
+ALONE = {  # a lone value where a mapping is meant, and the mapping that the message proposes
+    "batch=64": "{size: 64}",
+    "budget=100": "{steps: 100}",
+    "budget=1.5B": "{steps: 1.5B}",
+    "evaluate=50": "{every: {steps: 50}}",
+    "evaluate.every=50": "{steps: 50}",
+    "checkpoint=100": "{every: {steps: 100}}",
+    "schedule.warmup=20": "{steps: 20}",
+    "average=0.999": "{decay: 0.999}",
+    "profile=10": "{start: 10}",
+    "guard.spike=skip": "{action: skip}",
+    "stop.patience=3": "{evaluations: 3}",
+    "init=runs/x": "{from: runs/x}",
+    "watch=true": "{tensorboard: true}",
+    "task.model=llama": "{kind: llama}",
+    "optimizer.groups=[embed]": "{match: embed}",
+    "optimizer.groups=[{match: x, schedule: cosine}]": "{kind: cosine}",
+    "batch.ramp=[{from: 10k, size: 32}]": "{steps: 10k}",
+}
 
 
 def test_there_are_sixty():
@@ -162,6 +202,27 @@ def test_a_mistake_on_the_command_line_is_caught_with_its_words(tmp_path, text, 
     assert dotted(mistake.path) == path
     assert words in mistake.message
     assert str(mistake.origin) == f"command line: {text}"
+
+
+@pytest.mark.parametrize(("text", "meant"), ALONE.items())
+def test_a_lone_value_is_answered_with_the_mapping_that_was_meant(tmp_path, text, meant):
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {}), [text])
+    assert f"a mapping, such as {meant}" in caught.value.mistakes[0].message
+
+
+def test_two_sources_of_one_name_are_told_before_the_stages_that_name_none(tmp_path):
+    named = "data.train.sources=[{name: b, kind: text, path: x}, {name: b, kind: text, path: y}]"
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {}), [named, "data.train.stages=[{from: {steps: 9}, weights: {a: 1}}]"])
+    assert [m.message for m in caught.value.mistakes] == [
+        "another source is called 'b'",
+        "no source is called 'a'; there are b, b",
+    ]
+
+
+def test_a_proposal_ends_the_cause_with_a_question_mark_alone():
+    assert Failure(Exit.BAD_RECIPE, "no 'x'; did you mean 'y'?", "look").outcome.line().endswith("'y'? look")
 
 
 def test_all_mistakes_are_told_together(tmp_path):

@@ -3,15 +3,19 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import drivetrain
 from drivetrain.engine.losses import objective
+from drivetrain.spec.load import load
+from drivetrain.spec.tree import RecipeMistakes
 from drivetrain.tasks.language_model.hugging_face import llama_layout
 from drivetrain.tasks.language_model.llama import Llama
 from drivetrain.tasks.language_model.recipe import LanguageModel
 from drivetrain.tasks.language_model.recipe import Llama as Settings
 from drivetrain.tasks.language_model.sampling import generate
-from drivetrain.tasks.language_model.task import LanguageModelTask
+from drivetrain.tasks.language_model.task import LanguageModelTask, Perplexity
 
 SETTINGS = Settings(width=32, depth=2, heads=4, kv_heads=2, context=16, vocabulary=50)
 
@@ -51,6 +55,7 @@ def test_a_run_is_exported_so_that_transformers_reads_it(tiny, tmp_path):
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(windows[:, 1:]).flatten())
     assert scores.metrics["dogs"]["loss"] == pytest.approx(float(loss), abs=1e-4)
     assert scores.metrics["dogs"]["bits_per_byte"] == pytest.approx(float(loss) / np.log(2), abs=1e-4)
+    assert scores.metrics["dogs"]["perplexity"] == pytest.approx(np.exp(float(loss)), rel=1e-4)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["drivetrain"]["step"] == 3
     with pytest.raises(drivetrain.Failure):
         drivetrain.export(run, tmp_path / "out")
@@ -75,6 +80,31 @@ def test_the_loss_is_the_mean_over_tokens():
     logits = nets["model"](batch["tokens"])
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
     assert objective(task.loss(nets, batch), {"tokens": 64}).item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 1000)), min_size=1), st.integers(0, 10))
+def test_perplexity_is_the_exp_of_the_mean_however_its_parts_are_merged(parts, cut):
+    whole, *merged = Perplexity(), Perplexity(), Perplexity()
+    for number, part in enumerate(parts):
+        whole.add(*part)
+        merged[number >= cut].add(*part)
+    merged[0].merge(merged[1].state())
+    mean = sum(total for total, _ in parts) / sum(count for _, count in parts)
+    assert whole.value() == pytest.approx(np.exp(np.float64(mean)) if mean < 700 else whole.value(), rel=1e-6)
+    assert merged[0].value() == pytest.approx(whole.value(), rel=1e-6)
+
+
+def test_every_vocabulary_has_a_perplexity_and_its_limit_is_infinite():
+    metrics = LanguageModelTask(LanguageModel(model=SETTINGS)).metrics()
+    assert list(metrics) == ["loss", "perplexity"]
+    assert np.isnan(metrics["perplexity"].value())
+    metrics["perplexity"].merge([1e6, 1])
+    assert metrics["perplexity"].value() == np.inf
+
+
+def test_a_prompt_for_a_model_that_is_none_of_bytes_is_a_mistake(tiny):
+    with pytest.raises(RecipeMistakes, match=r"sample\.prompt is for models of bytes, and model\.vocabulary is 50"):
+        load(tiny, ["task.sample.prompt=li", "task.model.vocabulary=50"])
 
 
 def test_generation_follows_the_generator_and_temperature_zero_the_likeliest():

@@ -103,12 +103,13 @@ def _kinds(tensors: Iterable[str]) -> set[str]:
 
 
 class Watched:
-    """The tensors that a commit keeps, and whether they were changed: torch counts each tensor's changes in place."""
+    """Parameters and others, and whether they were changed: torch counts each tensor's changes in place. Buffers are
+    the engine's to know, since not every kernel counts what it changes of them."""
 
-    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
-        tensors = [t for module in networks.values() for t in module.state_dict(keep_vars=True).values()]
-        self._all = [tensor for tensor in tensors if isinstance(tensor, Tensor)]
-        self._still = [t for t in self._all if not (isinstance(t, nn.Parameter) and t.requires_grad)]
+    def __init__(self, networks: Mapping[str, nn.Module], others: Mapping[str, Tensor]) -> None:
+        parameters = [parameter for network in networks.values() for parameter in network.parameters()]
+        self._all = [*parameters, *others.values()]
+        self._still = [parameter for parameter in parameters if not parameter.requires_grad]
         self._at_start = [tensor._version for tensor in self._still]
         self._at_boundary: list[int] = []
         self.stand()
@@ -124,7 +125,7 @@ class Watched:
 
     @property
     def private(self) -> bool:
-        """Whether training changes what no optimizer moves, such as batch statistics: each rank may have its own."""
+        """Whether training changes parameters that no optimizer moves: each rank may have its own."""
         return self._at_start != [tensor._version for tensor in self._still]
 
 

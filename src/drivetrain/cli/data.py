@@ -114,7 +114,7 @@ def _of_file(path: str, position: int, count: int, context: int) -> list[dict[st
     with tempfile.TemporaryDirectory() as folder:
         source = open_documents(settings, Path(folder) / "digests.json")
     stop = min(position + count, len(source))
-    return _samples(source, range(position, stop), list(range(position, stop)), [(0, settings)])
+    return _samples(source, range(position, stop), list(range(position, stop)), [(0, path, settings)])
 
 
 def _of_recipe(
@@ -142,11 +142,11 @@ def _of_recipe(
     stop = start + count if count else stop
     firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
     ids = order.ids(start, stop).tolist()
-    return _samples(source, range(start, stop), ids, list(zip(firsts, train.sources, strict=True)))
+    return _samples(source, range(start, stop), ids, list(zip(firsts, names, train.sources, strict=True)))
 
 
-def _samples(source: Any, positions: range, ids: list[int], owners: list[tuple[int, Any]]) -> list[dict[str, Any]]:
-    """What is shown of samples; `owners` are the settings of the sources, each with its first id."""
+def _samples(source: Any, positions: range, ids: list[int], owners: list[tuple[int, str, Any]]) -> list[dict[str, Any]]:
+    """What is shown of samples; `owners` are the sources: first id, name and settings of each."""
     import numpy as np
 
     from drivetrain.data.packing import segments
@@ -155,9 +155,9 @@ def _samples(source: Any, positions: range, ids: list[int], owners: list[tuple[i
     if not ids:
         raise Failure(Exit.BAD_COMMAND, f"there are {len(source)} samples", "give a smaller --position")
     found = []
-    decoders: dict[int, Any] = {}
+    decoders: dict[str, Any] = {}
     for position, number in zip(positions, ids, strict=True):
-        owner, (_, settings) = [(k, pair) for k, pair in enumerate(owners) if pair[0] <= number][-1]
+        _, owner, settings = [each for each in owners if each[0] <= number][-1]
         if owner not in decoders:
             decoders[owner] = _decoder(settings)
         (sample,) = source.read(np.array([number]), np.array([position]))

@@ -7,9 +7,9 @@ import sys
 import typer
 
 try:  # newer typers carry their own click
-    from typer._click.exceptions import ClickException
+    from typer._click.exceptions import ClickException, UsageError
 except ImportError:
-    from click import ClickException
+    from click import ClickException, UsageError
 
 from drivetrain.cli import checkpoint, data, evaluate, export, recipe, report, train, verify
 from drivetrain.spec.exits import Exit, Failure
@@ -45,7 +45,8 @@ def run(arguments: list[str]) -> int:
     except Failure as failure:
         return _say(failure)
     except ClickException as error:
-        return _say(Failure(Exit.BAD_COMMAND, error.format_message(), "`drivetrain --help` names the commands"))
+        command = error.ctx.command_path if isinstance(error, UsageError) and error.ctx else "drivetrain"
+        return _say(Failure(Exit.BAD_COMMAND, error.format_message(), f"`{command} --help` says what there is"))
     except (KeyboardInterrupt, typer.Abort):
         return _say(Failure(Exit.STOPPED, "interrupted"))
 

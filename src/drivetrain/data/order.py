@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,15 @@ _ROUNDS = 6
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
 _BLOCK = 1 << 16  # positions that are computed at a time: a small request costs a slice, and few walks are long
+
+
+class _Block(NamedTuple):
+    """The sample ids at the positions [start, stop), and the sums of their digests before each of them."""
+
+    start: int
+    stop: int
+    ids: np.ndarray
+    sums: np.ndarray
 
 
 class Ordering:
@@ -21,27 +30,27 @@ class Ordering:
     """All that it follows from, as JSON data: `ordering_of` makes the same again."""
 
     def __init__(self) -> None:
-        self._start = self._stop = 0
-        self._ids = self._sums = np.empty(0)
+        self._block = _Block(0, 0, np.empty(0), np.empty(0))
 
     def ids(self, start: int, stop: int) -> np.ndarray:
         """Sample ids of the positions [start, stop), int64."""
-        at = self._cover(start, stop)
-        return self._ids[at : at + stop - start]
+        block = self._cover(start, stop)
+        return block.ids[start - block.start : stop - block.start]
 
     def digest(self, start: int, stop: int) -> int:
         """`digest` of the ids at the positions [start, stop)."""
-        at = self._cover(start, stop)
-        return (int(self._sums[at + stop - start]) - int(self._sums[at])) & _MASK
+        block = self._cover(start, stop)
+        return (int(block.sums[stop - block.start]) - int(block.sums[start - block.start])) & _MASK
 
-    def _cover(self, start: int, stop: int) -> int:
-        """Have a block at hand that holds these positions; returns where `start` is in it."""
-        if start < self._start or stop > self._stop:
+    def _cover(self, start: int, stop: int) -> _Block:
+        """A block that holds these positions. It is put in place whole: a reading thread asks beside the loop's own."""
+        block = self._block
+        if start < block.start or stop > block.stop:
             positions = np.arange(start, max(stop, start + _BLOCK), dtype=np.int64)
-            self._ids = self.compute(positions)
-            self._sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_digests(self._ids, positions))])
-            self._start, self._stop = start, start + len(positions)
-        return start - self._start
+            ids = self.compute(positions)
+            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_digests(ids, positions))])
+            block = self._block = _Block(start, start + len(positions), ids, sums)
+        return block
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
         """The sample ids at consecutive positions, int64."""

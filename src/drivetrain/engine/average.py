@@ -17,8 +17,13 @@ class Averages:
     def __init__(self, settings: Average, networks: Mapping[str, nn.Module]) -> None:
         """They begin at the weights as they are."""
         self.settings = settings
-        named = {f"{net}/{name}": p for net, module in networks.items() for name, p in module.named_parameters()}
-        self._weights = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
+        self._weights: dict[str, nn.Parameter] = {}
+        seen: set[int] = set()  # networks may share parameters, which have one average
+        for network, module in networks.items():
+            for name, parameter in module.named_parameters():
+                if parameter.requires_grad and id(parameter) not in seen:
+                    self._weights[f"{network}/{name}"] = parameter
+                    seen.add(id(parameter))
         self._averages = {name: parameter.detach().clone() for name, parameter in self._weights.items()}
 
     @torch.no_grad()

@@ -1,8 +1,8 @@
-"""The networks' buffers that training changes, such as running statistics."""
+"""The networks' buffers, such as running statistics: what training changes without an optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,50 +13,70 @@ from drivetrain.runtime.group import Group
 
 
 class Kept(NamedTuple):
-    """A buffer, and what it held before."""
+    """A module's buffer as it was: the tensor, and a copy of what it held."""
 
+    module: nn.Module
+    name: str
     buffer: Tensor
     before: Tensor
 
 
 class Buffers:
-    """Which buffers a step changes is found by comparing them around the first step that is made: not every kernel
-    counts what it changes in place (batch normalization does not)."""
+    """Looked up by module and name each time, since modules may put new tensors in their places; compared by their
+    values, since not every kernel counts what it changes in place (batch normalization does not).
+
+    Which of them a step will change cannot be known: a network may be used for the first time at any step. So all that
+    a commit keeps are shared, as DDP does; those that none keeps can have no meaning for the next step.
+    """
 
     def __init__(self, networks: Mapping[str, nn.Module], group: Group) -> None:
         self._group = group
-        self._all = [buffer for network in networks.values() for buffer in network.buffers()]
-        self._moving: list[Tensor] | None = None
-        self._first: list[Kept] = []
+        modules = [module for network in networks.values() for module in network.modules()]
+        self._all = [(module, name) for module in modules for name in module._buffers]
+        self._kept = [(module, name) for module, name in self._all if name not in module._non_persistent_buffers_set]
+        self._boundary: list[Kept] = []
 
     def begin(self) -> None:
-        """A step begins: every rank has rank 0's. Running statistics are of a rank's own samples, and rank 0's are
-        kept; it is done before every step, so that a commit in between changes nothing."""
-        if self._moving is None:
-            self._first = self.keep()
-        self.share()
+        """A step begins: every rank has rank 0's, which are the ones that commits keep. It is done before every step,
+        so that a commit in between changes nothing."""
+        if self._group.world > 1 and self._kept:
+            self.share()
+            self._boundary = _copies(self._kept)
 
     def share(self) -> None:
-        """Give every rank rank 0's. Before the first step no rank has changed any."""
-        if self._group.world > 1:
-            for buffer in self._moving or ():
-                dist.broadcast(buffer, src=0, group=self._group.main)
-
-    def learn(self) -> None:
-        """After a step in which everything moved: what it has changed, on any rank. Collective, the first time."""
-        if self._moving is not None:
+        """Give every rank rank 0's."""
+        if self._group.world == 1:
             return
-        mine = [place for place, (now, then) in enumerate(self._first) if not torch.equal(now, then)]
-        anywhere = sorted({place for places in self._group.gather_json(mine) for place in places})
-        self._moving = [self._all[place] for place in anywhere]
-        self._first = []
+        live = [buffer for module, name in self._kept if (buffer := module._buffers[name]) is not None]
+        for dtype in sorted({buffer.dtype for buffer in live}, key=str):
+            same = [buffer for buffer in live if buffer.dtype == dtype]
+            flat = torch.cat([buffer.reshape(-1) for buffer in same])
+            dist.broadcast(flat, src=0, group=self._group.main)
+            for buffer, part in zip(same, flat.split([buffer.numel() for buffer in same]), strict=True):
+                buffer.copy_(part.view_as(buffer))
 
     @property
-    def known(self) -> bool:
-        """Whether it is known which ones a step changes."""
-        return self._moving is not None
+    def changed(self) -> bool:
+        """Whether this rank's are other than rank 0's were when the step began."""
+        return not all(torch.equal(kept.before, _live(kept)) for kept in self._boundary)
 
     def keep(self) -> list[Kept]:
-        """Copies of those that a step may change, to put back."""
-        moving = self._all if self._moving is None else self._moving
-        return [Kept(buffer, buffer.clone()) for buffer in moving]
+        """Copies of all, to put back."""
+        return _copies(self._all)
+
+
+def undo(kept: Sequence[Kept], made: Tensor) -> None:
+    """Put buffers back as they were, unless the step is `made` (bool, 0-d); nothing waits for the device."""
+    for module, name, buffer, before in kept:
+        buffer.copy_(torch.where(made, _live(Kept(module, name, buffer, before)), before))
+        module._buffers[name] = buffer
+
+
+def _copies(places: Sequence[tuple[nn.Module, str]]) -> list[Kept]:
+    found = [(module, name, module._buffers[name]) for module, name in places]
+    return [Kept(module, name, buffer, buffer.clone()) for module, name, buffer in found if buffer is not None]
+
+
+def _live(kept: Kept) -> Tensor:
+    buffer = kept.module._buffers[kept.name]
+    return kept.before if buffer is None else buffer

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from drivetrain.spec.exits import Exit, Failure
+
 
 class Term(NamedTuple):
     """One loss of one micro-batch: `value * times` is a sum over the unit `over`; its global mean has this weight."""
@@ -29,10 +31,17 @@ class Losses(dict[str, Term]):
 
 
 def as_losses(result: Tensor | Losses, size: int) -> Mapping[str, Term]:
-    """A scalar tensor means: the mean over the `size` samples of the micro-batch."""
-    if isinstance(result, Losses):
-        return result
-    return {"loss": Term(result, times=size)}
+    """A scalar tensor means: the mean over the `size` samples of the micro-batch.
+
+    Raises Failure(70) where a loss is no scalar tensor.
+    """
+    losses = result if isinstance(result, Losses) else {"loss": Term(result, times=size)}
+    for name, term in losses.items():
+        if not isinstance(term.value, Tensor) or term.value.ndim:
+            found = list(term.value.shape) if isinstance(term.value, Tensor) else type(term.value).__name__
+            cause = f"the task's loss {name!r} is no 0-d tensor, but {found}"
+            raise Failure(Exit.INTERNAL, cause, "return the mean over the samples, or Losses(name=(sum, unit))")
+    return losses
 
 
 def objective(losses: Mapping[str, Term], counts: Mapping[str, int]) -> Tensor:

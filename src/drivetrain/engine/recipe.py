@@ -42,7 +42,7 @@ class Scaling(Settings):
     """The factor on the loss with `precision: fp16`; every number is a power of two."""
 
     start: Annotated[Positive, bits("at the start of the run")] = 65536.0
-    window: Annotated[Count, bits("steps without an overflow after which it is doubled")] = 2000
+    window: Annotated[Count, bits("moves of a network without an overflow after which it is doubled")] = 2000
     least: Annotated[Positive, bits("it is never smaller; an overflow there is an error")] = 1.0
     most: Annotated[Positive, bits("it is never larger")] = 2.0**32
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from drivetrain.engine.buffers import Kept
+from drivetrain.engine.buffers import Kept, undo
 from drivetrain.engine.move import Move, Sums, verdict
 from drivetrain.engine.scaler import Scaler
 from drivetrain.optim.updater import Updater
@@ -58,8 +58,7 @@ def vote_on_host(
                 torch._foreach_mul_(grads, updater.clip / (norm + _CLIP_EPSILON))
             updater.optimizer.step()
     else:
-        for buffer, before in kept:
-            buffer.copy_(before)
+        undo(kept, torch.tensor(False))
     numbers = [*sums.values, *sizes]
     if scaler:
         numbers.append(float(scaler.scale))
@@ -98,8 +97,7 @@ def vote_on_device(
             updater.optimizer.step()
         elif bool(go):
             updater.optimizer.step()
-    for buffer, before in kept:
-        buffer.copy_(torch.where(go, buffer, before))
+    undo(kept, go)
     if scaler:
         numbers = torch.cat([numbers, scaler.scale.reshape(1)])
         scaler.update(~sizes.isfinite().all(), losses.isfinite().all())

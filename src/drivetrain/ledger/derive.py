@@ -27,6 +27,15 @@ def steps(history: Iterable[Record]) -> list[Record]:
     return [record for record in history if record["kind"] == "step"]
 
 
+def left_out(history: Iterable[Record]) -> dict[str, int]:
+    """How many steps of a history something did not move in, by the reason."""
+    found: dict[str, int] = {}
+    for record in steps(history):
+        for why in set(record.get("skipped", {}).values()):
+            found[why] = found.get(why, 0) + 1
+    return found
+
+
 def samples_used(history: Iterable[Record]) -> list[tuple[int, int, int, str]]:
     """For each step of a history: (step, start, stop, digest of the sample ids)."""
     return [(record["step"], record["start"], record["stop"], record["samples"]) for record in steps(history)]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from drivetrain.ledger.again import comparable
+
 
 @dataclass
 class History:
@@ -18,22 +20,40 @@ class History:
     evaluations: dict[int, dict[str, dict[str, Any]]] = field(default_factory=dict)
     finals: dict[int, dict[str, list[str]]] = field(default_factory=dict)
     """Names of the sets that were scored since the run was done, by step and by what they are (validation, test)."""
+    newest: dict[str, Any] | None = None
+    """The record of the newest attempt."""
+    uncommitted: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Records of steps that no commit has yet, of the newest attempt that made each."""
+    _tries: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
         """One record further."""
         kind = record["kind"]
         if kind == "attempt":
             self.attempts += 1
+            self.newest = self._tries[record["attempt"]] = record
             self.began = record["started"] if self.began is None else self.began
             self.last_step = record["from_step"]
             self.evaluations = {step: found for step, found in self.evaluations.items() if step <= self.last_step}
             self.finals = {step: found for step, found in self.finals.items() if step <= self.last_step}
         elif kind == "step":
             self.last_step = record["step"]
+            self.uncommitted[record["step"]] = record
+        elif kind == "commit":
+            self.uncommitted = {step: made for step, made in self.uncommitted.items() if step > record["step"]}
         elif kind == "evaluation":
             self.evaluations[record["step"]] = record["metrics"]
         elif kind == "final":
             self.finals.setdefault(record["step"], {}).setdefault(record["part"], []).extend(record["metrics"])
+
+    def promised(self) -> dict[int, dict[str, Any]]:
+        """Of the steps that no commit has, those that the newest attempt must make again to the same bits."""
+        assert self.newest is not None
+        return {
+            step: made
+            for step, made in self.uncommitted.items()
+            if made["attempt"] != self.newest["attempt"] and comparable(self._tries[made["attempt"]], self.newest)
+        }
 
     def evaluated(self, step: int) -> bool:
         """Whether the evaluation of this step is there."""

@@ -221,6 +221,12 @@ def _float(value: float) -> str:
     return repr(float(value)) if math.isfinite(value) else f'"{float(value)}"'
 
 
+def told_step(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A step's fields as its record gives them back when it is read."""
+    told = plain(dict(fields)) | {"samples": f"{fields['samples']:016x}"}
+    return {name: value for name, value in told.items() if value is not None and (name != "skipped" or value)}
+
+
 def plain(value: Any) -> Any:
     """JSON data with floats that are not finite as strings, at any depth."""
     if isinstance(value, float):

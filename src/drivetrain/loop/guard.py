@@ -57,7 +57,7 @@ class Guard:
 
     def leaves_out(self, step: int) -> bool:
         """Whether the recipe says that this step is not to be made."""
-        return step in self._listed
+        return any(first <= step <= last for first, last in self._listed)
 
     def limits(self, step: int, call: int) -> dict[str, float]:
         """The largest loss (`loss/NAME`) and norm (`norm/NETWORK`) with which the `call`-th move of a step is made."""
@@ -85,14 +85,17 @@ class Guard:
         for name, pairs in self._windows.items():
             number, _, what = name.partition("/")
             values = [value for _, value in takewhile(lambda pair: pair[0] <= step - _DELAY, pairs)][-spike.window :]
-            if int(number) == call and len(values) >= max(2, spike.window // 2):
+            if int(number) == call and len(values) >= spike.window // 2:
                 found[what] = limit(values, spike.deviations)
         return found
 
-    def count(self, *, left_out: bool) -> str:
-        """A step has been made, or was left out on account of its numbers; why there must not be more, if so."""
-        self.in_a_row = self.in_a_row + 1 if left_out else 0
-        self.in_all += left_out
+    def count(self, *, left_out: bool, moved: bool) -> str:
+        """A step has been left out on account of its numbers, or something has moved, or neither: it is on the list, or
+        has overflowed. Returns why there must not be more, if so."""
+        if left_out:
+            self.in_a_row, self.in_all = self.in_a_row + 1, self.in_all + 1
+        elif moved:
+            self.in_a_row = 0
         if self.in_a_row > self.settings.in_a_row:
             return f"{self.in_a_row} steps in a row were left out; guard.in_a_row is {self.settings.in_a_row}"
         if self.in_all > self.settings.in_all:

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from drivetrain.ledger.again import unequal
 from drivetrain.ledger.history import History
-from drivetrain.ledger.ledger import Ledger
+from drivetrain.ledger.ledger import Ledger, told_step
 
 _BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile")
 GROUP = 0.05
@@ -53,6 +54,7 @@ class Journal:
         self._writer = writer
         self._history = history or History()
         self._allowed = allowed
+        self._promised: dict[int, dict[str, Any]] = {}
         self._kept: list[dict[str, Any]] = []
         self._recent: deque[dict[str, Any]] = deque()
         self._written = watch.last
@@ -63,11 +65,13 @@ class Journal:
         self.seconds[bucket] += seconds
         return seconds
 
-    def step(self, **fields: Any) -> None:
-        """The record of one step."""
+    def step(self, **fields: Any) -> str:
+        """The record of one step; what of it is not as it was when an equal claim made it before, if anything."""
         self._kept.append(fields)
         if self.watch.last - self._written >= GROUP:
             self.flush()
+        made = self._promised.pop(fields["step"], None) if self._promised else None
+        return unequal(made, told_step(fields)) if made else ""
 
     def record(self, kind: str, **fields: Any) -> None:
         """Any other record."""
@@ -76,6 +80,8 @@ class Journal:
             self._allowed()
             record = {"kind": kind, "time": time.time(), "attempt": self.attempt, **fields}
             self._history.add(record)
+            if kind == "attempt":
+                self._promised = self._history.promised()
             self._writer.append(record)
 
     @property

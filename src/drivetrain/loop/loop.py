@@ -119,7 +119,7 @@ class Loop:
         self._unread: deque[Entry] = deque()
         self._step: tuple[Step, Share, dict[str, int]] | None = None  # made, or being made, and not entered
         self._updated = False  # whether that step has moved all that it moves
-        self._watched = Watched(parts.engine.networks) if parts.group.world > 1 else None
+        self._watched = Watched(parts.engine.networks, parts.engine.others) if parts.group.world > 1 else None
         # An accelerator's numbers are read a step later: by then they have arrived and nothing waits.
         self._lag = 0 if parts.engine.device.type == "cpu" else 1
 
@@ -194,11 +194,9 @@ class Loop:
         self._step, self._updated = (step, share, counts), False
         if not guard.leaves_out(number):
             self.parts.task.update(step)
-            if engine.averages:
-                engine.averages.update(number)
+        if engine.averages:  # also where nothing moved: a step that is left out is the same for whatever reason
+            engine.averages.update(number)
         self._updated = True
-        if step.done and not engine.buffers.known and not any(done.move.read().why for done in step.done):
-            engine.buffers.learn()
         if step.done and probe:
             norms = {name: norm for done in step.done for name, norm in done.move.read().norms.items()}
             found = probe.result(norms, counts["samples"], self.parts.group)
@@ -219,9 +217,11 @@ class Loop:
         rank's commit would not, or where another has left as much. Raises OSError where the memory does not suffice.
         """
         rank = self.parts.group.rank
-        watched = self._watched
+        watched, buffers = self._watched, self.parts.engine.buffers
         within = self._step is not None and not self._updated
         if watched is None or (within and watched.moved) or (rank > 0 and watched.private):
+            return None
+        if buffers.changed and (within or rank > 0):
             return None
         self.parts.engine.heart.enter("handover")
         if self._step and self._updated:
@@ -250,7 +250,7 @@ class Loop:
             entry = self._unread.popleft()
             outcome = outcome_of(entry.step.done, self.parts.guard, entry.share.step, entry.step.networks)
             self.progress = self.progress.moved(outcome.moved)
-            self.parts.journal.step(
+            wrong = self.parts.journal.step(
                 step=entry.share.step,
                 start=entry.share.start,
                 stop=entry.share.stop,
@@ -265,6 +265,8 @@ class Loop:
                 skipped=outcome.skipped,
                 scale=outcome.scale,
             )
+            if wrong:
+                self.parts.exchange.failure = _not_again(entry.share.step, wrong)
             self._act_on(outcome, entry.share.step)
 
     def _act_on(self, outcome: StepOutcome, step: int) -> None:
@@ -274,7 +276,7 @@ class Loop:
             raise diverged(self.parts.engine, self.parts.group, outcome.culprit)
         if outcome.spikes:
             self.parts.journal.record("spike", step=step, text=outcome.spikes)
-        too_many = guard.count(left_out=outcome.left_out)
+        too_many = guard.count(left_out=outcome.left_out, moved=bool(outcome.moved))
         if why := (outcome.spikes if guard.stops_at_spikes else "") or too_many:
             raise Failure(Exit.DIVERGED, why, "lower the learning rate, or look at the samples", step=step)
 
@@ -327,6 +329,8 @@ class Loop:
         if self._committed == step:
             return
         self._settle()
+        if parts.exchange.failure:  # all will end; what is suspect is not made durable
+            return
         if self._pending:
             self._take(parts.committer.wait() if parts.committer else None)
         waited = parts.journal.lap("commit")
@@ -377,8 +381,8 @@ class Loop:
         if self.parts.mirror:
             self.parts.mirror.close(MIRROR_PATIENCE)
             self._note_mirror()
-        missed = self._missed(result).outcome.to_json() if isinstance(result, Missed) else None
-        told = self.parts.group.broadcast_json(missed)
+        failure = self._missed(result) if isinstance(result, Missed) else self.parts.exchange.failure
+        told = self.parts.group.broadcast_json(failure.outcome.to_json() if failure else None)
         if told:
             raise Failure.of(Outcome.from_json(told))
 
@@ -420,3 +424,13 @@ class Loop:
         self.parts.journal.flush()
         now = {"position": self.progress.position, "ledger": self.parts.journal.tail, "parent": self._parent}
         return self.parts.facts | now
+
+
+def _not_again(step: int, wrong: str) -> Failure:
+    """A step was made again, and was not the same."""
+    return Failure(
+        Exit.CORRUPTION_SUSPECTED,
+        f"step {step} was made again and came to other numbers ({wrong})",
+        "suspect the hardware, or code that is not deterministic; `drivetrain verify` compares all steps",
+        step=step,
+    )

@@ -34,16 +34,19 @@ def outcome_of(done: Sequence[Done], guard: Guard, step: int, networks: Sequence
     outcome = StepOutcome()
     for call, one in enumerate(done):
         scalars = one.move.read()
-        prefix = f"{'+'.join(one.move.networks)}." if len(done) > 1 else ""
+        again = (
+            f"#{call + 1}" if outcome.norms.keys() & scalars.norms.keys() else ""
+        )  # it has moved in this step before
+        prefix = f"{'+'.join(one.move.networks)}{again}." if len(done) > 1 else ""
         outcome.losses.update({prefix + name: value for name, value in scalars.losses.items()})
-        outcome.norms.update(scalars.norms)
+        outcome.norms.update({name + again: norm for name, norm in scalars.norms.items()})
         outcome.scale = scalars.scale
         if said := guard.judge(step, call, scalars):
             outcome.spikes += f"{'; ' if outcome.spikes else ''}{prefix}{said}"
         if not scalars.why:
             outcome.moved += one.move.networks
             continue
-        outcome.skipped.update(dict.fromkeys(one.move.networks, scalars.why))
+        outcome.skipped.update({name + again: scalars.why for name in one.move.networks})
         harmless = scalars.why == "overflow" and not _exhausted(scalars, guard)
         outcome.left_out |= not harmless
         if scalars.why != "spike" and not harmless and guard.settings.nonfinite == "stop":

@@ -40,13 +40,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Timetable:
-    """When a run ends, in samples and steps, and when it evaluates and commits on the way."""
+    """When a run ends, in samples and steps, and when it evaluates and commits on the way.
+
+    `commit_evaluated`: every evaluation finds a commit of its step, so that the best one can be kept.
+    """
 
     total: int
     steps: int
     scale: Scale
     evaluate_every: Amount | None
     commit_every: Amount | None
+    commit_evaluated: bool = False
 
     def evaluation_due(self, now: Progress) -> bool:
         """Whether there is an evaluation after this step. The end of the budget has one."""
@@ -54,6 +58,8 @@ class Timetable:
 
     def commit_due(self, now: Progress) -> bool:
         """Whether there is a commit after this step: also at the end of the budget, and before another batch size."""
+        if self.commit_evaluated and self.evaluation_due(now):
+            return True
         return self._ends(now) or self.due(self.commit_every, now) or self.scale.batches.changes_after(now.step)
 
     def _ends(self, now: Progress) -> bool:

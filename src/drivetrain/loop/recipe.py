@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import MinLen
+from annotated_types import Ge, MinLen
 from pydantic import StringConstraints
 
 from drivetrain.spec.amount import Amount
@@ -35,7 +35,7 @@ class Evaluate(Settings):
 class Spike(Settings):
     """A loss or gradient norm far above those of the steps before: `deviations` beyond the median of a window."""
 
-    window: Annotated[Count, bits("steps that it is compared with; half as many must be there")] = 100
+    window: Annotated[int, Ge(4), bits("steps that it is compared with; half as many must be there")] = 100
     deviations: Annotated[Positive, bits("how far above the median, in robust standard deviations")] = 10.0
     action: Annotated[Literal["note", "skip", "stop"], bits("say so, leave the step out, or end with 82")] = "note"
 
@@ -58,10 +58,15 @@ class Guard(Settings):
         return self.nonfinite == "skip" or (self.spike is not None and self.spike.action == "skip")
 
     @property
-    def listed(self) -> frozenset[int]:
-        """The steps that are not to be made."""
-        ends = [(step, step) if isinstance(step, int) else tuple(map(int, step.split("-"))) for step in self.skip]
-        return frozenset(step for first, last in ends for step in range(first, last + 1))
+    def listed(self) -> list[tuple[int, int]]:
+        """The first and last of each stretch of steps that are not to be made."""
+        parts = [str(step).partition("-") for step in self.skip]
+        return [(int(first), int(last or first)) for first, _, last in parts]
+
+    def __post_init__(self) -> None:
+        for first, last in self.listed:
+            if first > last:
+                raise ValueError(f"skip: {first}-{last} ends before it begins")
 
 
 @dataclass(frozen=True, kw_only=True)

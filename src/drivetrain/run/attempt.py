@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from drivetrain.checkpoint.commits import Committer, Found
+from drivetrain.checkpoint.compatible import BITS
 from drivetrain.checkpoint.handover import RECORDS
 from drivetrain.checkpoint.recipe import Checkpoint
 from drivetrain.checkpoint.retention import Retention
@@ -29,6 +30,7 @@ from drivetrain.data.order import Ordering
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.recipe import scale_of
 from drivetrain.launch.job import Job
+from drivetrain.ledger.derive import Record
 from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger
 from drivetrain.loop.exchange import WIDTH, Exchange
@@ -42,7 +44,7 @@ from drivetrain.loop.stopping import deadline
 from drivetrain.loop.task import Task
 from drivetrain.optim.updater import build_updaters
 from drivetrain.plan.flops import peak
-from drivetrain.run.build import Inputs, build_engine, build_networks, build_task, open_inputs
+from drivetrain.run.build import Inputs, build_engine, build_networks, build_task, open_inputs, require_metrics
 from drivetrain.run.rehearsal import rehearse
 from drivetrain.run.resume import Takeover
 from drivetrain.runtime import device as devices
@@ -120,6 +122,7 @@ class _Attempt:
         """Everything built, a commit's state in place, and the attempt in the ledger. `stack` closes what is open."""
         recipe, takeover = self.recipe, self.takeover
         task = build_task(recipe)
+        require_metrics(recipe, task)
         networks = build_networks(task, recipe, device)
         self._lap("build")
         history = History()  # on ranks that keep no ledger it stays empty
@@ -127,7 +130,14 @@ class _Attempt:
         found = takeover.find(group, history)
         scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
         total = recipe.budget.samples_at(scale)
-        timetable = Timetable(total, scale.batches.steps(total), scale, recipe.evaluate.every, recipe.checkpoint.every)
+        timetable = Timetable(
+            total=total,
+            steps=scale.batches.steps(total),
+            scale=scale,
+            evaluate_every=recipe.evaluate.every,
+            commit_every=recipe.checkpoint.every,
+            commit_evaluated=recipe.checkpoint.keep_best is not None,
+        )
         if recipe.init is not None:
             takeover.initialize(recipe.init, networks, fresh=found is None)
         updaters = build_updaters(networks, recipe.optimizer, recipe.schedule, total, scale)
@@ -148,9 +158,9 @@ class _Attempt:
         self._suspects(group, parts.feed.order, timetable)
         if group.leader:
             takeover.keep_recipe(self.environment)
-        self._record(parts, inputs, progress, found)
+        self._record(parts, inputs, progress, found, history.newest)
         if ledger:
-            committer = stack.enter_context(closing(self._committer(ledger, history, scale, task)))
+            committer = stack.enter_context(closing(self._committer(ledger, history, scale)))
             parts = replace(parts, committer=committer, mirror=takeover.mirror(found))
         first = history.began or self.job.started
         until = deadline(recipe.stop, first, self.job.started, os.environ)
@@ -214,16 +224,19 @@ class _Attempt:
             observer=build_observer(recipe, timetable, group, engine, journal, self.folder),
         )
 
-    def _record(self, parts: Parts, inputs: Inputs, progress: Progress, found: Found | None) -> None:
-        """The attempt, and what is to be noted about its start, in the ledger."""
+    def _record(
+        self, parts: Parts, inputs: Inputs, progress: Progress, found: Found | None, before: Record | None
+    ) -> None:
+        """The attempt, and what is to be noted about its start, in the ledger. `before` is the attempt before."""
         journal, group, timetable, networks = parts.journal, parts.group, parts.timetable, parts.engine.networks
         recipe, device = self.recipe, devices.name(parts.engine.device)
+        claim = {"class": "same-world", "key": devices.claim_key(group.world, parts.engine.device)}
         journal.record(
             "attempt",
             from_step=progress.step,
             from_position=progress.position,
             world=group.world,
-            claim={"class": "same-world", "key": devices.claim_key(group.world, parts.engine.device)},
+            claim=claim,
             host=socket.gethostname(),
             device=device,
             started=self.job.started,
@@ -235,6 +248,7 @@ class _Attempt:
             parameters={name: sum(p.numel() for p in net.parameters()) for name, net in networks.items()},
             recipe=parts.facts["recipe"],
             data=parts.facts["data"],
+            environment={name: self.environment[name] for name in BITS},
             order=parts.feed.order.facts,
             batch={"size": timetable.scale.batches.size, "ramp": [list(c) for c in timetable.scale.batches.ramp]},
             lanes=parts.feed.geometry.lanes,
@@ -245,6 +259,10 @@ class _Attempt:
         )
         for note in self.takeover.notes:
             journal.record("note", text=note)
+        if before is not None and before["claim"] != claim:
+            was = f"{before['world']} processes" if before["world"] != group.world else "another machine or setting"
+            text = f"the samples are those of before, but sums may round differently: the attempt before had {was}"
+            journal.record("note", text=text)
 
     def _loop(self, loop: Loop) -> Outcome:
         """Run the loop, and keep in the ledger how it ended."""
@@ -293,14 +311,8 @@ class _Attempt:
             ids = order.ids(start, min(stop, timetable.total)).tolist()
             write_json(self.folder / "logs" / "suspects.json", {"step": step, "sample_ids": ids[:_MOST_SUSPECTS]})
 
-    def _committer(self, ledger: Ledger, history: History, scale: Scale, task: Task) -> Committer:
+    def _committer(self, ledger: Ledger, history: History, scale: Scale) -> Committer:
         settings = self.recipe.checkpoint
-        if settings.keep_best and settings.keep_best.metric.partition("/")[2] not in task.metrics():
-            there = ", ".join(task.metrics()) or "none"
-            cause = (
-                f"checkpoint.keep_best.metric: the task has no metric {settings.keep_best.metric.partition('/')[2]!r}"
-            )
-            raise Failure(Exit.BAD_RECIPE, cause, f"there are {there}")
         scores = history.scores
         return Committer(
             run=self.folder,

@@ -87,6 +87,15 @@ def build_task(recipe: Recipe) -> Task:
     return imported(recipe.task.factory)(recipe.task)
 
 
+def require_metrics(recipe: Recipe, task: Task) -> None:
+    """Raises Failure(78) where the recipe decides by a metric that the task does not have."""
+    best, patience = recipe.checkpoint.keep_best, recipe.stop.patience
+    for place, chosen in (("checkpoint.keep_best", best), ("stop.patience", patience)):
+        if chosen and (name := chosen.metric.partition("/")[2]) not in task.metrics():
+            there = ", ".join(task.metrics()) or "none"
+            raise Failure(Exit.BAD_RECIPE, f"{place}.metric: the task has no metric {name!r}", f"there are {there}")
+
+
 def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
     """The task's networks on the device, their initial weights drawn from the recipe's seed.
 

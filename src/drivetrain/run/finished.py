@@ -10,6 +10,7 @@ from typing import Literal
 from torch import nn
 
 from drivetrain.checkpoint.commits import Found, newest, pick
+from drivetrain.checkpoint.compatible import accept_data
 from drivetrain.checkpoint.export import export
 from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.engine.engine import Engine
@@ -39,6 +40,9 @@ def evaluate_run(
     recipe, task, networks, found = _restored(run, commit, weights)
     inputs = open_inputs(recipe, run)
     sets = _chosen(inputs.sets(recipe, 1, samples), data)
+    scored = {each.name for each in sets}
+    digests = {place: digest for place, digest in inputs.digests.items() if place.rpartition(".")[2] in scored}
+    accept_data(found.facts["data"], digests, (), found.path.name)
     group = Group()
     engine = Engine(networks, {}, group, devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
     exchange = Exchange(Pulse(group, WIDTH), StopRequests(), alone=True)

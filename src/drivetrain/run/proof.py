@@ -14,6 +14,7 @@ from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
 from drivetrain.data.blend import ordering_of
 from drivetrain.data.order import Ordering
+from drivetrain.ledger.again import comparable, unequal
 from drivetrain.ledger.derive import Record, lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.run.build import open_inputs
@@ -22,9 +23,6 @@ from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
-
-BITS = ("losses", "norm", "lr", "counts", "samples", "start", "stop", "skipped", "scale")
-"""What a step that is made again must tell again, where the claim is the same."""
 
 
 @dataclass
@@ -160,24 +158,12 @@ def _prove_repeats(records: Iterable[Record], tries: Mapping[int, Record], certi
             continue
         certificate.again["equal"] += 1
         if other := unequal(earlier, record):
-            cause = f"step {record['step']} was made again, by attempt {record['attempt']}, with another {other}"
+            cause = f"step {record['step']} was made again, by attempt {record['attempt']}, with other {other}"
             hint = "the hardware, or code that is not deterministic; look at docs/exactness.md"
             raise Failure(Exit.CORRUPTION_SUSPECTED, cause, hint, step=record["step"])
 
 
-def comparable(one: Record, other: Record) -> bool:
-    """Whether two attempts promise the same bits: an equal claim, recipe and data."""
-    return all(one[name] == other[name] for name in ("claim", "recipe", "data"))
-
-
-def unequal(one: Record, other: Record) -> str:
-    """The first of a step's numbers that two records tell differently; empty where there is none."""
-    return next((name for name in BITS if one.get(name) != other.get(name)), "")
-
-
-def _prove_commits(
-    run: Path, records: Sequence[Record], tries: Mapping[int, Record], certificate: Certificate
-) -> None:
+def _prove_commits(run: Path, records: Sequence[Record], tries: Mapping[int, Record], certificate: Certificate) -> None:
     """Each commit is whole, is the one that the ledger tells of, and stands at a place of its chain."""
     told = {record["name"]: record for record in records if record["kind"] == "commit"}  # the newest of each name
     places = {record["chain"]: place for place, record in enumerate(records)}

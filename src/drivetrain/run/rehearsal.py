@@ -1,28 +1,31 @@
-"""A dry run: everything is built, the first batch of each set is read, and nothing is trained."""
+"""A dry run: everything is built, the first batch of each set is tried, and nothing that is kept is trained."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from drivetrain.checkpoint.state import capture
+from drivetrain.data.feed import Share
 from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import REHEARSAL
 from drivetrain.loop.loop import Parts
+from drivetrain.loop.step import Step
 from drivetrain.run.build import Inputs
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.files import write_json
 
 
 def rehearse(parts: Parts, inputs: Inputs) -> Outcome:
-    """Read and collate what comes first, have the optimizers make their state, and leave a summary in the folder."""
+    """Try one step and one batch of each set, and leave a summary in the folder: the networks are thrown away."""
     feed, timetable, group = parts.feed, parts.timetable, parts.group
     share = feed.share(1)
+    _try_step(parts, share)
     own = [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in share.micro]
     sets = {
         part: {name: _first(parts, source) for name, source in sources.items()}
@@ -52,10 +55,23 @@ def rehearse(parts: Parts, inputs: Inputs) -> Outcome:
     return Outcome(code=Exit.DONE, cause="a dry run: nothing was trained and nothing is kept", hint="", where={})
 
 
+def _try_step(parts: Parts, share: Share) -> None:
+    """The first step as the loop would make it, whatever it comes to."""
+    told = parts.group.gather_json(share.counts)
+    counts = {unit: sum(own.get(unit, 0) for own in told) for unit in {unit for own in told for unit in own}}
+    for updater in parts.engine.updaters.values():
+        updater.advance(share.stop)
+    parts.engine.buffers.begin()
+    parts.task.update(Step(parts.engine, share, counts))
+
+
 def _first(parts: Parts, source: Source) -> dict[str, Any]:
-    """A set's size, and its first samples collated as an evaluation would."""
+    """A set's size, and its first samples collated and scored as in an evaluation."""
     ids = np.arange(min(2, len(source)), dtype=np.int64)
-    return {"samples": len(source), "batch": _shapes(parts.task.collate(source.read(ids, ids)))}
+    batch = parts.task.collate(source.read(ids, ids))
+    with parts.engine.evaluating() as networks:
+        parts.task.evaluate(networks, to_device(batch, parts.engine.device), parts.task.metrics())
+    return {"samples": len(source), "batch": _shapes(batch)}
 
 
 def _shapes(batch: Any) -> dict[str, str]:
@@ -69,12 +85,7 @@ def _shapes(batch: Any) -> dict[str, str]:
 
 
 def _bytes(engine: Engine) -> dict[str, int]:
-    """Of this process's weights, gradients and optimizer state, which is made by a move without gradients: the networks
-    are thrown away afterwards."""
-    for updater in engine.updaters.values():
-        for parameter in updater.parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        updater.optimizer.step()
+    """Of this process's weights, gradients and optimizer state."""
     sizes: dict[str, int] = {}
     for name, tensor in capture(engine.networks, engine.optimizers, engine.others).items():
         kind = name.partition("/")[0]

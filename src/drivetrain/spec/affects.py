@@ -88,24 +88,12 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
     return changed
 
 
-def settings_class_at(cls: Any, path: tuple) -> type | None:
-    """The settings class that a path inside a settings class leads to, where it leads to one."""
-    cls = _settings_class(cls)
-    for part in path:
-        if cls is None:
-            return None
-        if isinstance(part, int):
-            continue
-        cls = _settings_class(get_type_hints(cls).get(part))
-    return cls
-
-
-def _settings_class(hint: Any) -> type | None:
-    """The settings class in an annotation such as `X`, `X | None`, `tuple[X, ...]`, `Annotated[X, ...]`."""
+def settings_classes(hint: Any) -> Iterator[type]:
+    """The settings classes in an annotation such as `X`, `X | None`, `tuple[X, ...]`, `Annotated[X | Y, ...]`."""
     if get_origin(hint) is typing.Annotated:
         hint = get_args(hint)[0]
     if is_dataclass(hint) and isinstance(hint, type):
-        return hint
-    if get_origin(hint) in (types.UnionType, typing.Union, tuple, list):
-        return next((found for arg in get_args(hint) if (found := _settings_class(arg))), None)
-    return None
+        yield hint
+    elif get_origin(hint) in (types.UnionType, typing.Union, tuple, list):
+        for arg in get_args(hint):
+            yield from settings_classes(arg)

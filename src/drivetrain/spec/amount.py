@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Annotated
 
 from drivetrain.spec.batches import Batches
@@ -26,9 +27,9 @@ class Scale:
 class Amount(Settings):
     """A stretch of training, in exactly one unit."""
 
-    steps: Annotated[Count | None, bits("optimizer steps")] = None
-    samples: Annotated[Count | None, bits("samples")] = None
-    tokens: Annotated[Count | None, bits("tokens, such as 1.5B or 500M")] = None
+    steps: Annotated[Count | None, bits("optimizer steps, such as 500 or 10k")] = None
+    samples: Annotated[Count | None, bits("samples, such as 10k")] = None
+    tokens: Annotated[Count | None, bits("tokens, such as 1.5B, 500M or 10k")] = None
     epochs: Annotated[Positive | None, bits("passes over the training data")] = None
 
     def __post_init__(self) -> None:
@@ -60,4 +61,10 @@ class Amount(Settings):
 
     def multiples(self, step: int, position: int, scale: Scale) -> int:
         """How many whole multiples of this amount lie behind a run that has made `step` steps to `position`."""
-        return step // self.steps if self.steps is not None else position // self.samples_at(scale)
+        if self.steps is not None:
+            return step // self.steps
+        if self.tokens is not None and scale.tokens is not None:
+            return position * scale.tokens // self.tokens
+        if self.epochs is not None and scale.epoch is not None:
+            return int(position / (Fraction(repr(self.epochs)) * scale.epoch))
+        return position // self.samples_at(scale)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
+from drivetrain.spec.settings import key_of
 from drivetrain.spec.tree import Path_
 
 
@@ -168,15 +169,7 @@ def _best(recipe: Recipe) -> Iterator[Contradiction]:
 
 def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
     """Every amount of a recipe with its path."""
-    found: dict[Path_, Any] = {("budget",): recipe.budget}
-    sections = ("evaluate", "every"), ("checkpoint", "every"), ("checkpoint", "keep_every")
-    for section, name in (*sections, ("telemetry", "every"), ("telemetry", "gc")):
-        found[(section, name)] = getattr(getattr(recipe, section), name, None)
-    for place, stage in enumerate(recipe.data.train.stages if recipe.data else ()):
-        found[("data", "train", "stages", place, "from")] = stage.from_
-    parts = [*_parts(recipe.schedule, ("schedule",)), *_parts(recipe.optimizer, ("optimizer",))]
-    found |= {path: part for path, part in parts if isinstance(part, Amount)}
-    yield from ((path, amount) for path, amount in found.items() if amount is not None)
+    yield from ((path, part) for path, part in _parts(recipe, ()) if isinstance(part, Amount))
 
 
 def _parts(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
@@ -184,7 +177,7 @@ def _parts(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
     if is_dataclass(value):
         yield path, value
         for field in fields(value):
-            yield from _parts(getattr(value, field.name), (*path, field.name))
+            yield from _parts(getattr(value, field.name), (*path, key_of(field.name)))
     elif isinstance(value, (dict, tuple)):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _parts(part, (*path, key))

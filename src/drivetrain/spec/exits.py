@@ -88,7 +88,8 @@ class Outcome:
         text = f"drivetrain: {int(self.code)} {self.code.title}"
         text += f": {self.cause.rstrip('.')}" if self.cause else ""
         text += f" ({place})" if place else ""
-        return text + (f". {self.hint}" if self.hint else "")
+        stop = "" if text.endswith("?") else "."
+        return text + (f"{stop} {self.hint}" if self.hint else "")
 
 
 class Failure(Exception):  # noqa: N818 - it also carries ends that are no error, such as 75

@@ -6,13 +6,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
 from drivetrain.spec.override import override, sets_kind
 from drivetrain.spec.parse import parse_file
 from drivetrain.spec.recipe import Recipe
@@ -28,7 +28,6 @@ from drivetrain.spec.registry import (
 )
 from drivetrain.spec.settings import key_of
 from drivetrain.spec.tree import (
-    UNITS,
     Mistake,
     Node,
     Origin,
@@ -50,7 +49,6 @@ _BY_NETWORK = ("optimizer", "schedule")
 _OPTIONAL = (*_BY_NETWORK, "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
 _DERIVED = ("context", "vocabulary")
 _OF_A_SOURCE = ("name", "weight", "parted")
-_SUFFIX = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ class _Checker:
 
     def __init__(self, tree: Tree, folder: Path | None, mistakes: list[Mistake]) -> None:
         self._origins = origins_of(tree)
-        self._data = _amounts(to_data(tree))
+        self._data = amounts(to_data(tree))
         self._folder = folder
         self._mistakes = mistakes
         self._derived: dict[str, Origin] = {}
@@ -216,7 +214,7 @@ class _Checker:
                 values[name] = None
                 self._note((), f"{name!r} is missing")
         for key in given.keys() - values.keys():
-            self._note((key,), f"unknown key {key!r}{nearest(key, list(values))}")
+            self._note((key,), f"unknown key {key!r}{self._elsewhere(key) or nearest(key, list(values))}")
         recipe = Recipe(**values)
         for path, message, refused in contradictions(recipe):
             self._note(path, message, refused)
@@ -224,6 +222,14 @@ class _Checker:
             raise RecipeMistakes(sorted(self._mistakes, key=lambda m: (m.origin.file, m.origin.line, m.origin.text)))
         tree = plain(recipe)
         return Resolved(recipe, tree, self._all_origins(tree), self._folder)
+
+    def _elsewhere(self, key: str) -> str:
+        """`; did you mean 'optimizer.lr'?` where sections have a key that was given at the top level."""
+        chosen = {name: str(at(self._data, (name, "kind")) or DEFAULT_KINDS.get(name)) for name in KINDS}
+        paths = {name: KINDS[name].get(kind, "") for name, kind in chosen.items()} | dict(SECTIONS)
+        classes = {"budget": Amount} | {name: imported(path) for name, path in paths.items() if path}
+        found = [f"{name}.{key}" for name, cls in classes.items() if key in keys_of(cls)]
+        return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
     def _section(self, name: str, data: Any, above: Mapping[str, Any], hint: Any = None) -> Any:
         """One value of the top level as its settings, or None with its mistakes noted."""
@@ -249,16 +255,17 @@ class _Checker:
         except ValidationError as error:
             problems: dict[Path_, list[Any]] = {}
             for problem in error.errors(include_url=False):
-                problems.setdefault(_inside(data, problem["loc"])[0], []).append(problem)
+                problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
             for inner, found in problems.items():
-                for message in _messages(cls, data, inner, found):
+                for message in messages(cls, data, inner, found):
                     self._note((*path, *inner), message)
         return None
 
     def _component(self, section: str, data: Any, path: Path_) -> Any:
         """A component by its kind, or None with its mistakes noted."""
         if not isinstance(data, dict):
-            self._note(path, f"is a mapping with a kind, not {shown(data)}")
+            such = f", such as {{kind: {data}}}" if isinstance(data, str) else ""
+            self._note(path, f"is a mapping with a kind{such} (got {shown(data)})")
             return None
         kinds = KINDS[section]
         kind = data.get("kind", DEFAULT_KINDS.get(section))
@@ -272,7 +279,7 @@ class _Checker:
         else:
             self._note(
                 (*path, "kind"),
-                f"unknown kind {shown(kind)}{nearest(str(kind), list(kinds))}; there are {', '.join(kinds)}{own}",
+                f"unknown kind {shown(kind)}; there are {', '.join(kinds)}{own}{nearest(str(kind), list(kinds))}",
             )
         return None
 
@@ -282,21 +289,21 @@ class _Checker:
         common = {key: own.pop(key) for key in _OF_A_SOURCE if section == "source" and key in own}
         checked = self._settings(imported("drivetrain.data.recipe:OwnSource"), common, path)
         folder = str(self._folder) if self._folder else None
-        place = f"{self._origin((*path, 'kind'))}: "
+        places = {key: f"{self._origin((*path, key))}: " for key in data}
         if checked is None:
             return None
         taken = {key: getattr(checked, key) for key in _OF_A_SOURCE}
-        return Custom(kind=kind, settings=own, folder=folder, place=place, **taken)
+        return Custom(kind=kind, settings=own, folder=folder, places=places, **taken)
 
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""
         data = self._settings(imported(SECTIONS["data"]), raw, ("data",))
-        listed = _at(raw, ("train", "sources"))
+        listed = at(raw, ("train", "sources"))
         train = tuple(
             self._source(source, ("data", "train", "sources", index), task)
             for index, source in enumerate(listed if isinstance(listed, list) else ())
         )
-        sets = {part: self._named_sources(_at(raw, (part,)), ("data", part), task) for part in ("validation", "test")}
+        sets = {part: self._named_sources(at(raw, (part,)), ("data", part), task) for part in ("validation", "test")}
         if data is None or None in train or any(None in sources.values() for sources in sets.values()):
             return None
         return replace(data, train=replace(data.train, sources=train), **sets)
@@ -344,75 +351,3 @@ def _names_networks(section: str, value: dict[str, Any]) -> bool:
         return False
     known = {f.name for path in KINDS[section].values() for f in fields(imported(path))}
     return not known.intersection(value)
-
-
-def _messages(cls: Any, data: Any, inner: Path_, problems: Sequence[Any]) -> list[str]:
-    """What pydantic finds wrong at one place, in our words; the members of a union are told as one."""
-    expected = []
-    messages = []
-    for problem in problems:
-        if problem["type"] == "unexpected_keyword_argument":
-            key = str(inner[-1])
-            messages.append(f"unknown key {key!r}{nearest(key, _known_keys(cls, inner[:-1]))}")
-        elif problem["type"] in ("missing", "missing_argument"):
-            messages.append(f"{str(problem['loc'][-1])!r} is missing")
-        elif problem["type"] == "value_error":
-            messages.append(str(problem["ctx"]["error"]))
-        else:
-            expected.append(problem["msg"] if not expected else problem["msg"].removeprefix("Input should be "))
-    if expected:
-        messages.append(f"{', or '.join(expected)} (got {shown(_at(data, inner))})")
-    return messages
-
-
-def _inside(data: Any, loc: Sequence[Any]) -> tuple[Path_, Any]:
-    """The part of an error's location that leads into the data, and what stands there.
-
-    The others of a location's parts name members of a union, which the recipe's author does not see.
-    """
-    path: list[Any] = []
-    for part in loc:
-        inside = (isinstance(data, dict) and part in data) or (
-            isinstance(data, list) and isinstance(part, int) and part < len(data)
-        )
-        if inside:
-            path.append(part)
-            data = data[part]
-    return tuple(path), data
-
-
-def _at(data: Any, path: Path_) -> Any:
-    """What stands at a path, or None."""
-    found, value = _inside(data, path)
-    return value if found == path else None
-
-
-def _known_keys(cls: Any, inner: Path_) -> list[str]:
-    """The keys that the settings class has at a place inside it."""
-    from drivetrain.spec.affects import settings_class_at
-
-    owner = settings_class_at(cls, inner)
-    return [key_of(f.name) for f in fields(owner)] if owner else []
-
-
-def _amounts(data: Any) -> Any:
-    """The data with amounts such as `1.5B` and `1e6` as whole numbers."""
-    if isinstance(data, list):
-        return [_amounts(part) for part in data]
-    if not isinstance(data, dict):
-        return data
-    if data and data.keys() <= UNITS:
-        return {unit: value if unit == "epochs" else _whole(value) for unit, value in data.items()}
-    return {key: _amounts(part) for key, part in data.items()}
-
-
-def _whole(value: Any) -> Any:
-    """A whole number from 1.5B, 500M, 10k or 1e6; anything else as it is, for validation to refuse."""
-    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kKMBT])", value) if isinstance(value, str) else None
-    if match:
-        number = Decimal(match.group(1).replace("_", "")) * _SUFFIX[match.group(2)]
-    elif isinstance(value, float):
-        number = Decimal(value)
-    else:
-        return value
-    return int(number) if number == number.to_integral_value() and number < 2**63 else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.settings import Component, Settings
 
 KINDS: Mapping[str, Mapping[str, str]] = {
@@ -84,8 +85,8 @@ class Custom(Component):
     settings: Mapping[str, Any] = field(default_factory=dict)
     folder: str | None = None
     """Where its module is looked up first: the recipe's folder."""
-    place: str = ""
-    """Where the recipe says so, for messages."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where the recipe says each key, for messages."""
     name: str = ""
     """What a source is called."""
     weight: float = 1.0
@@ -111,10 +112,31 @@ def build_custom(custom: Custom, what: str = "component", *needed: str) -> Any:
     factory = _find(custom)
     if not inspect.isclass(factory) or not all(hasattr(factory, name) for name in needed):
         methods = ", ".join(needed)
-        cause = f"{custom.place}{custom.kind} is no class of a {what}"
+        cause = f"{_place(custom)}{custom.kind} is no class of a {what}"
         raise Failure(Exit.SECURITY, cause, f"a {what} is a class that has {methods}")
     arguments = _checked(factory, custom)
     return factory(**arguments)
+
+
+def customs(recipe: Recipe) -> list[Custom]:
+    """The components of a recipe that are the user's own."""
+    data = recipe.data
+    parts = [recipe.task, *data.train.sources, *data.validation.values(), *data.test.values()]
+    return [part for part in parts if isinstance(part, Custom)]
+
+
+def check_custom(custom: Custom) -> None:
+    """Import a user's component and check its arguments, without building it.
+
+    Raises Failure(78) as `build_custom` does, and where its module cannot be imported.
+    """
+    try:
+        factory = _find(custom)
+    except Failure:
+        raise
+    except Exception as error:
+        raise _mistake(custom, f"its import fails: {type(error).__name__}: {error}") from error
+    _checked(factory, custom)
 
 
 def _find(custom: Custom) -> Any:
@@ -145,14 +167,14 @@ def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
     arguments = {}
     for key, value in custom.settings.items():
         if key not in parameters and not open_ended:
-            raise _mistake(custom, f"unknown key {key!r}{nearest(key, list(parameters))}")
+            raise _mistake(custom, f"unknown key {key!r}{nearest(key, list(parameters))}", key)
         arguments[key] = value
         if key in hints:
             try:
                 adapter = TypeAdapter(hints[key], config=ConfigDict(arbitrary_types_allowed=True))
                 arguments[key] = adapter.validate_python(value)
             except ValidationError as error:
-                raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})") from None
+                raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})", key) from None
     missing = [
         name
         for name, p in parameters.items()
@@ -170,11 +192,17 @@ def _hints(factory: Any) -> dict[str, Any]:
         return {}
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """`; did you mean 'x'?` where a known word is near, else nothing."""
-    close = get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def nearest(word: str, known: Sequence[str]) -> str:
+    """`; did you mean 'x'?` where a known word is near, but for its case, else nothing."""
+    folded = {other.casefold(): other for other in known}
+    close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
-def _mistake(custom: Custom, message: str) -> Failure:
-    return Failure(Exit.BAD_RECIPE, f"{custom.place}{custom.kind}: {message}", "mend the recipe or the class it names")
+def _place(custom: Custom, key: str = "kind") -> str:
+    return custom.places.get(key, "")
+
+
+def _mistake(custom: Custom, message: str, key: str = "kind") -> Failure:
+    cause = f"{_place(custom, key)}{custom.kind}: {message}"
+    return Failure(Exit.BAD_RECIPE, cause, "mend the recipe or the class it names")

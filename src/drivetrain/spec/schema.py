@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
-from typing import Any, get_args, get_type_hints
+from collections.abc import Iterator
+from typing import Any, get_type_hints
 
-from drivetrain.spec.affects import settings_of
+from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, NULLABLE_SECTIONS, SECTIONS, imported
@@ -80,22 +80,23 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _describe(schema: dict[str, Any], cls: type) -> None:
+    if cls is Amount:
+        schema |= {"minProperties": 1, "maxProperties": 1}
+        for unit in ("steps", "samples", "tokens"):
+            schema["properties"][unit]["anyOf"].append({"type": "string", "pattern": r"^[0-9_.]+[kKMBT]$"})
     hints = get_type_hints(cls)
     for name, setting in settings_of(cls).items():
         part = schema["properties"][key_of(name)]
-        inner = _dataclass_in(hints[name])
-        for option in [part, *part.get("anyOf", [])]:
-            if inner is not None and "properties" in option:
-                _describe(option, inner)
-                if inner is Amount:
-                    option |= {"minProperties": 1, "maxProperties": 1}
-                    for unit in ("samples", "tokens"):
-                        option["properties"][unit]["anyOf"].append({"type": "string", "pattern": r"^[0-9_.]+[kKMBT]$"})
+        inner = {found.__name__: found for found in settings_classes(hints[name])}
+        for option in _options(part):
+            if option.get("title") in inner and "properties" in option:
+                _describe(option, inner[option["title"]])
         part["description"] = setting.doc
         part["affects"] = setting.affects
 
 
-def _dataclass_in(hint: Any) -> type | None:
-    if isinstance(hint, type) and is_dataclass(hint):
-        return hint
-    return next((found for arg in get_args(hint) if (found := _dataclass_in(arg))), None)
+def _options(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A schema, what may stand in its place, and its items."""
+    yield schema
+    for part in [*schema.get("anyOf", []), *schema.get("oneOf", []), *([schema["items"]] if "items" in schema else [])]:
+        yield from _options(part)

@@ -90,6 +90,10 @@ class ConsoleSink:
     def _step(self, record: dict[str, Any]) -> None:
         self._unit = "tokens" if "tokens" in record["counts"] else "samples"
         self._remember(work(record))
+        left_out = {name: why for name, why in record.get("skipped", {}).items() if why != "overflow"}
+        if left_out:  # an overflow is the loss scale's search for its place
+            words = ", ".join(f"{printable(name)}: {why}" for name, why in left_out.items())
+            self._print(Text(f"step {record['step']} is left out ({words})", style="yellow"))
         first, most = _PLAIN
         pause = _REFRESH if self._live else min(most, max(first, (record["time"] - self._started) / 20))
         if record["step"] == self._steps or record["time"] - self._shown >= pause:

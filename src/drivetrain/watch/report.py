@@ -14,7 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from drivetrain.ledger import telemetry
-from drivetrain.ledger.derive import Attempt, attempts, buckets, curve, finals, goodput, lineage, scores, steps
+from drivetrain.ledger.derive import (
+    Attempt,
+    attempts,
+    buckets,
+    curve,
+    finals,
+    goodput,
+    left_out,
+    lineage,
+    scores,
+    steps,
+)
 from drivetrain.ledger.throughput import Throughput, throughput
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.watch.console import amount, duration, printable
@@ -40,6 +51,7 @@ def summary(run: Path, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "samples": made[-1]["stop"] if made else 0,
         "losses": {name: float(value) for name, value in made[-1]["losses"].items()} if made else {},
         "metrics": {f"{name}.{metric}": points[-1][1] for (name, metric), points in scores(history).items()},
+        "left_out": left_out(history),
         "attempts": [vars(attempt) for attempt in told(run, attempts(records))],
         "seconds": spent,
         "wall_clock": sum(spent.values()),
@@ -76,6 +88,8 @@ def show(console: Console, run: Path, records: Sequence[dict[str, Any]]) -> None
     if made:
         total = next(record["budget"]["steps"] for record in reversed(history) if record["kind"] == "attempt")
         _print(console, Text(f"step {made[-1]['step']} of {total}  {_pace(made)}"))
+        for why, count in left_out(history).items():
+            _print(console, Text(f"{count} {'step' if count == 1 else 'steps'} left out: {why}", style="yellow"))
     for name in made[-1]["losses"] if made else ():
         _print(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
         _print(console, chart(curve(history, name), width=max(8, min(_WIDTH, console.width - 12))))

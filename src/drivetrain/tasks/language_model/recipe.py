@@ -10,6 +10,9 @@ from annotated_types import Ge, Lt
 from drivetrain.plan.flops import Shape
 from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Settings, Whole, bits, nothing
 
+BYTES = 256
+"""The vocabulary of a model of bytes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Llama(Component):
@@ -62,7 +65,7 @@ class Llama(Component):
 class Sample(Settings):
     """The text that is generated at each evaluation."""
 
-    prompt: Annotated[str, nothing("what the text goes on from; empty: no text is generated")] = ""
+    prompt: Annotated[str, nothing("what the text goes on from, for models of bytes; empty: no text is generated")] = ""
     tokens: Annotated[Whole, nothing("how many tokens")] = 400
     temperature: Annotated[NonNegative, nothing("0: always the likeliest token")] = 0.7
 
@@ -90,6 +93,11 @@ class LanguageModel(Component):
     model: Annotated[Llama, bits("the network")] = field(default_factory=Llama)
     documents: Annotated[Bounds, bits("what crosses the boundaries of documents")] = field(default_factory=Bounds)
     sample: Annotated[Sample, nothing("text to look at")] = field(default_factory=Sample)
+
+    def __post_init__(self) -> None:
+        if self.sample.prompt and self.model.vocabulary != BYTES:
+            given = f"model.vocabulary is {self.model.vocabulary}, not {BYTES}"
+            raise ValueError(f"sample.prompt is for models of bytes, and {given}; leave the prompt empty")
 
     @property
     def needs_documents(self) -> bool:

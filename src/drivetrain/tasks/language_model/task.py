@@ -20,10 +20,19 @@ from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.language_model.hugging_face import llama_layout
-from drivetrain.tasks.language_model.recipe import LanguageModel
+from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
 
-_BYTES = 256
+
+class Perplexity(Mean):
+    """exp of a mean: of nats per token."""
+
+    def value(self) -> float:
+        """Infinite where it is beyond the numbers that there are."""
+        try:
+            return math.exp(super().value())
+        except OverflowError:
+            return math.inf
 
 
 class LanguageModelTask(Task):
@@ -81,9 +90,9 @@ class LanguageModelTask(Task):
         return Losses(loss=(total, "tokens"))
 
     def metrics(self) -> dict[str, Metric]:
-        """Nats per token; for byte models the same in bits per byte."""
-        metrics: dict[str, Metric] = {"loss": Mean()}
-        if self._model.vocabulary == _BYTES:
+        """Nats per token, and their exp; for byte models the same in bits per byte."""
+        metrics: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity()}
+        if self._model.vocabulary == BYTES:
             metrics["bits_per_byte"] = Mean(scale=1 / math.log(2))
         return metrics
 
@@ -94,9 +103,9 @@ class LanguageModelTask(Task):
             metric.add(total, count)
 
     def show(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor], gallery: Gallery) -> None:
-        """Text that goes on from the recipe's prompt (byte models only: other vocabularies have no decoder here)."""
+        """Text that goes on from the recipe's prompt."""
         sample = self._settings.sample
-        if not sample.prompt or not sample.tokens or self._model.vocabulary != _BYTES:
+        if not sample.prompt or not sample.tokens:
             return
         prompt = torch.tensor([list(sample.prompt.encode())], device=batch["tokens"].device)
         tokens = generate(nets["model"], prompt, sample.tokens, self._model.context, sample.temperature)

@@ -1,0 +1,166 @@
+"""What pydantic finds wrong with settings, in our words: what was expected, an example of it, the field's sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from decimal import Decimal
+from typing import Any, get_type_hints
+
+import yaml
+
+from drivetrain.spec.affects import settings_classes, settings_of
+from drivetrain.spec.amount import Amount
+from drivetrain.spec.check import shown
+from drivetrain.spec.registry import nearest
+from drivetrain.spec.settings import key_of
+from drivetrain.spec.tree import UNITS, Path_
+
+_MAPPINGS = frozenset({"dataclass_type", "dataclass_exact_type", "dict_type", "model_attributes_type"})
+_LISTS = frozenset({"tuple_type", "list_type"})
+_SUFFIX = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def messages(cls: Any, data: Any, inner: Path_, problems: Sequence[Any]) -> list[str]:
+    """What pydantic finds wrong at one place; the members of a union are told as one."""
+    value = at(data, inner)
+    expected: list[str] = []
+    found: list[str] = []
+    for problem in problems:
+        kind, last = problem["type"], problem["loc"][-1] if problem["loc"] else ""
+        if kind == "unexpected_keyword_argument":
+            found.append(unknown(str(last), keys_of(_owner(cls, data, inner[:-1]))))
+        elif kind == "too_long" or (kind == "missing" and isinstance(last, int)):
+            amount = "many" if kind == "too_long" else "few"
+            found.append(f"has too {amount} items ({len(value)}){_doc(cls, data, inner)}")
+        elif kind in ("missing", "missing_argument"):
+            found.append(f"{str(last)!r} is missing{_doc(cls, data, (*inner, last))}")
+        elif kind == "value_error":
+            found.append(str(problem["ctx"]["error"]))
+        elif kind in _MAPPINGS:
+            expected.append(f"a mapping{_such_as(_owner(cls, data, inner), value)}")
+        elif kind in _LISTS:
+            expected.append(f"a list, such as {_flow([value])}")
+        elif kind == "string_pattern_mismatch":
+            expected.append("text of another form")
+        else:
+            expected.append(problem["msg"].removeprefix("Input should be "))
+    if expected:
+        what = ", or ".join(dict.fromkeys(expected))
+        start = "" if what[0].isupper() else "Input should be "
+        found.append(f"{start}{what} (got {shown(value)}){_doc(cls, data, inner)}")
+    return list(dict.fromkeys(found))
+
+
+def unknown(key: str, known: Sequence[str]) -> str:
+    """That there is no such key, and which is near, or which there are."""
+    listed = f"; there are {', '.join(known)}" if known else ""
+    return f"unknown key {key!r}{nearest(key, known) or listed}"
+
+
+def keys_of(cls: type | None) -> list[str]:
+    """The keys of a settings class, as recipes write them."""
+    return [key_of(field.name) for field in fields(cls)] if cls else []
+
+
+def inside(data: Any, loc: Sequence[Any]) -> tuple[Path_, Any]:
+    """The part of an error's location that leads into the data, and what stands there.
+
+    The others of a location's parts name members of a union, which the recipe's author does not see.
+    """
+    path: list[Any] = []
+    for part in loc:
+        there = (isinstance(data, dict) and part in data) or (
+            isinstance(data, list) and isinstance(part, int) and part < len(data)
+        )
+        if there:
+            path.append(part)
+            data = data[part]
+    return tuple(path), data
+
+
+def at(data: Any, path: Path_) -> Any:
+    """What stands at a path, or None."""
+    found, value = inside(data, path)
+    return value if found == path else None
+
+
+def amounts(data: Any) -> Any:
+    """The data with amounts such as `1.5B` and `1e6` as whole numbers."""
+    if isinstance(data, list):
+        return [amounts(part) for part in data]
+    if not isinstance(data, dict):
+        return data
+    if data and data.keys() <= UNITS:
+        return {unit: value if unit == "epochs" else _whole(value) for unit, value in data.items()}
+    return {key: amounts(part) for key, part in data.items()}
+
+
+def _whole(value: Any) -> Any:
+    """A whole number from 1.5B, 500M, 10k or 1e6; anything else as it is, for validation to refuse."""
+    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kKMBT])", value) if isinstance(value, str) else None
+    if match:
+        number = Decimal(match.group(1).replace("_", "")) * _SUFFIX[match.group(2)]
+    elif isinstance(value, float):
+        number = Decimal(value)
+    else:
+        return value
+    return int(number) if number == number.to_integral_value() and number < 2**63 else value
+
+
+def _such_as(cls: type | None, value: Any) -> str:
+    """The mapping that a lone value may have stood for, under the first key that takes it; else the keys."""
+    if cls is None:
+        return ""
+    if "kind" in keys_of(cls) and isinstance(value, str):
+        return f", such as {_flow({'kind': value})}"
+    hints = get_type_hints(cls)
+    for field in fields(cls):
+        hint = hints[field.name]
+        part = {"steps": value} if Amount in settings_classes(hint) else value
+        if _takes(hint, _whole(part) if cls is Amount else amounts(part)):
+            return f", such as {_flow({key_of(field.name): part})}"
+    return f" of {', '.join(keys_of(cls))}"
+
+
+def _takes(hint: Any, value: Any) -> bool:
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _flow(value: Any) -> str:
+    """A value as a recipe has it in one line, cut where it is long."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _doc(cls: Any, data: Any, path: Path_) -> str:
+    """A field's own sentence after a colon, where a path ends in a field or in an item of one."""
+    while path and isinstance(path[-1], int):
+        path = path[:-1]
+    owner = _owner(cls, data, path[:-1]) if path else None
+    said = {key_of(name): setting.doc for name, setting in settings_of(owner).items()} if owner else {}
+    return f": {said[path[-1]]}" if path and path[-1] in said else ""
+
+
+def _owner(cls: Any, data: Any, path: Path_) -> type | None:
+    """The settings class that a path inside a settings class leads to; of several, the one of the kind given there."""
+    hint = cls
+    for number, part in enumerate(path):
+        owner = _chosen(hint, at(data, path[:number]))
+        if not isinstance(part, int):
+            hint = {key_of(name): inner for name, inner in get_type_hints(owner).items()}.get(part) if owner else None
+    return _chosen(hint, at(data, path))
+
+
+def _chosen(hint: Any, value: Any) -> type | None:
+    classes = list(settings_classes(hint))
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    return next((cls for cls in classes if getattr(cls, "kind", None) == kind), classes[0] if classes else None)
