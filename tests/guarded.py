@@ -38,3 +38,71 @@ class Fit(Task):
         if hit["inf"]:  # a finite loss with gradients that are not
             loss = loss + (nets["model"][0].weight * 0).abs().sum().sqrt() * 0
         return loss * 1000 if hit["spike"] else loss
+
+
+class Two(Fit):
+    """Network `b`, with batch statistics, is used for the first time in step 2, and then in every other one."""
+
+    def networks(self):
+        return {"b": nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), "a": nn.Linear(4, 1)}
+
+    def update(self, step):
+        step.minimize("a", self.loss_of("a"))
+        if step.index % 2 == 0:
+            step.minimize("b", self.loss_of("b"))
+
+    def loss_of(self, name):
+        def loss(nets, batch):
+            rows = batch[:, 1:]
+            bad = torch.tensor(self.bad["nan"], dtype=batch.dtype)
+            if nets[name].training and torch.isin(batch[:, 0], bad).any():
+                rows = rows * float("nan")
+            return (nets[name](rows).squeeze(1) - rows.sum(1)).square().mean()
+
+        return loss
+
+    def loss(self, nets, batch):
+        return self.loss_of("b")(nets, batch)
+
+
+class Twice(Fit):
+    """One network that is moved twice in each step; the first time its loss is huge."""
+
+    def networks(self):
+        return {"model": nn.Linear(4, 1)}
+
+    def update(self, step):
+        step.minimize("model", lambda nets, batch: self.loss(nets, batch) * 1e4)
+        step.minimize("model", self.loss)
+
+
+class Shared(Fit):
+    """Two networks that move together and have a layer in common."""
+
+    def networks(self):
+        layer = nn.Linear(4, 4)
+        return {"one": nn.Sequential(layer, nn.Linear(4, 1)), "other": nn.Sequential(layer, nn.Linear(4, 1))}
+
+    def loss(self, nets, batch):
+        return sum((net(batch[:, 1:]).squeeze(1) - batch[:, 1:].sum(1)).square().mean() for net in nets.values())
+
+
+class Reassigned(nn.Module):
+    """A running mean that is a new tensor after each forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return self.out(x - self.mean)
+
+
+class Plain(Fit):
+    """Regression behind a running mean."""
+
+    def networks(self):
+        return {"model": Reassigned()}

@@ -34,9 +34,8 @@ def outcome_of(done: Sequence[Done], guard: Guard, step: int, networks: Sequence
     outcome = StepOutcome()
     for call, one in enumerate(done):
         scalars = one.move.read()
-        again = (
-            f"#{call + 1}" if outcome.norms.keys() & scalars.norms.keys() else ""
-        )  # it has moved in this step before
+        moved_before = outcome.norms.keys() & scalars.norms.keys()  # in this step
+        again = f"#{call + 1}" if moved_before else ""
         prefix = f"{'+'.join(one.move.networks)}{again}." if len(done) > 1 else ""
         outcome.losses.update({prefix + name: value for name, value in scalars.losses.items()})
         outcome.norms.update({name + again: norm for name, norm in scalars.norms.items()})

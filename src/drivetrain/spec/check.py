@@ -25,7 +25,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
-    checks = (_name, _batch, _profile, _sources, _units, _landmarks, _best, _blend)
+    checks = (_name, _batch, _profile, _sources, _units, _landmarks, _best, _blend, _overlap)
     return [found for check in checks for found in check(recipe)]
 
 
@@ -94,6 +94,29 @@ def _sets(recipe: Recipe) -> dict[Path_, Any]:
         return {}
     parts = (("validation", recipe.data.validation), ("test", recipe.data.test))
     return {("data", part, name): source for part, sets in parts for name, source in sets.items()}
+
+
+def _overlap(recipe: Recipe) -> Iterator[Contradiction]:
+    """Parts of one file that are cut in different ways: what is trained on would also be what is scored."""
+    trained = recipe.data.train.sources if recipe.data else ()
+    for path, source in _sets(recipe).items():
+        for other in trained:
+            if not hasattr(source, "part") or _what(source) != _what(other):
+                continue
+            if "all" in (source.part, other.part) and source.part != other.part:
+                message = f"reads part {source.part} of {shown(source.path)}, of which training reads part {other.part}"
+                yield Contradiction((*path, "part"), f"{message}: they have samples in common")
+            elif source.part != other.part and _cuts(source) != _cuts(other):
+                message = f"cuts {shown(source.path)} in another way than training does"
+                yield Contradiction(path, f"{message}: they have samples in common; give both the same split")
+
+
+def _what(source: Any) -> tuple[Any, Any]:
+    return getattr(source, "kind", None), getattr(source, "path", source)
+
+
+def _cuts(source: Any) -> list[Any]:
+    return [getattr(source, name, None) for name in ("split", "by", "key", "holdout", "subset")]
 
 
 def source_names(sources: Sequence[Any]) -> list[str]:
