@@ -181,3 +181,10 @@ def test_training_and_validation_that_have_samples_in_common_are_a_mistake(tiny,
             load(tiny)
     else:
         load(tiny)
+
+
+def test_an_override_that_accepts_nothing_says_what_it_may_have_meant(tiny, tmp_path):
+    run_under_supervisor(tiny, tmp_path / "run", most_steps=2)
+    outcome = run_under_supervisor(tiny, tmp_path / "run", "budget.steps=20", override=("budgett.steps",))
+    assert outcome.code == Exit.INCOMPATIBLE
+    assert "--override budgett.steps accepts none of them; did you mean 'budget.steps'?" in outcome.cause

@@ -8,6 +8,7 @@ from typing import Any
 from drivetrain.spec.affects import differences
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import nearest
 
 BITS = ("torch", "cpu_capability", "accelerator", "threads", "code")
 """What of an environment decides bits."""
@@ -16,20 +17,23 @@ BITS = ("torch", "cpu_capability", "accelerator", "threads", "code")
 def accept_recipe(old: Recipe, new: Recipe, override: Sequence[str], where: str) -> list[str]:
     """Notes on the changes that --override accepts; Failure(76) with a diff where it does not accept all."""
     changed = [change for change in differences(old, new) if change.affects == "bits"]
+    paths = [change.path for change in changed]
     refused = [change for change in changed if not accepts(override, change.path)]
     if refused:
+        idle = [key for key in override if not any(accepts([key], change.path) for change in changed)]
+        told = "".join(f"; --override {key} accepts none of them{nearest(key, paths)}" for key in idle)
         failure = Failure(
             Exit.INCOMPATIBLE,
-            f"{where} was trained with another recipe: {'; '.join(map(str, refused))}",
+            f"{where} was trained with another recipe: {'; '.join(map(str, refused))}{told}",
             "take the old values, choose another --run, or accept each change by --override KEY",
         )
         failure.details = "\n".join(map(str, refused))
         raise failure
     notes = [f"accepted by --override: {change}" for change in changed]
-    if any(change.path.startswith("budget") for change in changed):
+    if any(path.startswith(("budget", "batch")) for path in paths):
         notes.append(
-            "the budget changed: schedules that decay now end at the new budget, "
-            "so the learning rate goes on from another point of its curve"
+            "the budget changed, or how many samples its steps take: schedules that decay now end elsewhere, "
+            "so the learning rate may go on from another point of its curve"
         )
     return notes
 

@@ -331,7 +331,7 @@ class _Work:
                 if len(stand.bad) > asked.skip_bad:
                     path, line, why = bad[-1]
                     more = f"; {asked.skip_bad} before it were skipped" if asked.skip_bad else ""
-                    hint = "mend the line, or give a larger --skip-bad"
+                    hint = "mend the line, name the text's --field, or give a larger --skip-bad"
                     raise Failure(Exit.BAD_DATA, f"{path}:{line}: {why}{more}", hint, file=path, line=line)
             stand.lines += count
         return bad
