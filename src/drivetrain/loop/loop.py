@@ -129,12 +129,8 @@ class Loop:
         Raises Failure(82) where a loss or a gradient is not finite, 74 where commits fail again and again, and
         whatever data and task raise.
         """
-        parts, timetable, exchange, heart = (
-            self.parts,
-            self.parts.timetable,
-            self.parts.exchange,
-            self.parts.engine.heart,
-        )
+        parts = self.parts
+        timetable, exchange, heart = parts.timetable, parts.exchange, parts.engine.heart
         state = self._state().tensors
         require_writable(state)
         if parts.committer:
