@@ -134,7 +134,11 @@ def falsify_data(run: Path, draw: random.Random, place: Path) -> str:
     return how
 
 
-KINDS = {falsify_ledger: "record|ledger|attempt|step|commit", falsify_commit: "^step-", falsify_data: "another content"}
+KINDS = {
+    falsify_ledger: "record|ledger|attempt|step|commit",
+    falsify_commit: "^step-|another form",
+    falsify_data: "another content",
+}
 """What to falsify, and what the first thing found is called."""
 
 
@@ -188,3 +192,18 @@ def test_a_folder_that_is_no_run_is_66(tmp_path):
     with pytest.raises(Failure) as caught:
         prove(tmp_path)
     assert caught.value.outcome.code == Exit.INPUT_MISSING
+
+
+@pytest.mark.parametrize("kind", ["attempt", "step", "commit"])
+def test_records_with_a_sound_chain_and_fields_of_another_form_are_found(place, tmp_path, kind):
+    """Every field of a record in turn: none of them ends in a traceback."""
+    lines = (place / "run" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if f'"kind":"{kind}"'.encode() in line)
+    shutil.copytree(place / "run", tmp_path / "run")
+    for name in json.loads(lines[at]).keys() - {"kind", "chain"}:
+        record = json.loads(lines[at])
+        record[name] = {"edited": []}
+        changed = [*lines[:at], (json.dumps(record) + "\n").encode(), *lines[at + 1 :]]
+        (tmp_path / "run" / "ledger.jsonl").write_bytes(rechained(changed))
+        with pytest.raises(Failure):
+            prove(tmp_path / "run", data=False)

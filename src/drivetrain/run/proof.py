@@ -56,6 +56,14 @@ def prove(run: Path, *, data: bool = True) -> Certificate:
     66 where there is no run.
     """
     records = list(read(run / "ledger.jsonl"))
+    try:
+        return _proved(run, records, data)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # its chain holds, its fields do not
+        what = f"a record or a manifest has another form than a run writes: {type(error).__name__}: {error}"
+        raise _broken(what) from error
+
+
+def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     tries = _attempts(records)
     certificate = Certificate(
         run=str(run),
