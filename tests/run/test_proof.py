@@ -10,9 +10,9 @@ import pytest
 
 from conftest import TEXT, run_under_supervisor, tiny_recipe
 from drivetrain.cli.main import run as command
-from drivetrain.ledger.ledger import chain
 from drivetrain.run.proof import prove
 from drivetrain.spec.exits import Exit, Failure
+from records import rechained
 
 SEEDS = range(200)
 
@@ -44,18 +44,6 @@ def test_a_run_that_was_stopped_resized_and_made_steps_again_is_certified(place,
     assert "everything holds" in capsys.readouterr().out
     assert command(["verify", str(place / "run"), "--json", "--no-data"]) == Exit.DONE
     assert json.loads(capsys.readouterr().out)["sources"] == 0
-
-
-def rechained(lines: list[bytes]) -> bytes:
-    """Records with a chain that fits them, as someone who knows the format would write."""
-    done, tail = b"", ""
-    for line in lines:
-        record = json.loads(line)
-        record.pop("chain")
-        body = json.dumps(record, separators=(",", ":"))[:-1].encode()
-        tail = chain(tail, body)
-        done += body + f',"chain":"{tail}"}}\n'.encode()
-    return done
 
 
 def anchored(run: Path) -> int:

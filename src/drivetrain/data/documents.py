@@ -400,10 +400,16 @@ def _lines(data: bytes, field: str) -> tuple[list[bytes], list[Bad], int]:
     return found, bad, len(lines)
 
 
-def _text_of(line: bytes, field: str) -> bytes:
+def json_object(line: bytes) -> dict[str, Any]:
+    """The object in a line of JSON. Raises ValueError, or RecursionError, where there is none."""
     value = json.loads(line.removeprefix(_BOM).decode())
     if not isinstance(value, dict):
         raise ValueError("is no JSON object")
+    return value
+
+
+def _text_of(line: bytes, field: str) -> bytes:
+    value = json_object(line)
     if field not in value:
         raise ValueError(f"has no {field!r}{nearest(field, list(value))}")
     text = value[field]

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from drivetrain.data.documents import json_object
 from drivetrain.data.fingerprint import Seen, remembered
 from drivetrain.data.recipe import JsonLines
 from drivetrain.data.rows import files_of, joined, no_column
 from drivetrain.data.source import Source
 from drivetrain.spec.exits import Exit, Failure
-
-_BOM = b"\xef\xbb\xbf"
 
 
 def open_jsonl(settings: JsonLines, cache: Path) -> Source:
@@ -68,7 +67,7 @@ class Lines:
 
     def _row(self, line: bytes, start: int) -> dict[str, Any]:
         try:
-            row = _parsed(line)
+            row = json_object(line)
             return row if self._columns is None else {name: row[name] for name in self._columns}
         except (ValueError, KeyError, RecursionError):
             place = f"{self._seen.path}:{_line_number(self._seen.path, start)}"
@@ -103,7 +102,7 @@ def _checked_digest(path: str, settings: JsonLines) -> str:
 def _checked(line: bytes, columns: tuple[str, ...], place: str) -> dict[str, Any]:
     """The row in a line, or Failure(65) that says where it stands and what is wrong with it."""
     try:
-        row = _parsed(line)
+        row = json_object(line)
     except (ValueError, RecursionError) as error:
         cause = f"{place}: {error}"
         raise Failure(Exit.BAD_DATA, cause, "each line is one JSON object; mend or remove it", file=place) from error
@@ -111,13 +110,6 @@ def _checked(line: bytes, columns: tuple[str, ...], place: str) -> dict[str, Any
         if name not in row:
             raise no_column(name, list(row), place)
     return row
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    value = json.loads(line.removeprefix(_BOM).decode())
-    if not isinstance(value, dict):
-        raise ValueError("is no JSON object")
-    return value
 
 
 def _exactly(descriptor: int, start: int, size: int) -> bytes:

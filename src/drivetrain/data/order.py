@@ -8,7 +8,7 @@ import numpy as np
 
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
+GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
 _BLOCK = 1 << 16  # positions that are computed at a time: a small request costs a slice, and few walks are long
 
 
@@ -85,8 +85,8 @@ class Order(Ordering):
     def _keys(self, first: int, last: int) -> np.ndarray:
         """Round keys of the epochs from first to last, uint64 [rounds, epochs]."""
         epochs = np.arange(first, last + 1, dtype=np.uint64) * np.uint64(64)
-        base = epochs + np.uint64((self._seed * _GOLDEN) & _MASK)
-        return _mix(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
+        base = epochs + np.uint64((self._seed * GOLDEN) & _MASK)
+        return mix64(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
 
     def _permute(self, values: np.ndarray, epochs: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Encipher until every value lies below `size` again: less than four rounds of walking on average."""
@@ -102,7 +102,7 @@ class Order(Ordering):
         left, right = values >> shift, values & mask
         one = keys.shape[1] == 1  # the usual block lies in one epoch
         for key in keys:
-            mixed = _mix(right ^ (key[0] if one else key[epochs]))
+            mixed = mix64(right ^ (key[0] if one else key[epochs]))
             mixed &= mask
             mixed ^= left
             left, right = right, mixed
@@ -119,12 +119,12 @@ def digest(ids: np.ndarray, positions: np.ndarray) -> int:
 
 
 def _digests(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    return _mix(_mix(positions.astype(np.uint64)) + ids.astype(np.uint64))
+    return mix64(mix64(positions.astype(np.uint64)) + ids.astype(np.uint64))
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
+def mix64(values: np.ndarray) -> np.ndarray:
     """splitmix64's finalizer on an array of uint64; in place after the first line, which halves its time."""
-    values = values + np.uint64(_GOLDEN)
+    values = values + np.uint64(GOLDEN)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         values ^= values >> np.uint64(shift)
         values *= np.uint64(factor)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drivetrain.data.fingerprint import combined
+from drivetrain.data.order import GOLDEN, mix64
 from drivetrain.data.recipe import Parted
 from drivetrain.spec.exits import Exit, Failure
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from drivetrain.data.source import Source
 
 _PARTS = ("train", "validation", "test")
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Part:
@@ -84,9 +84,4 @@ def hashed(values: Iterable[Any]) -> np.ndarray:
 
 def _draws(keys: np.ndarray) -> np.ndarray:
     """A number in [0, 1) for each key, the same for ever: splitmix64."""
-    values = keys * np.uint64(_GOLDEN) + np.uint64(_GOLDEN)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        values ^= values >> np.uint64(shift)
-        values *= np.uint64(factor)
-    values ^= values >> np.uint64(31)
-    return (values >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (mix64(keys * np.uint64(GOLDEN)) >> np.uint64(11)).astype(np.float64) * 2.0**-53

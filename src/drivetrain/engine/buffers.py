@@ -67,9 +67,9 @@ class Buffers:
 
 def undo(kept: Sequence[Kept], made: Tensor) -> None:
     """Put buffers back as they were, unless the step is `made` (bool, 0-d); nothing waits for the device."""
-    for module, name, buffer, before in kept:
-        buffer.copy_(torch.where(made, _live(Kept(module, name, buffer, before)), before))
-        module._buffers[name] = buffer
+    for one in kept:
+        one.buffer.copy_(torch.where(made, _live(one), one.before))
+        one.module._buffers[one.name] = one.buffer
 
 
 def _copies(places: Sequence[tuple[nn.Module, str]]) -> list[Kept]:

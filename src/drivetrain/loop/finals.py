@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drivetrain.loop.evaluation import ValidationSet, evaluate
+from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
 
 if TYPE_CHECKING:
+    from drivetrain.loop.gallery import Gallery
     from drivetrain.loop.loop import Parts
     from drivetrain.loop.progress import Progress
 
@@ -37,18 +38,22 @@ def score_finals(parts: Parts, progress: Progress) -> bool:
 
     Called after the commit of this step was begun, so that nothing is lost if it takes too long.
     """
-    for part, sets in parts.finals.left(progress.step):
-        scores = evaluate(parts.task, parts.engine, sets, parts.group, parts.exchange, progress.step)
-        seconds = parts.journal.lap("evaluation")
-        if scores is None:
-            return False
-        parts.journal.record(
-            "final",
-            part=part,
-            step=progress.step,
-            position=progress.position,
-            seconds=seconds,
-            metrics=scores.metrics,
-            counts=scores.counts,
-        )
-    return True
+    left = parts.finals.left(progress.step)
+    return all(score_sets(parts, progress, "final", sets, part=part) for part, sets in left)
+
+
+def score_sets(
+    parts: Parts,
+    progress: Progress,
+    kind: str,
+    sets: list[ValidationSet],
+    gallery: Gallery | None = None,
+    **more: str,
+) -> Scores | None:
+    """Score sets at a step, and tell the ledger by a record of this kind; None where a stop was heard on the way."""
+    scores = evaluate(parts.task, parts.engine, sets, parts.group, parts.exchange, progress.step, gallery)
+    seconds = parts.journal.lap("evaluation")
+    if scores is not None:
+        place = {"step": progress.step, "position": progress.position, "seconds": seconds}
+        parts.journal.record(kind, **more, **place, metrics=scores.metrics, counts=scores.counts)
+    return scores

@@ -23,9 +23,9 @@ from drivetrain.engine.engine import Engine
 from drivetrain.engine.recipe import Statistics
 from drivetrain.engine.statistics import Probe
 from drivetrain.loop.divergence import diverged
-from drivetrain.loop.evaluation import ValidationSet, evaluate
+from drivetrain.loop.evaluation import ValidationSet
 from drivetrain.loop.exchange import Exchange
-from drivetrain.loop.finals import Finals, score_finals
+from drivetrain.loop.finals import Finals, score_finals, score_sets
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.journal import Journal
@@ -284,18 +284,9 @@ class Loop:
         self._settle()
         parts.journal.flush()  # it may take long, and nobody else would have these records
         gallery = Gallery(parts.folder, step) if parts.group.leader else None
-        scores = evaluate(parts.task, parts.engine, parts.validation, parts.group, parts.exchange, step, gallery)
-        seconds = parts.journal.lap("evaluation")
+        scores = score_sets(parts, self.progress, "evaluation", parts.validation, gallery)
         if scores is None:
             return False
-        parts.journal.record(
-            "evaluation",
-            step=step,
-            position=self.progress.position,
-            seconds=seconds,
-            metrics=scores.metrics,
-            counts=scores.counts,
-        )
         if gallery and gallery.texts:
             parts.journal.record("show", step=step, text=gallery.texts, files=gallery.files)
         self._evaluated = step

@@ -13,7 +13,6 @@ from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
 from drivetrain.data.blend import ordering_of
-from drivetrain.data.order import Ordering
 from drivetrain.ledger.again import comparable, unequal
 from drivetrain.ledger.derive import Record, lineage, steps
 from drivetrain.ledger.ledger import read
@@ -23,6 +22,7 @@ from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
+from drivetrain.spec.recipe import Recipe
 
 
 @dataclass
@@ -82,9 +82,10 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     _prove_repeats(records, tries, certificate)
     _prove_commits(run, records, tries, certificate)
     newest = list(tries.values())[-1]
-    _prove_recipe(run, newest)
+    recipe = load(run).recipe
+    _prove_recipe(recipe, newest)
     if data:
-        _prove_data(run, newest, certificate)
+        _prove_data(recipe, newest, certificate)
     return certificate
 
 
@@ -123,16 +124,16 @@ def _prove_attempts(records: Iterable[Record]) -> None:
 
 def _prove_samples(records: Iterable[Record], tries: Mapping[int, Record]) -> None:
     """Every step has read the positions that its batch has, and the samples that stand there."""
-    orders: dict[str, Ordering] = {}
+    told = {number: json.dumps(attempt["order"]) for number, attempt in tries.items()}
+    orders = {order: ordering_of(json.loads(order)) for order in set(told.values())}  # attempts mostly have the same
+    plans = {number: (orders[told[number]], _batches(attempt)) for number, attempt in tries.items()}
     for record in steps(records):
-        attempt = tries[record["attempt"]]
-        start, stop = _batches(attempt).span(record["step"])
-        stop = min(stop, attempt["budget"]["samples"])
+        order, batches = plans[record["attempt"]]
+        start, stop = batches.span(record["step"])
+        stop = min(stop, tries[record["attempt"]]["budget"]["samples"])
         if (record["start"], record["stop"]) != (start, stop):
-            told = f"[{record['start']}, {record['stop']})"
-            raise _broken(f"step {record['step']} tells of the positions {told}, but has [{start}, {stop})", record)
-        key = json.dumps(attempt["order"])
-        order = orders.setdefault(key, ordering_of(attempt["order"])) if key not in orders else orders[key]
+            given = f"[{record['start']}, {record['stop']})"
+            raise _broken(f"step {record['step']} tells of the positions {given}, but has [{start}, {stop})", record)
         if f"{order.digest(start, stop):016x}" != record["samples"]:
             raise _broken(f"step {record['step']} has read other samples than stand at its positions", record)
 
@@ -175,6 +176,7 @@ def _prove_commits(run: Path, records: Sequence[Record], tries: Mapping[int, Rec
     """Each commit is whole, is the one that the ledger tells of, and stands at a place of its chain."""
     told = {record["name"]: record for record in records if record["kind"] == "commit"}  # the newest of each name
     places = {record["chain"]: place for place, record in enumerate(records)}
+    reached = _reached(records)
     epochs = takeovers(run)
     for name in names(run):
         try:
@@ -183,9 +185,23 @@ def _prove_commits(run: Path, records: Sequence[Record], tries: Mapping[int, Rec
             raise Failure(Exit.NO_VALID_COMMIT, f"{name}: {damage}", "restore it from a copy, or remove it") from None
         if name not in told and fenced(epochs, name, manifest.get("epoch", 0)):
             continue  # of a run that had lost the directory: nobody goes on from it
-        for wrong in _wrong_commit(name, manifest, told.get(name), places, records, tries):
+        for wrong in _wrong_commit(name, manifest, told.get(name), places, reached, tries):
             raise _broken(f"{name}: {wrong}", code=Exit.NO_VALID_COMMIT)
         certificate.commits += 1
+
+
+def _reached(records: Iterable[Record]) -> list[tuple[int, int]]:
+    """The step and position that the history which counts had come to, after each record."""
+    stops = {0: 0}
+    step, found = 0, []
+    for record in records:
+        if record["kind"] == "attempt":
+            step = record["from_step"]
+        elif record["kind"] == "step":
+            step = record["step"]
+            stops[step] = record["stop"]
+        found.append((step, stops[step]))
+    return found
 
 
 def _wrong_commit(
@@ -193,7 +209,7 @@ def _wrong_commit(
     manifest: Mapping[str, Any],
     told: Record | None,
     places: Mapping[str, int],
-    records: Sequence[Record],
+    reached: Sequence[tuple[int, int]],
     tries: Mapping[int, Record],
 ) -> Iterator[str]:
     """What of a manifest does not fit the ledger. A run that is killed may leave a commit that no record tells of."""
@@ -205,8 +221,7 @@ def _wrong_commit(
     if place is None:
         yield "the ledger has no record that it follows"
         return
-    made = steps(lineage(records[: place + 1]))
-    at = (made[-1]["step"], made[-1]["stop"]) if made else (0, 0)
+    at = reached[place]
     if at != (manifest["step"], manifest["position"]):
         own = (manifest["step"], manifest["position"])
         yield f"it is of step {own[0]} and position {own[1]}; the ledger was at {at[0]} and {at[1]}"
@@ -215,9 +230,8 @@ def _wrong_commit(
         yield "it is of another recipe, other data or other lanes than its attempt"
 
 
-def _prove_recipe(run: Path, attempt: Record) -> None:
+def _prove_recipe(recipe: Recipe, attempt: Record) -> None:
     """The recipe that lies in the directory is the one that was trained, and the order is the one it asks for."""
-    recipe = load(run).recipe
     if bits_digest(recipe) != attempt["recipe"]:
         raise _broken("the recipe in resolved.json is not the one that the newest attempt has trained")
     order = attempt["order"]
@@ -225,10 +239,10 @@ def _prove_recipe(run: Path, attempt: Record) -> None:
         raise _broken("the order of the samples does not follow from the recipe")
 
 
-def _prove_data(run: Path, attempt: Record, certificate: Certificate) -> None:
+def _prove_data(recipe: Recipe, attempt: Record, certificate: Certificate) -> None:
     """Every source has the content that the newest attempt has read. Nothing that was remembered is believed."""
     with tempfile.TemporaryDirectory() as nothing_known:
-        inputs = open_inputs(load(run).recipe, Path(nothing_known))
+        inputs = open_inputs(recipe, Path(nothing_known))
     for place, digest in inputs.digests.items():
         if attempt["data"].get(place, digest) != digest:
             raise _broken(f"{place} has another content than the run has read")
