@@ -18,7 +18,6 @@ from drivetrain.spec.exits import Exit, Failure
 
 STEP = {
     "time": 1.5,
-    "attempt": 1,
     "step": 3,
     "start": 16,
     "stop": 24,
@@ -36,7 +35,7 @@ def write(path, count=5):
     ledger = Ledger.open(path)
     for number in range(count):
         ledger.append({"kind": "note", "text": f"n{number}", "value": number / 3})
-        ledger.append_step(**STEP | {"step": number})
+        ledger.append_steps(1, [STEP | {"step": number}])
     ledger.close()
 
 
@@ -53,7 +52,7 @@ def test_what_was_appended_is_read(tmp_path):
 def test_floats_keep_their_bits_and_names_their_characters(value, name):
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.open(Path(folder) / "l")
-        ledger.append_step(**STEP | {"losses": {name: value}})
+        ledger.append_steps(1, [STEP | {"losses": {name: value}}])
         ledger.append({name: 1, "kind": "note", "value": value})
         ledger.close()
         step, note = read(Path(folder) / "l")
@@ -63,7 +62,7 @@ def test_floats_keep_their_bits_and_names_their_characters(value, name):
 @pytest.mark.parametrize("value", [numpy.float64(0.1), numpy.float32(0.5), 1, True])
 def test_numbers_of_any_type_are_json_numbers(tmp_path, value):
     ledger = Ledger.open(tmp_path / "l")
-    ledger.append_step(**STEP | {"losses": {"loss": value}, "counts": {"samples": numpy.int64(8)}})
+    ledger.append_steps(1, [STEP | {"losses": {"loss": value}, "counts": {"samples": numpy.int64(8)}}])
     ledger.close()
     (record,) = read(tmp_path / "l")
     assert (record["losses"], record["counts"]) == ({"loss": value}, {"samples": 8})

@@ -124,10 +124,10 @@ class Blend(Ordering):
         ids = np.empty(len(positions), np.int64)
         for part, stage in self._parts(positions):
             sources, places = stage.places(positions[part])
-            for source in np.unique(sources):
-                mine = sources == source
-                at = places[mine]  # consecutive: a stage goes through each source in order
-                ids[part][mine] = self._orders[source].compute(at) + self.offsets[source]
+            for source, order in enumerate(self._orders):
+                (mine,) = (sources == source).nonzero()
+                if len(mine):  # the places are consecutive: a stage goes through each source in order
+                    ids[part][mine] = order.compute(places[mine]) + self.offsets[source]
         return ids
 
     def coverage(self, position: int) -> list[int]:
@@ -170,9 +170,9 @@ class BlendSource:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
         """The samples with these ids, in this order: one array where every source gives arrays of one shape."""
-        owners = self._offsets.searchsorted(ids, side="right") - 1
         if self._together is not None:
-            return self._together.read(owners, ids - self._offsets[owners])
+            return self._together.read(ids)
+        owners = self._offsets.searchsorted(ids, side="right") - 1
         present = sorted(set(owners.tolist())) or [0]
         asked = [(self._sources[owner], np.flatnonzero(owners == owner), self._offsets[owner]) for owner in present]
         parts = [(mine, source.read(ids[mine] - offset, positions[mine])) for source, mine, offset in asked]

@@ -9,7 +9,9 @@ import numpy as np
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
-_BLOCK = 1 << 16  # positions that are computed at a time: a small request costs a slice, and few walks are long
+_FIRST, _MOST = 1 << 10, 1 << 14
+"""Positions that are computed at a time, four times as many each time: the first steps do not wait for those of the
+last, and later a small request costs a slice, and few walks are long."""
 
 
 class _Block(NamedTuple):
@@ -46,7 +48,8 @@ class Ordering:
         """A block that holds these positions. It is put in place whole: a reading thread asks beside the loop's own."""
         block = self._block
         if start < block.start or stop > block.stop:
-            positions = np.arange(start, max(stop, start + _BLOCK), dtype=np.int64)
+            length = min(max(_FIRST, 4 * len(block.ids)), _MOST)
+            positions = np.arange(start, max(stop, start + length), dtype=np.int64)
             ids = self.compute(positions)
             sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_digests(ids, positions))])
             block = self._block = _Block(start, start + len(positions), ids, sums)
@@ -74,39 +77,48 @@ class Order(Ordering):
         self._seed = seed
         self._shuffle = shuffle
         self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
+        self._rounds: tuple[tuple[int, int], np.ndarray] = ((0, -1), np.empty(0))  # of which epochs, and their tables
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
         """The sample ids at consecutive positions, int64."""
         epochs, places = np.divmod(positions, self.size)
         if not self._shuffle:
             return places
-        return self._permute(places.astype(np.uint64), epochs - epochs[0], self._keys(int(epochs[0]), int(epochs[-1])))
+        return self._permute(places, epochs - epochs[0], self._tables(int(epochs[0]), int(epochs[-1])))
 
-    def _keys(self, first: int, last: int) -> np.ndarray:
-        """Round keys of the epochs from first to last, uint64 [rounds, epochs]."""
-        epochs = np.arange(first, last + 1, dtype=np.uint64) * np.uint64(64)
-        base = epochs + np.uint64((self._seed * GOLDEN) & _MASK)
-        return mix64(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
+    def _tables(self, first: int, last: int) -> np.ndarray:
+        """The round functions of the epochs from first to last, int64 [rounds, epochs * values of half a number].
 
-    def _permute(self, values: np.ndarray, epochs: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        A half has so few values that all are computed at once: a round is then one look for each number.
+        """
+        known, tables = self._rounds
+        if known != (first, last):
+            epochs = np.arange(first, last + 1, dtype=np.uint64) * np.uint64(64)
+            base = epochs + np.uint64((self._seed * GOLDEN) & _MASK)
+            keys = mix64(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
+            halves = np.arange(1 << self._half, dtype=np.uint64)
+            tables = mix64(halves ^ keys[..., None]) & np.uint64((1 << self._half) - 1)
+            tables = tables.astype(np.int64).reshape(_ROUNDS, -1)
+            self._rounds = (first, last), tables
+        return tables
+
+    def _permute(self, values: np.ndarray, epochs: np.ndarray, tables: np.ndarray) -> np.ndarray:
         """Encipher until every value lies below `size` again: less than four rounds of walking on average."""
-        result = self._encipher(values, epochs, keys)
+        result = self._encipher(values, epochs, tables)
         outside = np.flatnonzero(result >= self.size)
         while len(outside):
-            result[outside] = self._encipher(result[outside], epochs[outside], keys)
+            result[outside] = self._encipher(result[outside], epochs[outside], tables)
             outside = outside[result[outside] >= self.size]
-        return result.astype(np.int64)
+        return result
 
-    def _encipher(self, values: np.ndarray, epochs: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        shift, mask = np.uint64(self._half), np.uint64((1 << self._half) - 1)
-        left, right = values >> shift, values & mask
-        one = keys.shape[1] == 1  # the usual block lies in one epoch
-        for key in keys:
-            mixed = mix64(right ^ (key[0] if one else key[epochs]))
-            mixed &= mask
+    def _encipher(self, values: np.ndarray, epochs: np.ndarray, tables: np.ndarray) -> np.ndarray:
+        left, right = values >> self._half, values & ((1 << self._half) - 1)
+        starts = epochs << self._half if epochs[-1] else None  # of each epoch's part of a table
+        for table in tables:
+            mixed = table[right if starts is None else starts + right]
             mixed ^= left
             left, right = right, mixed
-        return (left << shift) | right
+        return (left << self._half) | right
 
 
 def digest(ids: np.ndarray, positions: np.ndarray) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,11 +63,6 @@ class Packed:
             heads = np.flatnonzero(np.diff(chosen, prepend=-2) != 1)
             self.runs = np.append(self._starts[heads], self._starts[-1])
             self.shifts = offsets[chosen[heads]] - self._starts[heads]
-        width, item = context + 1, self.tokens.itemsize
-        # A view with a row for each place a sample may begin at: a gather of rows is a plain copy.
-        self.stretches = np.lib.stride_tricks.as_strided(
-            self.tokens, (max(0, len(tokens) - context), width), (item, item), writeable=False
-        )
         self.first = int(self._starts[0])
         self.size = int(self._starts[-1]) - self.first
         self._count = max(0, -(-(self.size - 1) // context))
@@ -83,7 +78,7 @@ class Packed:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Stacked:
         """The samples with these ids."""
-        return self._alone.read(np.zeros(len(ids), np.int64), np.asarray(ids, np.int64))
+        return self._alone.read(np.asarray(ids, np.int64))
 
     def documents(self, ids: np.ndarray) -> np.ndarray:
         """The documents of samples, int64 [samples, context + 1]; -1 where padded."""
@@ -107,56 +102,96 @@ class PackedTogether:
 
     def __init__(self, sources: Sequence[Packed]) -> None:
         self._sources, self._width = list(sources), sources[0].context + 1
-        # All runs one after the other, as if the sources were one stream; `_begins` is where each source has its first.
-        sizes = [source.size for source in sources]
-        self._begins = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        moved = [begin - source.first for begin, source in zip(self._begins[:-1].tolist(), sources, strict=True)]
-        runs = [source.runs[:-1] + by for source, by in zip(sources, moved, strict=True)]
-        self._runs = np.concatenate([*runs, self._begins[-1:]])
-        self._shifts = np.concatenate([source.shifts - by for source, by in zip(sources, moved, strict=True)])
+        # All sources one after the other, as if they were one stream: sample i of all begins at i * context. Where the
+        # last sample of a source is full, its last target has the place of the next source's first token.
+        self._firsts = np.array([0, *accumulate(map(len, sources))], np.int64)[:-1]
+        self._owners = np.repeat(np.arange(len(sources)), [len(source.shifts) for source in sources])
+        self._last = np.searchsorted(self._owners, self._owners, "right") - 1  # the last run of a run's source
+        moved = (self._firsts * (self._width - 1) - [source.first for source in sources])[self._owners]
+        self._runs = np.concatenate([source.runs[:-1] for source in sources]) + moved
+        self._ends = np.concatenate([source.runs[1:] for source in sources]) + moved
+        self._shifts = np.concatenate([source.shifts for source in sources]) - moved
+        self._views, self._kinds, places = _views([source.tokens for source in sources], self._width)
+        self._places = self._shifts + places[self._owners]
 
-    def read(self, owners: np.ndarray, ids: np.ndarray) -> Stacked:
-        """The samples with these ids, each of the source that stands in the same place of `owners`."""
-        windows = np.empty((len(ids), self._width), np.int64)
-        starts = self._begins[owners] + ids * (self._width - 1)
-        after = self._runs.searchsorted(starts, "right")  # the run after the one that a sample begins in
-        places, stops = starts + self._shifts[after - 1], starts + self._width
-        one_run = bool((stops <= self._runs[after]).all())  # each stands in its file as it is
-        lengths = None
-        if not one_run:
-            stops = np.minimum(stops, self._begins[owners + 1])
-            lengths = stops - starts
-            places[lengths < self._width] = 0  # the row there is overwritten
-        parts = []
-        for number, source in enumerate(self._sources):
-            (mine,) = (owners == number).nonzero()
-            if len(mine):
-                source.files.check()
-                parts.append((source, mine))
-                if len(source.stretches):
-                    windows[mine] = source.stretches[places[mine]]
-        if lengths is not None:
-            self._fill(windows, owners, starts, stops, after - 1 + (lengths == self._width))
-        return Stacked(windows, lengths, lambda: self._documents(parts, ids))
+    def read(self, ids: np.ndarray) -> Stacked:
+        """The samples with these ids, which count through the sources."""
+        for source in self._sources:
+            source.files.check()
+        starts = ids * (self._width - 1)
+        stops = starts + self._width
+        runs = self._runs.searchsorted(starts, "right") - 1
+        places = starts + self._places[runs]
+        if (stops <= self._ends[runs]).all():  # each stands in its file as it is
+            return Stacked(self._rows(runs, places), None, lambda: self._documents(ids))
+        last = self._last[runs]
+        stops = np.minimum(stops, self._ends[last])
+        lengths = stops - starts
+        whole = lengths == self._width
+        padded = not whole.all()
+        windows = self._rows(runs, places, whole if padded else None)
+        self._fill(windows, starts, stops, runs + whole, np.minimum(self._runs.searchsorted(stops), last + 1))
+        return Stacked(windows, lengths if padded else None, lambda: self._documents(ids))
+
+    def _rows(self, runs: np.ndarray, places: np.ndarray, whole: np.ndarray | None = None) -> np.ndarray:
+        """What stands at these places, int64 [samples, width]; zeros where it is not `whole`."""
+        if whole is None and len(self._views) == 1:
+            return self._views[0][places].astype(np.int64)
+        rows, kinds = np.zeros((len(places), self._width), np.int64), self._kinds[self._owners[runs]]
+        for kind, view in enumerate(self._views):
+            (mine,) = ((kinds == kind) & (True if whole is None else whole)).nonzero()
+            rows[mine] = view[places[mine]]
+        return rows
 
     def _fill(
-        self, windows: np.ndarray, owners: np.ndarray, starts: np.ndarray, stops: np.ndarray, runs: np.ndarray
+        self, windows: np.ndarray, starts: np.ndarray, stops: np.ndarray, first: np.ndarray, after: np.ndarray
     ) -> None:
-        """Put in what samples have of these runs and of those after them, and zeros behind their ends."""
-        for row in np.flatnonzero(stops - starts < self._width).tolist():
-            windows[row] = 0
-        rows, met = _expanded(runs, np.searchsorted(self._runs, stops - 1, "right"))
+        """Put in what samples have of the runs from `first` to before `after`."""
+        rows, met = _expanded(first, after)
         begins = np.maximum(self._runs[met], starts[rows])
-        sizes = np.minimum(self._runs[met + 1], stops[rows]) - begins
-        columns = (owners[rows], rows, begins - starts[rows], begins + self._shifts[met], sizes)
+        sizes = np.minimum(self._ends[met], stops[rows]) - begins
+        columns = (self._owners[met], rows, begins - starts[rows], begins + self._shifts[met], sizes)
         for owner, row, place, source, size in zip(*(column.tolist() for column in columns), strict=True):
             windows[row, place : place + size] = self._sources[owner].tokens[source : source + size]
 
-    def _documents(self, parts: Sequence[tuple[Packed, np.ndarray]], ids: np.ndarray) -> np.ndarray:
+    def _documents(self, ids: np.ndarray) -> np.ndarray:
         documents = np.empty((len(ids), self._width), np.int64)
-        for source, mine in parts:
-            documents[mine] = source.documents(ids[mine])
+        owners = np.searchsorted(self._firsts, ids, "right") - 1
+        for number, source in enumerate(self._sources):
+            (mine,) = (owners == number).nonzero()
+            documents[mine] = source.documents(ids[mine] - self._firsts[number])
         return documents
+
+
+def _views(maps: Sequence[np.ndarray], width: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """One view over all maps of a type, with a row for each place a sample may begin at: so samples of several files
+    are one gather of rows, which is a plain copy. What lies between the maps is never touched.
+
+    Returns the views, and for each map which one it is in, and the row of its first token (both int64 [maps]).
+    """
+    found: dict[tuple[Any, int], list[np.ndarray]] = {}
+    for tokens in maps:
+        found.setdefault(_kind(tokens), []).append(tokens)
+    views, first = [], {}
+    for kind, alike in found.items():
+        lowest = min(alike, key=_address)
+        item = lowest.itemsize
+        rows = max((_address(tokens) - _address(lowest)) // item + len(tokens) for tokens in alike) - width + 1
+        shape, strides = (max(0, rows), width), (item, item)
+        views.append(np.lib.stride_tricks.as_strided(lowest, shape, strides, writeable=False))
+        first[kind] = _address(lowest)
+    kinds = np.array([list(found).index(_kind(tokens)) for tokens in maps], np.int64)
+    places = [(_address(tokens) - first[_kind(tokens)]) // tokens.itemsize for tokens in maps]
+    return views, kinds, np.array(places, np.int64)
+
+
+def _kind(tokens: np.ndarray) -> tuple[Any, int]:
+    """What arrays have in common whose items one view can hold."""
+    return tokens.dtype, _address(tokens) % tokens.itemsize
+
+
+def _address(tokens: np.ndarray) -> int:
+    return tokens.__array_interface__["data"][0]
 
 
 def _expanded(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -72,36 +72,11 @@ class Ledger:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a record of JSON data; floats that are not finite are written as strings."""
-        self._write(json.dumps(plain(record), separators=(",", ":"), allow_nan=False)[:-1])
+        self._write([json.dumps(plain(record), separators=(",", ":"), allow_nan=False)[:-1]])
 
-    def append_step(
-        self,
-        *,
-        time: float,
-        attempt: int,
-        step: int,
-        start: int,
-        stop: int,
-        samples: int,
-        losses: Mapping[str, float],
-        counts: Mapping[str, int],
-        norm: Mapping[str, float],
-        lr: Mapping[str, float],
-        seconds: float,
-        wait: float,
-        skipped: Mapping[str, str] | None = None,
-        scale: float | None = None,
-    ) -> None:
-        """Append the record of a step. Formatted by hand: it is written inside the loop, every step.
-
-        `skipped` says of networks that should have moved and did not why; `scale` is the factor on the loss.
-        """
-        more = (f',"skipped":{json.dumps(skipped)}' if skipped else "") + (f',"scale":{scale!r}' if scale else "")
-        self._write(
-            f'{{"kind":"step","time":{time!r},"attempt":{attempt},"step":{step},"start":{start},"stop":{stop},'
-            f'"samples":"{samples:016x}","losses":{_floats(losses)},"counts":{_whole(counts)},"norm":{_floats(norm)},'
-            f'"lr":{_floats(lr)},"seconds":{seconds:.7f},"wait":{wait:.7f}{more}'
-        )
+    def append_steps(self, attempt: int, steps: Iterable[Mapping[str, Any]]) -> None:
+        """Append the records of steps with one write; each has the fields that `_step` takes."""
+        self._write([_step(attempt=attempt, **fields) for fields in steps])
 
     def sync(self) -> None:
         """Make every record durable."""
@@ -114,14 +89,17 @@ class Ledger:
             os.ftruncate(self._descriptor, self._size)
         os.close(self._descriptor)
 
-    def _write(self, body: str) -> None:
-        """`body` is the record without its closing brace."""
-        content = body.encode()
-        tail = chain(self.tail, content)
-        line = content + ending(tail)
+    def _write(self, bodies: Iterable[str]) -> None:
+        """Each is a record without its closing brace. They are written at once, all or none of them."""
+        tail, lines = self.tail, []
+        for body in bodies:
+            content = body.encode()
+            tail = chain(tail, content)
+            lines.append(content + ending(tail))
+        whole = b"".join(lines)
         try:
-            written = os.write(self._descriptor, line)
-            if written != len(line):  # half a record must not stand before the next one
+            written = os.write(self._descriptor, whole)
+            if written != len(whole):  # half a record must not stand before the next one
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -129,7 +107,7 @@ class Ledger:
                 Exit.STORAGE, f"the ledger cannot be written: {error}", "free space, then start again"
             ) from error
         self.tail = tail
-        self._size += len(line)
+        self._size += len(whole)
         if self._size > self._reserved - RESERVE // 2:
             self._reserve()
 
@@ -137,6 +115,35 @@ class Ledger:
         """Take room beyond the end of the file; a file system that cannot, or has none, leaves things as they are."""
         if _fallocate(self._descriptor, _KEEP_SIZE, self._size, RESERVE) == 0:
             self._reserved = self._size + RESERVE
+
+
+def _step(
+    *,
+    time: float,
+    attempt: int,
+    step: int,
+    start: int,
+    stop: int,
+    samples: int,
+    losses: Mapping[str, float],
+    counts: Mapping[str, int],
+    norm: Mapping[str, float],
+    lr: Mapping[str, float],
+    seconds: float,
+    wait: float,
+    skipped: Mapping[str, str] | None = None,
+    scale: float | None = None,
+) -> str:
+    """The record of a step, without its closing brace. Formatted by hand: there is one in every step.
+
+    `skipped` says of networks that should have moved and did not why; `scale` is the factor on the loss.
+    """
+    more = (f',"skipped":{json.dumps(skipped)}' if skipped else "") + (f',"scale":{scale!r}' if scale else "")
+    return (
+        f'{{"kind":"step","time":{time!r},"attempt":{attempt},"step":{step},"start":{start},"stop":{stop},'
+        f'"samples":"{samples:016x}","losses":{_floats(losses)},"counts":{_whole(counts)},"norm":{_floats(norm)},'
+        f'"lr":{_floats(lr)},"seconds":{seconds:.7f},"wait":{wait:.7f}{more}'
+    )
 
 
 _KEEP_SIZE = 1

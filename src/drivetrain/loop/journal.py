@@ -103,9 +103,7 @@ class Journal:
     def complete(self, records: Sequence[Mapping[str, Any]], last: int, attempt: int) -> None:
         """Write the step records that come after step `last`, which the attempt before made and could not write."""
         if self._writer:
-            for fields in records:
-                if fields["step"] > last:
-                    self._writer.append_step(attempt=attempt, **fields)
+            self._writer.append_steps(attempt, (fields for fields in records if fields["step"] > last))
 
     def flush(self) -> None:
         """Write the records that wait."""
@@ -113,8 +111,7 @@ class Journal:
         self._written = self.watch.last
         if self._writer:
             self._allowed()
-            for fields in kept:
-                self._writer.append_step(attempt=self.attempt, **fields)
+            self._writer.append_steps(self.attempt, kept)
         else:
             self._recent.extend(kept)
             while self._recent and self._recent[0]["time"] < time.time() - RECENT:
