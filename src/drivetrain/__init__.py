@@ -1,6 +1,7 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
-For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `export`.
+For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `export`,
+`compare`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drivetrain.api import Result as Result
+    from drivetrain.api import compare as compare
     from drivetrain.api import evaluate as evaluate
     from drivetrain.api import export as export
     from drivetrain.api import train as train
@@ -25,6 +27,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Result": "drivetrain.api",
+    "compare": "drivetrain.api",
     "evaluate": "drivetrain.api",
     "export": "drivetrain.api",
     "train": "drivetrain.api",

@@ -146,6 +146,29 @@ def verify(run: str | Path, *, data: bool = True) -> dict[str, Any]:
     return prove(Path(run), data=data).to_json()
 
 
+def compare(
+    *runs: str | Path, by: Literal["step", "samples", "tokens", "seconds"] = "step", plot: str | Path | None = None
+) -> dict[str, Any]:
+    """Two runs or more side by side, as plain data: `recipe` (what differs, by dotted key), `metrics` (each run's
+    newest, lowest and highest, and the better run where the recipes say what is good), `at_equal` (losses and metrics
+    at the same places) and `runs` (their reports).
+
+    `by` is what the places are told by; seconds are those of steps and their data, without starts, evaluations,
+    commits, lost work and pauses. `plot` is a .png or .svg file to draw the curves in. Numbers may be NaN. Raises
+    Failure: 64 for fewer than two runs, one twice, or tokens where a task counts none, 66 where one is no run.
+    """
+    from drivetrain.watch.compare import comparison, gather
+    from drivetrain.watch.plot import draw, panels, require_plot
+
+    if plot:
+        require_plot(Path(plot))
+    gathered = gather(runs, by)
+    if plot:
+        stories = {name: run.story for name, run in gathered.items()}
+        draw(Path(plot), " and ".join(gathered), panels(stories, by))
+    return comparison(gathered, by)
+
+
 def _say(text: str) -> None:
     print(f"drivetrain: {text}", file=sys.stderr, flush=True)
 

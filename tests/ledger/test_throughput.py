@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.ledger.derive import lineage
-from drivetrain.ledger.throughput import Throughput, full_rate, throughput
+from drivetrain.ledger.derive import lineage, throughput
+from drivetrain.ledger.throughput import Throughput, full_rate
 from records import attempt, step
 
 KNOWN = {"flops": {"per_sample": 5e9, "peak": 1e11}}

@@ -4,9 +4,8 @@ import torch
 from torch import nn
 
 import drivetrain
-from drivetrain.ledger.derive import lineage
+from drivetrain.ledger.derive import lineage, throughput
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.throughput import throughput
 from drivetrain.plan.flops import flops_per_sample
 from drivetrain.runtime.device import name
 from drivetrain.tasks.language_model.recipe import Llama

@@ -10,6 +10,7 @@ import typer
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it too: a file.png or a file.svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Curves, metrics, attempts, and where the time went."""
@@ -18,11 +19,17 @@ def report(
     from rich.console import Console
 
     from drivetrain.ledger.ledger import plain, read
+    from drivetrain.ledger.story import story
     from drivetrain.watch.console import tolerant
+    from drivetrain.watch.plot import draw, panels, require_plot
     from drivetrain.watch.report import show, summary
 
-    records = list(read(run / "ledger.jsonl"))
+    if plot:
+        require_plot(plot)
+    told = story(read(run / "ledger.jsonl"))
+    if plot:
+        draw(plot, run.resolve().name, panels({run.name: told}))
     if as_json:
-        typer.echo(json.dumps(plain(summary(run, records)), allow_nan=False))
+        typer.echo(json.dumps(plain(summary(run, told)), allow_nan=False))
     else:
-        show(tolerant(Console()), run, records)
+        show(tolerant(Console()), run, told)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 Record = dict[str, Any]
@@ -78,25 +76,12 @@ def work(step: Record) -> tuple[float, int, int]:
     return seconds, step["stop"] - step["start"], step.get("counts", {}).get("tokens", 0)
 
 
-def of_step(step: Record, attempt: Record) -> Throughput:
-    """What a step of this attempt trained, in its time."""
-    seconds, samples, tokens = work(step)
+def of_work(seconds: float, samples: int, tokens: int, attempt: Record) -> Throughput:
+    """What an attempt trained in this time."""
     told = attempt.get("flops", {})
     each, peak = told.get("per_sample"), told.get("peak")
     possible = None if peak is None else seconds * attempt["world"] * peak
     return Throughput(seconds, samples, tokens, _product(each, samples), possible)
-
-
-def throughput(history: Iterable[Record], last: int | None = None) -> Throughput:
-    """That of the last steps of a history, of all where `last` is None, by the time of steps and of their data."""
-    attempt: Record = {}
-    made = []
-    for record in history:
-        if record["kind"] == "attempt":
-            attempt = record
-        elif record["kind"] == "step":
-            made.append(of_step(record, attempt))
-    return reduce(Throughput.__add__, made if last is None else made[-last:], Throughput())
 
 
 def full_rate(attempt: Record) -> float:

@@ -14,24 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from drivetrain.ledger import telemetry
-from drivetrain.ledger.derive import (
-    Attempt,
-    attempts,
-    buckets,
-    curve,
-    finals,
-    goodput,
-    left_out,
-    lineage,
-    scores,
-    steps,
-)
-from drivetrain.ledger.throughput import Throughput, throughput
+from drivetrain.ledger.derive import finals, scores
+from drivetrain.ledger.story import Attempt, Story
+from drivetrain.ledger.throughput import Throughput
 from drivetrain.spec.exits import Exit, Outcome
-from drivetrain.watch.console import amount, duration, printable
+from drivetrain.watch.chart import chart, fitting, points, spark
+from drivetrain.watch.console import amount, printable
+from drivetrain.watch.table import row, say, span, table
+from drivetrain.watch.table import show as show_tables
 
-_WIDTH, _HEIGHT = 64, 10  # of a curve, in characters
-_SPARK = 12  # characters of a metric's small curve
 _SHARE = 20  # characters of a whole in the table of time
 _RANKS = 3  # that were slowest most often
 _LAST = 100  # steps that the newest throughput is taken over
@@ -41,26 +32,24 @@ _HEARSAY = (None, Exit.PEER_UNAVAILABLE, Exit.INTERNAL)  # ends of which another
 _CAUSE = 120  # characters of a cause
 
 
-def summary(run: Path, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(run: Path, story: Story) -> dict[str, Any]:
     """The report as plain data. Numbers may be NaN or infinite."""
-    history = lineage(records)
-    made = steps(history)
-    spent = buckets(records)
+    steps, records, spent = story.steps, story.records, story.seconds
     return {
-        "steps": made[-1]["step"] if made else 0,
-        "samples": made[-1]["stop"] if made else 0,
-        "losses": {name: float(value) for name, value in made[-1]["losses"].items()} if made else {},
-        "metrics": {f"{name}.{metric}": points[-1][1] for (name, metric), points in scores(history).items()},
-        "left_out": left_out(history),
-        "attempts": [vars(attempt) for attempt in told(run, attempts(records))],
+        "steps": steps.step[-1] if steps else 0,
+        "samples": steps.stop[-1] if steps else 0,
+        "losses": steps.newest(),
+        "metrics": {f"{name}.{metric}": points[-1][1] for (name, metric), points in scores(records).items()},
+        "left_out": story.left_out,
+        "attempts": [vars(attempt) for attempt in told(run, story.attempts)],
         "seconds": spent,
         "wall_clock": sum(spent.values()),
-        "goodput": goodput(records),
-        "final": {f"{part}.{name}.{metric}": value for (part, name, metric), (_, value) in finals(history).items()},
-        "phases": telemetry.phases(history),
-        "memory": telemetry.peaks(history),
-        "slowest": telemetry.slowest(history),
-        "throughput": {name: rates.to_json() for name, rates in _throughputs(records).items()},
+        "goodput": story.goodput,
+        "final": {f"{part}.{name}.{metric}": value for (part, name, metric), (_, value) in finals(records).items()},
+        "phases": telemetry.phases(records),
+        "memory": telemetry.peaks(records),
+        "slowest": telemetry.slowest(records),
+        "throughput": {name: rates.to_json() for name, rates in _throughputs(story).items()},
     }
 
 
@@ -79,116 +68,54 @@ def told(run: Path, found: list[Attempt]) -> list[Attempt]:
     return found
 
 
-def show(console: Console, run: Path, records: Sequence[dict[str, Any]]) -> None:
+def show(console: Console, run: Path, story: Story) -> None:
     """Print the report."""
-    history = lineage(records)
-    made = steps(history)
-    found = told(run, attempts(records))
-    _print(console, Text(printable(run.resolve().name), style="bold"))
-    if made:
-        total = next(record["budget"]["steps"] for record in reversed(history) if record["kind"] == "attempt")
-        _print(console, Text(f"step {made[-1]['step']} of {total}  {_pace(made)}"))
-        for why, count in left_out(history).items():
-            _print(console, Text(f"{count} {'step' if count == 1 else 'steps'} left out: {why}", style="yellow"))
-    for name in made[-1]["losses"] if made else ():
-        _print(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
-        _print(console, chart(curve(history, name), width=max(8, min(_WIDTH, console.width - 12))))
-    tables = (_metrics(history), _finals(history), _attempts(found), _rates(records), _time(records))
-    for table in (*tables, _phases(history), _memory(history)):
-        if table.row_count:
-            _print(console, Text())
-            console.print(table)
+    steps, records = story.steps, story.records
+    say(console, Text(printable(run.resolve().name), style="bold"))
+    if steps:
+        say(console, Text(f"step {steps.step[-1]} of {story.budget}  {_pace(story)}"))
+        for why, count in story.left_out.items():
+            say(console, Text(f"{count} {'step' if count == 1 else 'steps'} left out: {why}", style="yellow"))
+    for name in steps.newest():
+        say(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
+        say(console, chart(points(steps.losses[name], steps.step), fitting(console)))
+    ends = _attempts(told(run, story.attempts))
+    show_tables(
+        console,
+        [_metrics(records), _finals(records), ends, _rates(story), _time(story), _phases(records), _memory(records)],
+    )
 
 
-def chart(points: Sequence[tuple[int, float]], width: int = _WIDTH, height: int = _HEIGHT) -> Text:
-    """A curve in braille dots, two columns and four rows a character, with its ends labelled.
-
-    Values that are not finite have no dot; a line under the chart says how many they are.
-    """
-    finite = [(step, value) for step, value in points if math.isfinite(value)]
-    if not finite:
-        return Text("no finite value")
-    columns: dict[int, list[float]] = {}
-    first, last = finite[0][0], finite[-1][0]
-    for step, value in finite:
-        columns.setdefault((step - first) * (2 * width - 1) // max(1, last - first), []).append(value)
-    medians = {column: sorted(values)[len(values) // 2] for column, values in columns.items()}
-    low, high = min(medians.values()), max(medians.values())
-    cells = [[0x2800] * width for _ in range(height)]
-    before = None
-    for column, value in medians.items():
-        row = round((high - value) / (high - low) * (4 * height - 1)) if high > low else 2 * height
-        between = range(min(row, before + 1), max(row, before - 1) + 1) if before is not None else (row,)
-        for dot in between:  # down or up to the neighbour's row, so that the eye sees one line
-            cells[dot // 4][column // 2] |= _DOTS[column % 2][dot % 4]
-        before = row
-    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
-    margin = max(len(label) for label in labels)
-    lines = [f"{label:>{margin}} │{''.join(map(chr, row))}" for label, row in zip(labels, cells, strict=True)]
-    lines.append(f"{'':>{margin}} └{'─' * width}")
-    lines.append(f"{'':>{margin}}  step {first}" + f"step {last}".rjust(width - 5 - len(str(first))))
-    if len(finite) < len(points):
-        lines.append(f"{'':>{margin}}  not finite, so not shown: {len(points) - len(finite)} of {len(points)}")
-    return Text("\n".join(lines))
-
-
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-
-
-def spark(values: Sequence[float]) -> str:
-    """The newest values as small bars, the lowest one the lowest bar."""
-    newest = values[-_SPARK:]
-    finite = [value for value in newest if math.isfinite(value)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    scale = 7 / (high - low) if high > low else 0.0
-    return "".join("▁▂▃▄▅▆▇█"[round((value - low) * scale)] if math.isfinite(value) else "?" for value in newest)
-
-
-def _print(console: Console, text: Text) -> None:
-    console.print(text, highlight=False, soft_wrap=True)
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for head in heads:
-        table.add_column(head, overflow="fold")  # a long path in a cause is folded, not cut
-    return table
-
-
-def _row(table: Table, *cells: str, style: str = "") -> None:
-    """Add a row of texts as they are: a name or a cause may hold what rich takes for markup."""
-    table.add_row(*[Text(printable(cell)) for cell in cells], style=style)
-
-
-def _pace(made: Sequence[dict[str, Any]]) -> str:
-    unit = "tokens" if "tokens" in made[-1]["counts"] else "samples"
-    units = sum(record["counts"].get(unit, 0) for record in made)
-    seconds = sum(record["seconds"] + record["wait"] for record in made)
-    told = [f"{made[-1]['stop']} samples"]
-    told += [f"{amount(units)} tokens"] if unit == "tokens" else []
+def _pace(story: Story) -> str:
+    steps = story.steps
+    tokens = sum(steps.tokens)
+    units, unit = (tokens, "tokens") if tokens else (sum(steps.samples), "samples")
+    seconds = sum(steps.seconds) + sum(steps.wait)
+    told = [f"{steps.stop[-1]} samples"]
+    told += [f"{amount(units)} tokens"] if tokens else []
     told += [f"{amount(units / seconds)} {unit}/s"] if seconds > 0 else []
     return "  ".join(told)
 
 
 def _metrics(history: Sequence[dict[str, Any]]) -> Table:
-    table = _table("validation set", "metric", "first", "lowest", "highest", "last", "at step", "")
-    for (name, metric), points in scores(history).items():
-        values = [value for _, value in points]
+    rows = table("validation set", "metric", "first", "lowest", "highest", "last", "at step", "")
+    for (name, metric), scored in scores(history).items():
+        values = [value for _, value in scored]
         finite = [value for value in values if math.isfinite(value)] or [math.nan]
         numbers = [f"{value:.5g}" for value in (values[0], min(finite), max(finite), values[-1])]
-        _row(table, name, metric, *numbers, str(points[-1][0]), spark(values) if len(values) > 1 else "")
-    return table
+        row(rows, name, metric, *numbers, str(scored[-1][0]), spark(values) if len(values) > 1 else "")
+    return rows
 
 
 def _finals(history: Sequence[dict[str, Any]]) -> Table:
-    table = _table("scored at the end", "of", "metric", "value", "at step")
+    rows = table("scored at the end", "of", "metric", "value", "at step")
     for (part, name, metric), (step, value) in finals(history).items():
-        _row(table, name, "test" if part == "test" else "full validation", metric, f"{value:.5g}", str(step))
-    return table
+        row(rows, name, "test" if part == "test" else "full validation", metric, f"{value:.5g}", str(step))
+    return rows
 
 
 def _attempts(found: Sequence[Attempt]) -> Table:
-    table = _table("attempt", "processes", "steps", "took", "ended")
+    rows = table("attempt", "processes", "steps", "took", "ended")
     for attempt in found:
         ended = "cut off"
         if attempt.code is not None:
@@ -196,25 +123,24 @@ def _attempts(found: Sequence[Attempt]) -> Table:
             ended = ended if len(ended) <= _CAUSE else f"{ended[: _CAUSE - 3]}..."
         elif attempt is found[-1]:
             ended = "not yet, or cut off"
-        span = f"{attempt.from_step + 1} to {attempt.to_step}" if attempt.to_step > attempt.from_step else "none"
-        _row(table, str(attempt.number), str(attempt.world), span, _span(attempt.ended - attempt.started), ended)
-    return table
+        made = f"{attempt.from_step + 1} to {attempt.to_step}" if attempt.to_step > attempt.from_step else "none"
+        row(rows, str(attempt.number), str(attempt.world), made, span(attempt.ended - attempt.started), ended)
+    return rows
 
 
-def _throughputs(records: Sequence[dict[str, Any]]) -> dict[str, Throughput]:
+def _throughputs(story: Story) -> dict[str, Throughput]:
     """The rates of the whole run by the time of its steps and their data, of its last steps, and by wall-clock time."""
-    history = lineage(records)
-    whole = throughput(history)
+    whole = story.throughput()
     if not whole.seconds:
         return {}
-    wall = whole.within(sum(buckets(records).values()))
-    return {"steps": whole, "last_steps": throughput(history, _LAST), "wall_clock": wall}
+    wall = whole.within(sum(story.seconds.values()))
+    return {"steps": whole, "last_steps": story.throughput(_LAST), "wall_clock": wall}
 
 
-def _rates(records: Sequence[dict[str, Any]]) -> Table:
+def _rates(story: Story) -> Table:
     names = {"steps": "steps with their data", "last_steps": f"the last {_LAST} of them", "wall_clock": "wall-clock"}
-    table = _table("throughput", "samples/s", "tokens/s", "model TFLOP/s", "MFU")
-    found = _throughputs(records)
+    rows = table("throughput", "samples/s", "tokens/s", "model TFLOP/s", "MFU")
+    found = _throughputs(story)
     for name, rates in found.items():
         if name == "last_steps" and rates == found["steps"]:
             continue
@@ -223,44 +149,40 @@ def _rates(records: Sequence[dict[str, Any]]) -> Table:
         tera = 0.0 if flops is None else flops / 1e12
         cells += ["-" if flops is None else f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"]
         cells += ["-" if mfu is None else f"{mfu:.1%}"]
-        _row(table, names[name], *cells)
-    return table
+        row(rows, names[name], *cells)
+    return rows
 
 
-def _time(records: Sequence[dict[str, Any]]) -> Table:
-    spent = buckets(records)
+def _time(story: Story) -> Table:
+    spent = story.seconds
     whole = sum(spent.values())
-    table = _table("time", "", "share", "")
+    rows = table("time", "", "share", "")
     for name, seconds in spent.items():
         if abs(seconds) >= 0.05 and whole > 0:
             name = "step (goodput)" if name == "step" else name
-            _row(table, name, _span(seconds), f"{seconds / whole:.1%}", "█" * round(_SHARE * seconds / whole))
+            row(rows, name, span(seconds), f"{seconds / whole:.1%}", "█" * round(_SHARE * seconds / whole))
     if whole > 0:
-        _row(table, "wall-clock", _span(whole), "100.0%", style="bold")
-    return table
+        row(rows, "wall-clock", span(whole), "100.0%", style="bold")
+    return rows
 
 
 def _phases(history: Sequence[dict[str, Any]]) -> Table:
     spent, made = telemetry.phases(history), telemetry.covered(history)
     whole = sum(spent.values())
-    table = _table("phase (first rank)", "", "a step", "share", "")
+    rows = table("phase (first rank)", "", "a step", "share", "")
     for name, seconds in spent.items():
         if seconds >= 0.001 * whole:
             share = "█" * round(_SHARE * seconds / whole)
-            _row(table, name, _span(seconds), f"{1e3 * seconds / made:.3g} ms", f"{seconds / whole:.1%}", share)
-    return table
+            row(rows, name, span(seconds), f"{1e3 * seconds / made:.3g} ms", f"{seconds / whole:.1%}", share)
+    return rows
 
 
 def _memory(history: Sequence[dict[str, Any]]) -> Table:
-    table = _table("memory", "peak of any rank", "slowest ranks")
+    rows = table("memory", "peak of any rank", "slowest ranks")
     ranks = telemetry.slowest(history)
     times = sum(ranks.values())
     often = sorted(ranks, key=lambda rank: -ranks[rank])[:_RANKS]
     slow = ", ".join(f"{rank} ({ranks[rank]} of {times} times)" for rank in often)
     for place, size in telemetry.peaks(history).items():
-        _row(table, place, f"{size / 2**20:,.0f} MiB", slow if place == "host" else "")
-    return table
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 600 else duration(seconds)
+        row(rows, place, f"{size / 2**20:,.0f} MiB", slow if place == "host" else "")
+    return rows

@@ -1,0 +1,46 @@
+"""`drivetrain compare`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Places(str, Enum):
+    """What runs are laid side by side along."""
+
+    step = "step"
+    samples = "samples"
+    tokens = "tokens"
+    seconds = "seconds"
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN ...", help="Two run directories or more.")],
+    by: Annotated[Places, typer.Option("--by", help="Seconds are those of steps and their data.")] = Places.step,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it too: a file.png or a file.svg.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Runs side by side: recipes, metrics, losses at equal steps, samples, tokens or seconds, and what it took."""
+    import json
+
+    from rich.console import Console
+
+    from drivetrain.ledger.ledger import plain
+    from drivetrain.watch.compare import comparison, gather, show
+    from drivetrain.watch.console import tolerant
+    from drivetrain.watch.plot import draw, panels, require_plot
+
+    if plot:
+        require_plot(plot)
+    gathered = gather(runs, by.value)
+    if plot:
+        draw(plot, " and ".join(gathered), panels({name: run.story for name, run in gathered.items()}, by.value))
+    found = comparison(gathered, by.value)
+    if as_json:
+        typer.echo(json.dumps(plain(found), allow_nan=False))
+    else:
+        show(tolerant(Console()), gathered, found)

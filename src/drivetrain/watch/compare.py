@@ -1,0 +1,315 @@
+"""Runs side by side: what their recipes do not share, which came further by which metric, and what that took."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from drivetrain.ledger.derive import scores
+from drivetrain.ledger.ledger import read
+from drivetrain.ledger.story import By, Story, story
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
+from drivetrain.spec.tree import dotted
+from drivetrain.watch.chart import AXES, chart, fitting, framed, place_of, placed, points
+from drivetrain.watch.console import amount, printable
+from drivetrain.watch.report import summary
+from drivetrain.watch.table import row, say, span, table
+from drivetrain.watch.table import show as show_tables
+from drivetrain.watch.trackers import without_secrets
+
+_MARKS = 8  # places at which runs are compared
+_HEIGHT = 6  # of a curve, in characters: those of all runs stand below each other
+_WIDE = 40  # characters of a recipe's value
+_WITHIN = 1e-9  # of a place: sums of the same seconds in another order are the same place
+
+Mode = Literal["min", "max"]
+Points = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the runs: its folder, what its ledger tells, and its resolved recipe as plain data."""
+
+    folder: Path
+    story: Story
+    recipe: Mapping[str, Any]
+
+    def losses(self, by: By) -> dict[str, Points]:
+        """The curves of the training losses."""
+        axis = self.story.steps.axis(by)
+        return {name: points(curve, axis) for name, curve in self.story.steps.losses.items()}
+
+    def metrics(self, by: By) -> dict[str, Points]:
+        """The curves of SET/METRIC."""
+        steps, axis = self.story.steps, self.story.steps.axis(by)
+        found = scores(self.story.records)
+        return {f"{name}/{metric}": placed(scored, steps, axis) for (name, metric), scored in found.items()}
+
+    def modes(self) -> dict[str, Mode]:
+        """Whether small or large is good, of the metrics of which the recipe says so."""
+        told = (self.recipe["checkpoint"]["keep_best"], self.recipe["stop"]["patience"])
+        return {part["metric"]: part["mode"] for part in told if part}
+
+
+def gather(folders: Sequence[str | Path], by: By) -> dict[str, Run]:
+    """The runs by the shortest names that tell them apart: the folders' own, or their paths as they were given.
+
+    Raises Failure(64) for fewer than two, the same one twice, or tokens where a run counts none; 66 where one is no
+    run; 65 or 78 where its recipe cannot be read; 74 where its ledger is damaged.
+    """
+    paths = [Path(folder) for folder in folders]
+    if len({path.resolve() for path in paths}) < max(2, len(paths)):
+        raise Failure(Exit.BAD_COMMAND, "two different runs or more are compared", "name their directories")
+    names = [path.resolve().name for path in paths]
+    labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    runs = {label: _open(path) for label, path in zip(labels, paths, strict=True)}
+    silent = [label for label, run in runs.items() if run.story.steps and not any(run.story.steps.tokens)]
+    if by == "tokens" and silent:
+        raise Failure(Exit.BAD_COMMAND, f"{', '.join(silent)}: the task counts no tokens", "take --by samples")
+    return runs
+
+
+def comparison(runs: Mapping[str, Run], by: By) -> dict[str, Any]:
+    """The comparison as plain data. Numbers may be NaN or infinite.
+
+    `recipe` has the values that differ, by dotted key, of those runs that have the key; `metrics` each run's newest,
+    lowest and highest score, and which run is the best where the recipes say what is good; `at_equal` what the runs
+    had come to at the same places. `runs` are their reports.
+    """
+    losses = {label: run.losses(by) for label, run in runs.items()}
+    metrics = {label: run.metrics(by) for label, run in runs.items()}
+    marks = _marks([run.story.steps.axis(by) for run in runs.values()], by)
+    return {
+        "by": by,
+        "recipe": _differences({label: run.recipe for label, run in runs.items()}),
+        "metrics": _verdicts(metrics, _modes(list(runs.values()))),
+        "at_equal": {
+            "places": marks,
+            "losses": {name: _spans(lines, marks) for name, lines in _shared(losses).items()},
+            "metrics": {name: _newest(lines, marks) for name, lines in _shared(metrics).items()},
+        },
+        "runs": {label: summary(run.folder, run.story) for label, run in runs.items()},
+    }
+
+
+def show(console: Console, runs: Mapping[str, Run], found: Mapping[str, Any]) -> None:
+    """Print the comparison."""
+    by: By = found["by"]
+    say(console, Text(" and ".join(map(printable, runs)), style="bold"))
+    curves = _by_name({label: run.losses(by) for label, run in runs.items()})
+    for name, lines in curves.items():
+        _curves(console, name, lines, by)
+    equal = found["at_equal"]
+    show_tables(
+        console,
+        [
+            _recipes(found["recipe"], list(runs)),
+            _facts(found["runs"]),
+            _scores(found["metrics"], list(runs)),
+            _finals(found["runs"]),
+            *(_equal(f"{by}: training {name}", equal["places"], lines, by) for name, lines in equal["losses"].items()),
+            _equally_far(equal["places"], equal["metrics"], list(runs), by),
+        ],
+    )
+    unknown = [name for name, metric in found["metrics"].items() if metric["mode"] is None]
+    if unknown:
+        told = "named alike by no checkpoint.keep_best or stop.patience, so no run is called better"
+        say(console, Text(f"\n{', '.join(map(printable, unknown))}: {told}", style="dim"))
+
+
+def _open(path: Path) -> Run:
+    told = story(read(path / "ledger.jsonl"))
+    return Run(path, told, without_secrets(load(path).tree))
+
+
+def _modes(runs: Sequence[Run]) -> dict[str, Mode]:
+    """What is good, of the metrics of which all recipes that say it say the same."""
+    told: dict[str, set[Mode]] = {}
+    for run in runs:
+        for metric, mode in run.modes().items():
+            told.setdefault(metric, set()).add(mode)
+    return {metric: next(iter(modes)) for metric, modes in told.items() if len(modes) == 1}
+
+
+def _differences(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The values that are not the same in all, by dotted key and run."""
+    leaves = {label: dict(_leaves(tree)) for label, tree in recipes.items()}
+    keys = dict.fromkeys(key for found in leaves.values() for key in found)
+    told = {key: {label: found[key] for label, found in leaves.items() if key in found} for key in keys}
+    return {key: by_run for key, by_run in told.items() if not _alike(by_run, len(recipes))}
+
+
+def _alike(by_run: Mapping[str, Any], count: int) -> bool:
+    first, *others = by_run.values()
+    return len(by_run) == count and all(value == first and type(value) is type(first) for value in others)
+
+
+def _leaves(tree: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str, Any]]:
+    if isinstance(tree, (Mapping, list)) and tree:
+        pairs = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
+        return [leaf for key, value in pairs for leaf in _leaves(value, (*path, key))]
+    return [(dotted(path), tree)]
+
+
+def _by_name(curves: Mapping[str, Mapping[str, Points]]) -> dict[str, dict[str, Points]]:
+    """Curves by run and name as curves by name and run."""
+    names = dict.fromkeys(name for found in curves.values() for name in found)
+    return {name: {label: found[name] for label, found in curves.items() if name in found} for name in names}
+
+
+def _shared(curves: Mapping[str, Mapping[str, Points]]) -> dict[str, dict[str, Points]]:
+    """Those curves that at least two runs have, by name and run."""
+    return {name: lines for name, lines in _by_name(curves).items() if len(lines) > 1}
+
+
+def _marks(axes: Sequence[Sequence[float]], by: By) -> list[float]:
+    """Places in equal distances up to the last one that all runs with a step have reached."""
+    last = min((axis[-1] for axis in axes if axis), default=0)
+    if by == "seconds":
+        return [last * n / _MARKS for n in range(1, _MARKS + 1)] if last > 0 else []
+    return sorted({int(last) * n // _MARKS for n in range(1, _MARKS + 1)} - {0})
+
+
+def _spans(lines: Mapping[str, Points], marks: Sequence[float]) -> dict[str, list[float | None]]:
+    """The median of what each run has up to a mark and after the one before; None where it has nothing there."""
+    told: dict[str, list[float | None]] = {}
+    for label, line in lines.items():
+        ends = [0, *_ends(line, marks)]
+        parts = [sorted(value for _, value in line[a:b]) for a, b in pairwise(ends)]
+        told[label] = [part[len(part) // 2] if part else None for part in parts]
+    return told
+
+
+def _newest(lines: Mapping[str, Points], marks: Sequence[float]) -> dict[str, list[float | None]]:
+    """Each run's newest value at or before a mark; None where there is none yet."""
+    return {label: [line[end - 1][1] if end else None for end in _ends(line, marks)] for label, line in lines.items()}
+
+
+def _ends(line: Points, marks: Sequence[float]) -> list[int]:
+    """How many points lie at or before each mark."""
+    places = [place for place, _ in line]
+    return [bisect_right(places, mark * (1 + _WITHIN)) for mark in marks]
+
+
+def _verdicts(metrics: Mapping[str, Mapping[str, Points]], modes: Mapping[str, Mode]) -> dict[str, Any]:
+    """Of each metric: what is good, each run's scores, and the run with the best one where two have a number."""
+    found = {}
+    for name, lines in _by_name(metrics).items():
+        mode = modes.get(name)
+        runs = {label: _extremes([value for _, value in line]) for label, line in lines.items()}
+        found[name] = {"mode": mode, "better": _better(runs, mode) if mode else None, "runs": runs}
+    return found
+
+
+def _extremes(values: Sequence[float]) -> dict[str, float]:
+    finite = [value for value in values if math.isfinite(value)] or [math.nan]
+    return {"newest": values[-1], "lowest": min(finite), "highest": max(finite)}
+
+
+def _better(runs: Mapping[str, Mapping[str, float]], mode: Mode) -> str | None:
+    """The run with the best score; None where it is no other's better."""
+    best = {label: told["lowest"] if mode == "min" else -told["highest"] for label, told in runs.items()}
+    first, *others = sorted((score, label) for label, score in best.items() if not math.isnan(score)) or [(0.0, None)]
+    return first[1] if others and others[0][0] > first[0] else None
+
+
+def _curves(console: Console, name: str, lines: Mapping[str, Points], by: By) -> None:
+    """The curves of one loss below each other, on the same scales."""
+    width = fitting(console)
+    some = any(math.isfinite(value) for line in lines.values() for _, value in line)
+    frame = framed(list(lines.values()), width) if some else None
+    say(console, Text(f"\ntraining {printable(name)} by {AXES[by]}", style="dim"))
+    for label, line in lines.items():
+        say(console, Text(printable(label)))
+        say(console, chart(line, width, _HEIGHT, by, frame))
+
+
+def _recipes(differences: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> Table:
+    rows = table("recipe", *labels)
+    for key, by_run in differences.items():
+        row(rows, key, *(_value(by_run[label]) if label in by_run else "-" for label in labels))
+    return rows
+
+
+def _value(value: Any) -> str:
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= _WIDE else f"{text[: _WIDE - 3]}..."
+
+
+def _facts(reports: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = table("run", *reports)
+    told = [_told(report) for report in reports.values()]
+    for name in dict.fromkeys(name for facts in told for name in facts):
+        row(rows, name, *(facts.get(name, "-") for facts in told))
+    return rows
+
+
+def _told(report: Mapping[str, Any]) -> dict[str, str]:
+    """A run's facts in words."""
+    attempts, rates = report["attempts"], report["throughput"].get("steps", {})
+    end = attempts[-1]["code"] if attempts else None
+    told = {"steps": str(report["steps"]), "samples": str(report["samples"])}
+    told |= {f"last {name}": f"{value:.5g}" for name, value in report["losses"].items()}
+    told |= {"wall-clock": span(report["wall_clock"]), "goodput": f"{report['goodput']:.1%}"}
+    told |= {"attempts": str(len(attempts)), "ended": "not yet, or cut off" if end is None else Exit(end).title}
+    if rates:
+        told["samples/s"] = amount(rates["samples_per_second"])
+        told |= {"tokens/s": amount(rates["tokens_per_second"])} if rates["tokens_per_second"] else {}
+        told |= {"MFU": f"{rates['mfu']:.1%}"} if rates["mfu"] is not None else {}
+    return told
+
+
+def _scores(metrics: Mapping[str, Any], labels: Sequence[str]) -> Table:
+    rows = table("newest (best)", *labels, "better")
+    for name, metric in metrics.items():
+        cells = [_score(metric["runs"].get(label), metric["mode"]) for label in labels]
+        row(rows, name, *cells, metric["better"] or "")
+    return rows
+
+
+def _score(told: Mapping[str, float] | None, mode: Mode | None) -> str:
+    if told is None:
+        return "-"
+    best = "" if mode is None else f" ({told['lowest' if mode == 'min' else 'highest']:.5g})"
+    return f"{told['newest']:.5g}{best}"
+
+
+def _finals(reports: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = table("scored at the end", *reports)
+    for name in dict.fromkeys(name for report in reports.values() for name in report["final"]):
+        finals = [report["final"].get(name) for report in reports.values()]
+        row(rows, name, *map(_number, finals))
+    return rows
+
+
+def _equal(title: str, marks: Sequence[float], lines: Mapping[str, Sequence[float | None]], by: By) -> Table:
+    rows = table(title, *lines)
+    for n, mark in enumerate(marks):
+        values = [line[n] for line in lines.values()]
+        row(rows, place_of(mark, by), *map(_number, values))
+    return rows
+
+
+def _equally_far(
+    marks: Sequence[float], metrics: Mapping[str, Mapping[str, Any]], labels: Sequence[str], by: By
+) -> Table:
+    """The newest score of each run at the last place that all have reached."""
+    rows = table(f"newest at {by} {place_of(marks[-1], by)}" if marks else "", *labels)
+    for name, lines in metrics.items() if marks else ():
+        values = [lines[label][-1] if label in lines else None for label in labels]
+        row(rows, name, *map(_number, values))
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.5g}"
