@@ -12,6 +12,8 @@ def reduce(job, place, descriptors):
     """Four backward passes on the same data: the same bits each time, and the sum over ranks."""
     import torch
 
+    from drivetrain.engine.losses import Losses
+    from drivetrain.engine.move import Sums
     from drivetrain.engine.reduce import Reducer
 
     group = joined(place, descriptors)
@@ -26,9 +28,11 @@ def reduce(job, place, descriptors):
     for _ in range(4):
         reducer.reset()
         model(batches[group.rank][:8]).square().sum().backward()  # a micro-batch before the last: nothing travels
-        reducer.arm(torch.tensor([float(group.rank), 1.0], dtype=torch.float64))
+        sums = Sums(torch.device("cpu"))
+        sums.add(Losses(rank=(torch.tensor(float(group.rank)),), one=(torch.tensor(1.0),)))
+        reducer.arm(sums)
         model(batches[group.rank][8:]).square().sum().backward()
-        scalars = reducer.finish().tolist()
+        reducer.finish(sums)
         digests.append(hashlib.sha256(b"".join(p.grad.numpy().tobytes() for p in parameters)).hexdigest())
     summed = [p.grad.clone() for p in model.parameters()]
     alone = torch.nn.Sequential(*[torch.nn.Linear(97, 97) for _ in range(6)])
@@ -41,10 +45,33 @@ def reduce(job, place, descriptors):
     )
     said = {
         "digests": digests,
-        "buckets": len(reducer._buckets),
+        "buckets": len(reducer.buckets),
         "largest_difference": difference,
-        "scalars": scalars,
+        "scalars": sums.values[:2],
         "unused": float(unused.grad.abs().max()),
+    }
+    group.close()
+    return leave(job, place, end(0, json.dumps(said)))
+
+
+def tree(job, place, descriptors):
+    """Steps of a lane tree on many ranks, beside the sums that plain additions come to."""
+    from drivetrain.engine import exact
+    from trees import Lanes
+
+    lanes, micros, exact._AT_ONCE = job["overrides"]
+    group = joined(place, descriptors)
+    task = Lanes(lanes, micros)
+    reduction = exact.LaneTree(task.parameters, group, lanes, limit=3000)
+    own = lanes // group.world
+    lanes_here = range(group.rank * own, (group.rank + 1) * own)
+    found = [task.step(reduction, lanes_here, number) for number in range(3)]
+    bits = b"".join(p.grad.contiguous().numpy().tobytes() for p in task.parameters)
+    said = {
+        "equal": all(found),
+        "buckets": len(reduction.buckets),
+        "copies": max(len(counter._free) + len(counter._held) for counter in reduction._counters.values()),
+        "bits": hashlib.sha256(bits).hexdigest(),
     }
     group.close()
     return leave(job, place, end(0, json.dumps(said)))

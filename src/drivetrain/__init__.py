@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from drivetrain.api import Result as Result
     from drivetrain.api import compare as compare
+    from drivetrain.api import control as control
     from drivetrain.api import evaluate as evaluate
     from drivetrain.api import export as export
     from drivetrain.api import train as train
+    from drivetrain.api import verify as verify
     from drivetrain.engine.losses import Losses as Losses
     from drivetrain.loop.metrics import Mean as Mean
     from drivetrain.loop.metrics import Metric as Metric
@@ -28,9 +30,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "Result": "drivetrain.api",
     "compare": "drivetrain.api",
+    "control": "drivetrain.api",
     "evaluate": "drivetrain.api",
     "export": "drivetrain.api",
     "train": "drivetrain.api",
+    "verify": "drivetrain.api",
     "Losses": "drivetrain.engine.losses",
     "Mean": "drivetrain.loop.metrics",
     "Metric": "drivetrain.loop.metrics",

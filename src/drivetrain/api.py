@@ -146,6 +146,19 @@ def verify(run: str | Path, *, data: bool = True) -> dict[str, Any]:
     return prove(Path(run), data=data).to_json()
 
 
+def control(run: str | Path, *words: str, wait: float = 60.0) -> dict[str, Any]:
+    """Tell a run that trains what to do, as `drivetrain control` does: `control(run, "set", "optimizer.lr=1e-4")`.
+
+    Returns the ledger's record of it, with the `step` after which all its processes did it; with a `wait` of 0 only
+    the command's `id`. Raises Failure: 64 for what is no command or is refused, 66 where nobody trains in `run`, 69
+    where there is no answer in `wait` seconds.
+    """
+    from drivetrain.launch.inbox import tell
+    from drivetrain.spec.commands import parse
+
+    return tell(Path(run), parse(words), wait)
+
+
 def compare(
     *runs: str | Path, by: Literal["step", "samples", "tokens", "seconds"] = "step", plot: str | Path | None = None
 ) -> dict[str, Any]:

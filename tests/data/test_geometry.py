@@ -10,6 +10,8 @@ geometries = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 6), 
     lambda t: (t[0] * t[1] * t[2], t[0] * t[1], t[0], t[3])  # batch, lanes, processes, micro
 )
 
+powers = st.integers(0, 4).map(lambda power: 1 << power)
+
 
 @given(geometries, st.integers(0, 5), st.integers(0, 200))
 def test_the_ranks_shares_are_the_step_without_gap_or_overlap(shape, step, total):
@@ -60,3 +62,33 @@ def test_numbers_that_do_not_divide_are_refused_with_those_that_would_do(batch, 
 )
 def test_auto_lanes(batch, processes, lanes):
     assert choose_lanes(batch, processes) == lanes
+
+
+@given(powers, powers, st.integers(1, 4), st.integers(1, 4), st.booleans(), st.integers(0, 200))
+def test_micro_batches_of_lanes_apart_are_the_same_on_any_number_of_processes(lanes, few, micro, parts, given, total):
+    """Also in a ragged last step, and where a micro-batch is a whole lane."""
+    batches, size = Batches(lanes * micro * parts), micro if given else None
+    found = []
+    for processes in (1, min(few, lanes), lanes):
+        geometry = Geometry(batches, lanes, processes, size, apart=True)
+        found.append([chunk for rank in range(processes) for chunk in geometry.share(rank, 3, total)])
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("batch", "lanes", "micro", "words"), [(12, 6, 1, "no power of two"), (16, 4, 8, "span lanes")]
+)
+def test_lanes_that_cannot_be_kept_apart_are_refused(batch, lanes, micro, words):
+    with pytest.raises(Failure, match=words):
+        Geometry(Batches(batch), lanes, 1, micro, apart=True)
+
+
+@pytest.mark.parametrize(("batch", "processes", "lanes"), [(64, 1, 8), (6, 1, 2), (48, 4, 8), (16, 16, 16), (7, 1, 1)])
+def test_auto_lanes_that_are_kept_apart(batch, processes, lanes):
+    assert choose_lanes(batch, processes, apart=True) == lanes
+
+
+def test_processes_that_cannot_share_lanes_apart_are_refused():
+    with pytest.raises(Failure) as caught:
+        choose_lanes(24, 3, apart=True)
+    assert "1, 2, 4, 8" in caught.value.outcome.hint

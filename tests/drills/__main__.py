@@ -16,6 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from conftest import TEXT, tiny_recipe
 from drills import storage
+from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
 from drills.kills import kill_at_random
 from drills.runs import drill, leftovers, one_server, reference, sweep
@@ -97,6 +98,20 @@ def random_kills(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     return _row(score.kills, score.wrong, began) | {"runs": score.runs} | lost | _spread(score.recovery)
 
 
+def told(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """A thousand random commands on two processes, then as many while processes are killed; each run is replayed."""
+    tried, failures = 0, []
+    began = time.monotonic()
+    with one_server():
+        for kills in (False, True):
+            (folder / str(kills)).mkdir()
+            settings = {"steps": 6000, "processes": 2, "seed": asked.seed, "most": 1000, "pause": 0.015}
+            count, wrong = told_and_replayed(folder / str(kills), kills=kills, **settings)
+            tried += count
+            failures += [f"kills {kills}: {what}" for what in wrong]
+    return _row(tried, failures, began)
+
+
 def _storage(work: Callable[[Path, argparse.Namespace], storage.Scoreboard]) -> Callable[..., Row]:
     def part(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
         began = time.monotonic()
@@ -121,6 +136,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "inodes": _storage(lambda folder, asked: storage.full_disk(folder, "nr_inodes", 64)),
     "kill sweep": kill_sweep,
     "hangs": hangs,
+    "commands": told,
     "random kills": random_kills,
 }
 """What is drilled, in this order."""

@@ -14,6 +14,7 @@ import drivetrain
 from conftest import trace
 from drivetrain import Exit, Failure
 from drivetrain.ledger.ledger import read
+from drivetrain.ledger.story import story
 from drivetrain.loop.evaluation import ValidationSet, _blocks
 from drivetrain.runtime.group import Group
 from drivetrain.watch.report import summary
@@ -153,10 +154,10 @@ def test_megatron_3_a_test_set_is_called_test_and_scored_once(recipe, tmp_path, 
     train(recipe, tmp_path)
     (final,) = records(result.run, "final")
     assert (final["part"], final["step"], final["counts"]) == ("test", 6, {"held": 7})
-    told = summary(result.run, list(read(result.run / "ledger.jsonl")))
+    told = summary(result.run, story(read(result.run / "ledger.jsonl")))
     assert told["final"]["test.held.marks"] == everything(7)
     assert not any("held" in name for name in told["metrics"])
-    show(Console(width=120), result.run, list(read(result.run / "ledger.jsonl")))
+    show(Console(width=120), result.run, story(read(result.run / "ledger.jsonl")))
     assert any("held" in line and "test" in line for line in capsys.readouterr().out.splitlines())
 
 
@@ -261,10 +262,13 @@ def test_a_run_is_scored_from_outside_by_name_by_kind_and_on_a_budget(recipe, tm
     assert "same, held" in caught.value.outcome.hint
 
 
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9), st.none() | st.integers(1, 70))
-def test_blocks_hold_each_sample_once_and_every_rank_has_as_many(size, batch, world, most):
-    chosen = ValidationSet("any", range(size), batch, most)
-    blocks = [list(_blocks(chosen, Group(rank, world))) for rank in range(world)]
-    assert len({len(own) for own in blocks}) == 1
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.none() | st.integers(1, 70))
+def test_blocks_hold_each_sample_once_and_every_rank_has_as_many(size, batch, world, own, most):
+    chosen = ValidationSet("any", range(size), batch, most, lanes=own * world)
+    dealt = [list(_blocks(chosen, Group(rank, world))) for rank in range(world)]
+    assert len({len(blocks) for blocks in dealt}) == 1
+    lane_of = {block: rank * own + place % own for rank in range(world) for place, (block, _) in enumerate(dealt[rank])}
+    assert all(lane == block % (own * world) for block, lane in lane_of.items())
+    blocks = [[ids for _, ids in blocks] for blocks in dealt]
     assert sorted(int(i) for own in blocks for ids in own for i in ids) == list(range(min(size, most or size)))
     assert all(len(ids) <= batch for own in blocks for ids in own)

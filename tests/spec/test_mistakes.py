@@ -275,3 +275,23 @@ def test_aliases_that_blow_up_are_refused(tmp_path):
     (tmp_path / "bomb.yaml").write_text(bomb)
     with pytest.raises(RecipeMistakes, match="100,000"):
         load(tmp_path / "bomb.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "words"),
+    [
+        (["lanes=6", "batch.size=18", "batch.micro=3"], "lanes", "exact: 6 is no power of two"),
+        (["lanes=auto", "launch.processes=3", "batch.size=24"], "launch.processes", "exact: 3 is no power of two"),
+        (["batch.micro=8"], "batch.micro", "exact: 8 would span 4 lanes of 4 samples; 1, 2, 4 would not"),
+        (["batch.micro=3"], "batch.micro", "1, 2, 4 would not"),
+        (["batch.ramp=[{from: {steps: 9}, size: 24}]"], "batch.micro", "exact: 4 would span 4 lanes of 2 samples"),
+        (["lanes=auto", "batch.micro=16"], "batch.micro", "lanes of 2 processes of 8 samples"),
+        (["compile=true"], "compile", "exact: the compiler"),
+        (["device=mps"], "device", "exact: there are no deterministic kernels"),
+    ],
+)
+def test_what_does_not_go_with_exact_is_a_mistake(tmp_path, given, path, words):
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {}), ["exact=true", *given])
+    assert [m for m in caught.value.mistakes if dotted(m.path) == path and words in m.message], str(caught.value)
+    load(write(tmp_path, {}), ["exact=true"])

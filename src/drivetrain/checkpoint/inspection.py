@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drivetrain.checkpoint import retention
 from drivetrain.checkpoint.commit import load, read_manifest, verify
 from drivetrain.checkpoint.commits import Found, names, newest, pick
 from drivetrain.checkpoint.files import remove
@@ -69,12 +69,10 @@ def rows(run: Path, *, every_byte: bool) -> list[Row]:
 def pin(run: Path, commit: str, *, off: bool = False) -> str:
     """Have rotation leave a commit alone, or no longer; returns its name. Raises what `pick` raises."""
     name = pick(run, commit).path.name
-    mark = run / PINS / name
     if off:
-        mark.unlink(missing_ok=True)
-        return name
-    mark.parent.mkdir(mode=0o700, exist_ok=True)
-    os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        (run / PINS / name).unlink(missing_ok=True)
+    else:
+        retention.pin(run, name)
     return name
 
 

@@ -52,3 +52,10 @@ def pinned_steps(run: Path) -> list[int]:
     folder = run / PINS
     names = os.listdir(folder) if folder.is_dir() else []
     return sorted(step for name in names if (step := step_of(name)) is not None)
+
+
+def pin(run: Path, name: str) -> None:
+    """Have rotation leave the commit of this name alone, also one that is still to come."""
+    mark = run / PINS / name
+    mark.parent.mkdir(mode=0o700, exist_ok=True)
+    os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))

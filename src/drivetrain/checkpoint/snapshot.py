@@ -67,6 +67,12 @@ def pieces_of(tensors: Mapping[str, Tensor]) -> list[Piece]:
     return pieces
 
 
+def checksums(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The checksum of each live tensor, as pieces have it; nothing is copied, and a device is waited for once."""
+    sums = _on_host([_sum(_flat(tensor)) for tensor in tensors.values()])
+    return dict(zip(tensors, sums, strict=True))
+
+
 def _flat(tensor: Tensor) -> Tensor:
     """The tensor's memory as uint8 [nbytes], without a copy where it lies in one piece."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
@@ -83,6 +89,13 @@ def _copy(live: Tensor, room: Tensor) -> int | Tensor:
             total += checksum(part)
         return total & _WORDS
     room.copy_(live, non_blocking=True)
+    return _sum(live)
+
+
+def _sum(live: Tensor) -> int | Tensor:
+    """The checksum, on a device as a tensor that may still be on its way."""
+    if live.device.type == "cpu":
+        return checksum(live.numpy())
     whole = live.numel() & ~7
     words = live[:whole].view(torch.int64).sum()
     tail = int.from_bytes(bytes(live[whole:].tolist()), "little")  # waits, but only for odd sizes

@@ -11,7 +11,7 @@ try:  # newer typers carry their own click
 except ImportError:
     from click import ClickException, UsageError
 
-from drivetrain.cli import checkpoint, compare, data, evaluate, export, recipe, report, train, verify
+from drivetrain.cli import checkpoint, compare, control, data, evaluate, export, recipe, report, train, verify
 from drivetrain.spec.exits import Exit, Failure
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)
 app.command("report")(report.report)
+app.command("control")(control.control)
 app.command("compare")(compare.compare)
 app.command("verify")(verify.verify)
 app.add_typer(recipe.app, name="recipe")

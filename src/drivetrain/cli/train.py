@@ -27,19 +27,26 @@ def train(
     steps: Annotated[
         int | None, typer.Option(min=0, help="Make so many steps, commit, and stop; 0: a dry run, nothing is written.")
     ] = None,
+    replay: Annotated[
+        bool,
+        typer.Option("--replay", help="RECIPE is a run: make it again, with the commands that it was given."),
+    ] = False,
     strict_env: Annotated[
         bool, typer.Option("--strict-env", help="Refuse to resume under another torch, instruction set or code.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="What a dry run found, for programs.")] = False,
 ) -> int:
-    """Train a recipe, or go on where its run stopped: the same command does both."""
+    """Train a recipe, or go on where its run stopped: the same command does both. At a terminal, single keys pause (p),
+    resume (r), save (s), evaluate (e), pin (k) and stop (q) it."""
     started = time.time()
     import os
     import shlex
+    from contextlib import nullcontext
 
     from rich.console import Console
 
     from drivetrain.api import start
+    from drivetrain.cli.keys import keys
     from drivetrain.cli.rehearse import rehearse
     from drivetrain.launch.job import plan_job
     from drivetrain.runtime.place import from_environment
@@ -59,7 +66,11 @@ def train(
         *(overrides or []),
         *([f"launch.processes={place.world if place else processes}"] if place or processes else []),
     ]
-    run = Path(recipe) if run is None and Path(recipe).is_dir() else run
+    source = Path(recipe)
+    if replay and not (source / "ledger.jsonl").is_file():
+        raise Failure(Exit.BAD_COMMAND, f"--replay: {recipe} is no run", "name a run directory")
+    if run is None and source.is_dir():
+        run = source.with_name(f"{source.resolve().name}-replay") if replay else source
     resolved = load(recipe, asked)
     job = plan_job(
         resolved,
@@ -70,13 +81,15 @@ def train(
         ignore=ignore or [],
         strict_environment=strict_env,
         most_steps=steps,
+        replay=str(source.resolve()) if replay else None,
         started=started,
     )
     console = Console(file=sys.stdout)
     if steps == 0:
         outcome = rehearse(job, in_process=place is not None, tells=leads, as_json=as_json)
     else:
-        outcome = start(job, console if leads else None, in_process=place is not None)
+        with keys(Path(job.folder), console.print) if place is None else nullcontext():
+            outcome = start(job, console if leads else None, in_process=place is not None)
         if leads:
             closing(console, Path(job.folder), outcome, shlex.join(["drivetrain", *sys.argv[1:]]))
     sys.stdout.flush()

@@ -130,6 +130,17 @@ class Blend(Ordering):
                     ids[part][mine] = order.compute(places[mine]) + self.offsets[source]
         return ids
 
+    def staged(self, stage: Stage) -> Blend:
+        """The same order with one more stage; what comes before it stays."""
+        facts = self.facts
+        before = [Stage(start, tuple(weights)) for start, weights in facts["stages"] if start != stage.start]
+        stages = sorted([*before, stage], key=lambda each: each.start)
+        return Blend(facts["sizes"], stages, facts["seed"], facts["shuffle"])
+
+    def weights_at(self, position: int) -> tuple[float, ...]:
+        """The sources' weights at a position."""
+        return tuple(self.facts["stages"][bisect_right(self._starts, position) - 1][1])
+
     def coverage(self, position: int) -> list[int]:
         """How many samples of each source lie before this position."""
         return self._stage(position).counts(position).tolist()
@@ -197,9 +208,14 @@ def _one_array(parts: Sequence[tuple[np.ndarray, np.ndarray]], count: int) -> np
 
 
 def training_order(
-    train: Train, names: Sequence[str], sources: Sequence[Source], seed: int, scale: Scale
+    train: Train,
+    names: Sequence[str],
+    sources: Sequence[Source],
+    seed: int,
+    scale: Scale,
+    told: Sequence[Stage] = (),
 ) -> tuple[Source, Ordering]:
-    """The training sources as one, and the order of its samples.
+    """The training sources as one, and the order of its samples; `told` are stages that were added while it trained.
 
     Raises Failure(78) where stages do not begin one after the other, within the run.
     """
@@ -212,7 +228,10 @@ def training_order(
             cause = f"data.train.stages[{place}] begins at sample {start}, not after the one before it"
             raise Failure(Exit.BAD_RECIPE, cause, "list the stages in the order in which they begin, from beyond 0 on")
         stages.append(Stage(start, tuple(stage.weights.get(name, 0.0) for name in names)))
-    return BlendSource(sources), Blend([len(source) for source in sources], stages, seed, train.shuffle)
+    order = Blend([len(source) for source in sources], stages, seed, train.shuffle)
+    for stage in told:
+        order = order.staged(stage)
+    return BlendSource(sources), order
 
 
 def coverage(order: Ordering, names: Sequence[str], position: int) -> dict[str, int]:

@@ -24,12 +24,14 @@ class Geometry:
     """Steps of `batches` on `lanes` lanes, shared by `processes`, at most `micro` samples at a time (None: any number).
 
     `processes` divides `lanes` divides each batch. Lane k of a step holds its positions [k, k + 1) * batch / lanes.
+    With lanes `apart` no micro-batch spans two of them, and there are a power of two.
     """
 
     batches: Batches
     lanes: int
     processes: int
     micro: int | None
+    apart: bool = False
 
     def __post_init__(self) -> None:
         for size in self.batches.sizes:
@@ -45,6 +47,17 @@ class Geometry:
                 f"{self.processes} processes do not share {self.lanes} lanes evenly",
                 f"the number of processes may be {', '.join(map(str, divisors(self.lanes)))}",
             )
+        if self.apart:
+            self._require_apart()
+
+    def _require_apart(self) -> None:
+        if self.lanes & (self.lanes - 1):
+            cause = f"exact: {self.lanes} lanes are no power of two"
+            raise Failure(Exit.BAD_RECIPE, cause, "give lanes (and processes) as 1, 2, 4, 8 ...")
+        share = gcd(*self.batches.sizes) // self.lanes
+        if self.micro and share % self.micro:
+            cause = f"exact: micro-batches of {self.micro} would span lanes of {share} samples"
+            raise Failure(Exit.BAD_RECIPE, cause, f"batch.micro may be {', '.join(map(str, divisors(share)))}")
 
     def share(self, rank: int, step: int, total: int) -> list[Chunk]:
         """The micro-batches of a rank in a step of a run that ends at position `total`.
@@ -57,10 +70,11 @@ class Geometry:
         lane_size = (stop - start) // self.lanes
         first, last = start + rank * own, min(start + (rank + 1) * own, total)
         chunks: list[Chunk] = []
-        for at in range(first, last, self.micro or own):
+        micro = self.micro or (lane_size if self.apart else own)
+        for at in range(first, last, micro):
             lane = (at - start) // lane_size
             part = chunks[-1].part + 1 if chunks and chunks[-1].lane == lane else 0
-            chunks.append(Chunk(at, min(at + (self.micro or own), last), lane, part))
+            chunks.append(Chunk(at, min(at + micro, last), lane, part))
         return chunks
 
 
@@ -69,16 +83,19 @@ def divisors(number: int) -> list[int]:
     return [candidate for candidate in range(1, number + 1) if number % candidate == 0]
 
 
-def choose_lanes(batch: int, processes: int) -> int:
+def choose_lanes(batch: int, processes: int, *, apart: bool = False) -> int:
     """The lanes that `auto` stands for: as many as possible up to 8, or up to the processes where these are more.
 
+    With lanes `apart` (`batch` counts micro-batches) it is a power of two, and so are the processes that may share it.
     Raises Failure(78) where the processes do not divide the batch.
     """
-    fitting = [lanes for lanes in divisors(batch) if lanes % processes == 0]
+    allowed = [lanes for lanes in divisors(batch) if not (apart and lanes & (lanes - 1))]
+    fitting = [lanes for lanes in allowed if lanes % processes == 0]
     if not fitting:
+        what = f"{batch} micro-batches in lanes of exact mode" if apart else f"a batch of {batch}"
         raise Failure(
             Exit.BAD_RECIPE,
-            f"{processes} processes do not share a batch of {batch} evenly",
-            f"the number of processes may be {', '.join(map(str, divisors(batch)))}",
+            f"{processes} processes do not share {what} evenly",
+            f"the number of processes may be {', '.join(map(str, allowed))}",
         )
     return max((lanes for lanes in fitting if lanes <= max(8, processes)), default=fitting[0])

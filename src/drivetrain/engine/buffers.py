@@ -29,8 +29,11 @@ class Buffers:
     a commit keeps are shared, as DDP does; those that none keeps can have no meaning for the next step.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module], group: Group) -> None:
+    def __init__(self, networks: Mapping[str, nn.Module], group: Group, *, still: bool = False) -> None:
+        """`still`: it is asked in every step whether one was changed, also where the process is alone."""
         self._group = group
+        self._networks = networks
+        self._still = still
         modules = [module for network in networks.values() for module in network.modules()]
         self._all = [(module, name) for module in modules for name in module._buffers]
         self._kept = [(module, name) for module, name in self._all if name not in module._non_persistent_buffers_set]
@@ -39,7 +42,7 @@ class Buffers:
     def begin(self) -> None:
         """A step begins: every rank has rank 0's, which are the ones that commits keep. It is done before every step,
         so that a commit in between changes nothing."""
-        if self._group.world > 1 and self._kept:
+        if (self._group.world > 1 or self._still) and self._kept:
             self.share()
             self._boundary = _copies(self._kept)
 
@@ -58,7 +61,18 @@ class Buffers:
     @property
     def changed(self) -> bool:
         """Whether this rank's are other than rank 0's were when the step began."""
-        return not all(torch.equal(kept.before, _live(kept)) for kept in self._boundary)
+        return self.first_changed is not None
+
+    @property
+    def first_changed(self) -> str | None:
+        """The name (with its network) of one that is other than when the step began."""
+        for kept in self._boundary:
+            if not torch.equal(kept.before, _live(kept)):
+                places = (
+                    (name, path, module) for name, net in self._networks.items() for path, module in net.named_modules()
+                )
+                return next(".".join(filter(None, (n, path, kept.name))) for n, path, m in places if m is kept.module)
+        return None
 
     def keep(self) -> list[Kept]:
         """Copies of all, to put back."""

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from drivetrain.data.feed import Micro
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers
+from drivetrain.engine.exact import LaneTree, require_still
 from drivetrain.engine.losses import Losses, Term, as_losses, objective
 from drivetrain.engine.move import Move, Sums
-from drivetrain.engine.reduce import Reducer
+from drivetrain.engine.reduce import Reducer, Reduction
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.statistics import Probe
 from drivetrain.engine.transfer import to_device
@@ -60,20 +61,23 @@ class Engine:
         scaler: Scaler | None = None,
         averages: Averages | None = None,
         skips: bool = False,
+        exact: int | None = None,
     ) -> None:
-        """`skips`: a step may be left out and training goes on, so what it did to buffers is undone."""
+        """`skips`: a step may be left out and training goes on, so what it did to buffers is undone. `exact`: the
+        number of lanes, where numbers must not depend on how many processes share them."""
         self.heart = heart or Heart()
         self.networks = networks
-        self.updaters = updaters
+        self.updaters = dict(updaters)
         self.device = device
         self.scaler = scaler
         self.averages = averages
-        self.buffers = Buffers(networks, group)
+        self.buffers = Buffers(networks, group, still=exact is not None)
         self.position = 0  # of the first sample of the micro-batch at work
         self._group = group
         self._seed = seed
         self._skips = skips
-        self._reducers: dict[tuple[str, ...], Reducer] = {}
+        self._exact = exact
+        self._reductions: dict[tuple[str, ...], Reduction] = {}
         self._precision: AbstractContextManager = (
             torch.autocast(device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()
         )
@@ -96,25 +100,27 @@ class Engine:
         """
         updaters = [self.updaters[name] for name in names]
         parameters = [p for updater in updaters for p in updater.parameters]
-        reducer = self._zero(names, parameters)
+        reduction = self._zero(names, parameters)
         kept = self.buffers.keep() if self._skips else []
         sums = Sums(self.device)
         for left, micro in zip(range(len(work.micros) - 1, -1, -1), work.micros, strict=True):
             losses = self._forward(loss, micro, work)
+            if reduction:
+                reduction.enter(micro.lane, sums)
             sums.add(losses)
-            probe = work.probe if micro is work.micros[0] else None
-            if reducer and left == 0 and not probe:  # a probe looks at gradients before they are summed over ranks
-                reducer.arm(sums.pack())
+            probe = work.probe if self._fresh(micro, work) else None
+            if reduction and left == 0 and not probe:  # a probe looks at gradients before they are summed over ranks
+                reduction.arm(sums)
             total = objective(losses, work.counts)
             self._backward(total * self.scaler.scale if self.scaler else total, parameters)
             if probe:
                 scale = float(self.scaler.scale) if self.scaler else 1.0
                 probe.look(updaters, micro, work.counts["samples"], scale)
-        if reducer:
-            if not reducer.armed:  # after a probe; or no sample for this rank in a ragged last step: it adds zeros
-                reducer.arm(sums.pack())
+        if reduction:
             self.heart.enter("reduce")
-            sums.unpack(reducer.finish())
+            reduction.finish(sums)
+        if self._exact:
+            require_still(self.buffers.first_changed)
         self.heart.enter("optimizer")
         return move(updaters, sums, work.counts, work.limits, self.scaler, kept)
 
@@ -157,15 +163,21 @@ class Engine:
         """Seed the generators that forward passes draw from: the run's seed at a position."""
         seed_generators(self.device, mix(self._seed, *path))
 
-    def _zero(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reducer | None:
-        if self._group.world == 1:
+    def _zero(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction | None:
+        if self._group.world == 1 and not self._exact:
             for parameter in parameters:
                 parameter.grad = None
             return None
-        if names not in self._reducers:
-            self._reducers[names] = Reducer(parameters, self._group.main)
-        self._reducers[names].reset()
-        return self._reducers[names]
+        if names not in self._reductions:
+            self._reductions[names] = (
+                LaneTree(parameters, self._group, self._exact) if self._exact else Reducer(parameters, self._group.main)
+            )
+        self._reductions[names].reset()
+        return self._reductions[names]
+
+    def _fresh(self, micro: Micro, work: Work) -> bool:
+        """Whether nothing was added to the gradients before this micro-batch."""
+        return micro.part == 0 if self._exact else micro is work.micros[0]
 
     def _forward(self, loss: LossFunction, micro: Micro, work: Work) -> Mapping[str, Term]:
         self.heart.enter("forward")

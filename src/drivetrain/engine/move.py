@@ -15,8 +15,14 @@ SLOTS = 16
 """How many named losses one `minimize` may have where several processes add them up."""
 
 
+def slots(device: torch.device, least: int = SLOTS) -> Tensor:
+    """Zeros for `SLOTS` sums, or for `least` where these are more: float64 on the CPU, float32 on an accelerator."""
+    dtype = torch.float64 if device.type == "cpu" else torch.float32
+    return torch.zeros(max(SLOTS, least), dtype=dtype, device=device)
+
+
 class Sums:
-    """Loss sums over this rank's micro-batches: Python floats on the CPU, 0-d tensors on an accelerator."""
+    """Loss sums over micro-batches of this rank, or of a lane: Python floats on the CPU, 0-d tensors elsewhere."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -30,20 +36,24 @@ class Sums:
         values = [
             (float(term.value.detach()) if self._host else term.value.detach()) * term.times for term in losses.values()
         ]
-        if not self.labels:
-            self.labels, self.values = labels, values
-        elif self.labels == labels:
-            self.values = [total + value for total, value in zip(self.values, values, strict=True)]
-        else:
+        if self.labels and self.labels != labels:
             raise ValueError(f"losses differ between micro-batches of one step: {self.labels}, then {labels}")
+        self.labels = labels
+        known = self.values
+        self.values = [total + value for total, value in zip(known, values, strict=True)] if known else values
 
     def pack(self) -> Tensor:
         """All sums in one tensor of `SLOTS` numbers, the same shape on every rank, to be added up over ranks."""
         if len(self.values) > SLOTS:
             raise ValueError(f"{len(self.values)} named losses; {SLOTS} is the most")
-        packed = torch.zeros(SLOTS, dtype=torch.float64 if self._host else torch.float32, device=self.device)
+        packed = slots(self.device)
         for slot, value in enumerate(self.values):
             packed[slot] = value
+        return packed
+
+    def take(self) -> Tensor:
+        """All sums packed; those of the next lane begin anew."""
+        packed, self.values = self.pack(), []
         return packed
 
     def unpack(self, packed: Tensor) -> None:

@@ -10,94 +10,137 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from drivetrain.engine.move import Sums
+
 BUCKET_BYTES = 25 << 20
 _ALIGNMENT = 64  # bytes: each gradient starts on a cache line, as a tensor of its own would
 
 
-class Bucket:
-    """Neighbouring gradients in one flat buffer, summed by one collective."""
+class Flat(NamedTuple):
+    """One tensor, and views of it in the shapes of some parameters."""
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        first = parameters[0]
-        step = _ALIGNMENT // first.element_size()
-        starts, length = [], 0
+    whole: Tensor
+    views: list[Tensor]
+
+
+class Bucket:
+    """Neighbouring gradients in one flat buffer, which travels as one message."""
+
+    def __init__(self, parameters: list[nn.Parameter], shares: int = 1) -> None:
+        """The buffer can be cut into `shares` equal parts that begin on cache lines (a power of two)."""
+        step = _ALIGNMENT // parameters[0].element_size()
+        self._starts, length = [], 0
         for parameter in parameters:
-            starts.append(length)
+            self._starts.append(length)
             length += -(-parameter.numel() // step) * step
-        self.flat = torch.zeros(length, dtype=first.dtype, device=first.device)
+        self._length = -(-length // (step * shares)) * step * shares
         self.parameters = parameters
-        self.views = [
-            self.flat[start : start + p.numel()].view_as(p) for start, p in zip(starts, parameters, strict=True)
-        ]
         self.missing = len(parameters)
+        self.flat = self.make()
+
+    def make(self) -> Flat:
+        """Another buffer of this layout."""
+        first = self.parameters[0]
+        whole = torch.zeros(self._length, dtype=first.dtype, device=first.device)
+        places = zip(self._starts, self.parameters, strict=True)
+        return Flat(whole, [whole[start : start + p.numel()].view_as(p) for start, p in places])
 
     def reset(self) -> None:
         """Zero the buffer and make it the parameters' gradients."""
-        self.flat.zero_()
+        self.flat.whole.zero_()
         self.missing = len(self.parameters)
-        for parameter, view in zip(self.parameters, self.views, strict=True):
+        for parameter, view in zip(self.parameters, self.flat.views, strict=True):
             parameter.grad = view
 
 
-class Reducer:
-    """Sums the gradients of some parameters over the processes of a group, bucket after bucket.
+class Reduction:
+    """Gradients and loss sums on their way to their sums over processes, bucket after bucket.
 
     Buckets follow the reverse order of the parameters, which is about the order in which backward fills them. They are
-    sent in that order on every rank, whatever order they fill up in, since collectives are matched by order.
+    handed on in that order on every rank, whatever order they fill up in, since messages are matched by order.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, limit: int = BUCKET_BYTES) -> None:
-        self._group = group
-        self._buckets = [Bucket(chunk) for chunk in _chunks(list(parameters)[::-1], limit)]
-        self.armed = False
+    def __init__(self, parameters: Iterable[nn.Parameter], limit: int, shares: int = 1) -> None:
+        self.buckets = [Bucket(chunk, shares) for chunk in _chunks(list(parameters)[::-1], limit)]
+        self._armed = False
         self._next = 0
-        self._works: list[dist.Work] = []
-        self._scalars = torch.empty(0)
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             for parameter in bucket.parameters:
                 parameter.register_post_accumulate_grad_hook(self._hook(bucket))
 
     def reset(self) -> None:
         """Before the first micro-batch: gradients are zero."""
         self._next = 0
-        for bucket in self._buckets:
+        for bucket in self.buckets:
             bucket.reset()
 
-    def arm(self, scalars: Tensor) -> None:
-        """Before the last backward: send the scalars, and from now on every bucket as it fills up."""
-        self.armed = True
-        self._scalars = scalars
-        self._send(scalars)
+    def enter(self, lane: int, sums: Sums) -> None:
+        """A micro-batch of this lane comes next; `sums` hold what was before it."""
 
-    def finish(self) -> Tensor:
-        """After the last backward: send what is left, wait, and return the summed scalars.
+    def arm(self, sums: Sums) -> None:
+        """Before the last backward, whose losses are in `sums` already: hand on every bucket as it fills up."""
+        self._armed = True
 
-        A parameter that no loss reached adds zero.
-        """
-        self.armed = False
-        for bucket in self._buckets[self._next :]:
-            self._send(bucket.flat)
-        self._next = len(self._buckets)
-        for work in self._works:
-            work.wait()
-        self._works.clear()
-        return self._scalars
+    def finish(self, sums: Sums) -> None:
+        """After the last backward: gradients and `sums` are those of all ranks. What no loss reached adds zero."""
+        raise NotImplementedError
+
+    def _full(self, bucket: Bucket) -> None:
+        """Nothing more comes to this bucket."""
+        raise NotImplementedError
+
+    def _rest(self) -> None:
+        """Hand on the buckets that backward did not fill."""
+        self._armed = False
+        for bucket in self.buckets[self._next :]:
+            self._full(bucket)
+        self._next = len(self.buckets)
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def filled(_: Tensor) -> None:
-            if not self.armed:
+            if not self._armed:
                 return
             bucket.missing -= 1
-            while self._next < len(self._buckets) and self._buckets[self._next].missing == 0:
-                self._send(self._buckets[self._next].flat)
+            while self._next < len(self.buckets) and self.buckets[self._next].missing == 0:
+                self._full(self.buckets[self._next])
                 self._next += 1
 
         return filled
+
+
+class Reducer(Reduction):
+    """Sums over the processes of a group by its own collectives."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, limit: int = BUCKET_BYTES) -> None:
+        super().__init__(parameters, limit)
+        self._group = group
+        self._works: list[dist.Work] = []
+        self._scalars = torch.empty(0)
+
+    def arm(self, sums: Sums) -> None:
+        """The losses go first, since they are there before the gradients."""
+        super().arm(sums)
+        self._scalars = sums.pack()
+        self._send(self._scalars)
+
+    def finish(self, sums: Sums) -> None:
+        """Wait for all of them."""
+        if not self._armed:  # after a probe; or no sample for this rank in a ragged last step: it adds zeros
+            self.arm(sums)
+        self._rest()
+        for work in self._works:
+            work.wait()
+        self._works.clear()
+        sums.unpack(self._scalars)
+
+    def _full(self, bucket: Bucket) -> None:
+        self._send(bucket.flat.whole)
 
     def _send(self, tensor: Tensor) -> None:
         work = dist.all_reduce(tensor, group=self._group, async_op=True)

@@ -21,7 +21,7 @@ class Probe:
         self.gradients = settings.gradients
         self._updaters = updaters
         self._before: dict[str, list[Tensor]] = {}
-        self._small: dict[str, tuple[float, int]] = {}
+        self._small: dict[str, dict[int, tuple[float, int]]] = {}
         if settings.weights:
             self._before = {name: [p.detach().clone() for p in u.parameters] for name, u in updaters.items()}
 
@@ -30,7 +30,8 @@ class Probe:
         factor = samples / micro.size / scale
         for updater in updaters:
             found = [p.grad for p in updater.parameters if p.grad is not None]
-            self._small[updater.network] = (_square(found) * factor**2, micro.size)
+            small = _square(found) * factor**2, micro.size
+            self._small.setdefault(updater.network, {})[micro.lane] = small
 
     def result(self, norms: Mapping[str, float], samples: int, group: Group) -> dict[str, dict[str, Any]]:
         """What the ledger keeps, by network. `norms` are those of the whole batch of `samples`; collective."""
@@ -38,9 +39,9 @@ class Probe:
         for name, before in self._before.items():
             found[name] |= _change(before, self._updaters[name].parameters)
         if self.gradients:
-            ranks = group.gather_json(self._small)
+            ranks = group.gather_json({name: list(small.values()) for name, small in self._small.items()})
             for name, norm in norms.items():
-                parts = [rank[name] for rank in ranks if name in rank]
+                parts = [part for rank in ranks for part in rank.get(name, ())]
                 found[name] |= noise(parts, norm**2, samples)
         return found
 

@@ -25,8 +25,8 @@ class Job:
     `modules` the folder in which a user's own modules are looked up, `preload` the shipped modules that it needs.
     `resume` is auto, never or must; `override` names the fields whose change is accepted, `ignore` parts of a commit
     that are not restored; `strict_environment` refuses to resume in another environment; after `most_steps` steps the
-    run is stopped (0: a dry run, in a folder of its own). `started` is when this start
-    began, `began` when the first one did, in Unix seconds.
+    run is stopped (0: a dry run, in a folder of its own). `replay` is the run whose commands are done again. `started`
+    is when this start began, `began` when the first one did, in Unix seconds.
 
     The supervisor adds: `silent`, the epoch of an owner of the run directory that gives no sign of life; `volatile`,
     the folder in memory where survivors leave their state; `restarts`, how often it has started the processes again;
@@ -46,6 +46,7 @@ class Job:
     ignore: Sequence[str] = ()
     strict_environment: bool = False
     most_steps: int | None = None
+    replay: str | None = None
     processes: int = 1
     hang_after: float = 0.0
     slow_after: float = 0.0
@@ -74,6 +75,7 @@ def plan_job(
     ignore: Sequence[str] = (),
     strict_environment: bool = False,
     most_steps: int | None = None,
+    replay: str | None = None,
 ) -> Job:
     """The job of a checked recipe, in the run directory that it names or that its digest gives it."""
     recipe = resolved.recipe
@@ -91,6 +93,7 @@ def plan_job(
         ignore=tuple(ignore),
         strict_environment=strict_environment,
         most_steps=most_steps,
+        replay=replay,
         processes=recipe.launch.processes,
         hang_after=recipe.launch.hang_after or 0.0,
         slow_after=recipe.launch.slow_after,

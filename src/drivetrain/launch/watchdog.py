@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from drivetrain.runtime.heart import Sign
 
-SLOW = frozenset({"start", "evaluation", "show", "snapshot", "commit", "profile", "handover", "teardown"})
+SLOW = frozenset(
+    {"start", "evaluation", "show", "snapshot", "commit", "profile", "compare", "rollback", "handover", "teardown"}
+)
 """Phases that may take long without a sign of getting on: they open data, score large batches, write."""
 COMPILING = frozenset({"forward", "backward", "optimizer"})
 """Phases that may compile: before the first step is made, and at any step of a recipe that asks for it."""

@@ -24,6 +24,10 @@ class History:
     """The record of the newest attempt."""
     uncommitted: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Records of steps that no commit has yet, of the newest attempt that made each."""
+    commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the run was told while it trained and has done, by id: the record of when it was first done."""
+    refused: set[str] = field(default_factory=set)
+    """Ids of what it was told and has not done."""
     _tries: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
@@ -43,6 +47,11 @@ class History:
             self.uncommitted = {step: made for step, made in self.uncommitted.items() if step > record["step"]}
         elif kind == "evaluation":
             self.evaluations[record["step"]] = record["metrics"]
+        elif kind == "command":
+            if "refused" in record:
+                self.refused.add(record["id"])
+            else:
+                self.commands.setdefault(record["id"], record)
         elif kind == "final":
             self.finals.setdefault(record["step"], {}).setdefault(record["part"], []).extend(record["metrics"])
 

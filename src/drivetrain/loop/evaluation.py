@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +21,17 @@ _EVALUATION, _SHOW = 1 << 32, 1 << 33  # seeds: "minimize calls" that no step ha
 
 @dataclass(frozen=True)
 class ValidationSet:
-    """A source to score, how many samples a process takes at a time, and how many it scores: all where None."""
+    """A source to score, how many samples are taken at a time, and how many are scored: all where None.
+
+    Its blocks are dealt to `lanes` in turn, of which the processes have equal shares; each lane sums up its own. In
+    exact mode these are the run's, else there is one for each process.
+    """
 
     name: str
     source: Source
     batch: int
     most: int | None = None
+    lanes: int = 1
 
     @property
     def size(self) -> int:
@@ -55,20 +60,20 @@ def evaluate(
 
     Where there is a gallery (on one rank only), the task may put into it what it makes of the first set's first block.
 
-    Processes take blocks of a set in turn; the last blocks may be short or missing, and nothing is scored twice.
-    The metrics' states are merged in rank order, so every rank has the same result.
+    Lanes take blocks of a set in turn; the last blocks may be short or missing, and nothing is scored twice.
+    The metrics' states are merged in the order of the lanes, so every rank has the same result.
     """
     scores = Scores({}, {})
     with engine.evaluating() as networks:
         for number, validation in enumerate(sets):
-            metrics = task.metrics()
-            for index, ids in enumerate(_blocks(validation, group)):
+            metrics = [task.metrics() for _ in range(validation.lanes // group.world)]
+            for place, (block, ids) in enumerate(_blocks(validation, group)):
                 engine.heart.enter("evaluation")
                 exchange.send()
                 if len(ids):
-                    engine.seed(step, _EVALUATION + number, index, group.rank)
+                    engine.seed(step, _EVALUATION + number, block)
                     batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
-                    task.evaluate(networks, batch, metrics)
+                    task.evaluate(networks, batch, metrics[place % len(metrics)])
                 if exchange.receive().end:
                     return None
             merged = _merged(task, metrics, group)
@@ -87,19 +92,23 @@ def _show(task: Task, engine: Engine, validation: ValidationSet, step: int, gall
     task.show(engine.networks, batch, gallery)
 
 
-def _blocks(validation: ValidationSet, group: Group) -> Iterator[np.ndarray]:
-    """This rank's sample ids, block by block; as many blocks on every rank, some of them short or empty."""
-    size, batch = validation.size, validation.batch
-    for start in range(group.rank * batch, size + group.rank * batch, batch * group.world):
-        yield np.arange(start, max(start, min(start + batch, size)), dtype=np.int64)
+def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.ndarray]]:
+    """The blocks of this rank's lanes, lane by lane in each round: number and sample ids. There are as many on every
+    rank, some of them short or empty."""
+    size, batch, lanes = validation.size, validation.batch, validation.lanes
+    own = lanes // group.world
+    for round_ in range(-(-size // (batch * lanes))):
+        for block in range(round_ * lanes + group.rank * own, round_ * lanes + (group.rank + 1) * own):
+            yield block, np.arange(min(block * batch, size), min((block + 1) * batch, size), dtype=np.int64)
 
 
-def _merged(task: Task, metrics: Mapping[str, Metric], group: Group) -> Mapping[str, Metric]:
-    """Metrics over all ranks, added up in rank order."""
-    if group.world == 1:
-        return metrics
+def _merged(task: Task, metrics: Sequence[Mapping[str, Metric]], group: Group) -> Mapping[str, Metric]:
+    """Metrics of all lanes, added up in their order."""
+    if group.world == len(metrics) == 1:
+        return metrics[0]
     total = task.metrics()
-    for states in group.gather_json({name: metric.state() for name, metric in metrics.items()}):
-        for name, metric in total.items():
-            metric.merge(states[name])
+    for states in group.gather_json([{name: metric.state() for name, metric in lane.items()} for lane in metrics]):
+        for state in states:
+            for name, metric in total.items():
+                metric.merge(state[name])
     return total

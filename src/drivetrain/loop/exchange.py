@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from drivetrain.data.feed import Share
@@ -13,17 +14,19 @@ from drivetrain.spec.exits import Exit, Failure
 
 UNITS = 8
 """How many units `Task.counts` may have."""
-WIDTH = 2 + UNITS
-"""Numbers in a row: the exit code that this rank asks for, digest of the step's sample ids, counts of the next step."""
+WIDTH = 3 + UNITS
+"""Numbers in a row: the exit code that this rank asks for, whether it has heard a command, digest of the step's sample
+ids, counts of the next step."""
 _DIGEST = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What all ranks together said: why to end (the largest code that one asks for, 0 for none), the digest of all
-    sample ids of the step, the next step's global counts."""
+    """What all ranks together said: why to end (the largest code that one asks for, 0 for none), whether there are
+    commands, the digest of all sample ids of the step, the next step's global counts."""
 
     end: int
+    commands: bool
     digest: int
     counts: dict[str, int]
 
@@ -35,9 +38,13 @@ class Exchange:
     is alone hears itself, and a stop as soon as it is asked for.
     """
 
-    def __init__(self, pulse: Pulse, stops: StopRequests, alone: bool) -> None:
+    def __init__(
+        self, pulse: Pulse, stops: StopRequests, alone: bool, commanded: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`commanded` says whether this rank has heard a command."""
         self._pulse = pulse
         self._stops = stops
+        self._commanded = commanded
         self._alone = alone
         self.failure: Failure | None = None
         """Why this rank wants all to end with an error; they do at the next boundary."""
@@ -60,16 +67,17 @@ class Exchange:
             raise ValueError(f"counts() gives {len(self._counts)} units; {UNITS} is the most")
         self._units = tuple(sorted(self._counts)) or self._units  # a rank without samples counts nothing
         numbers = [self._counts.get(unit, 0) for unit in self._units]
-        row = [self._asked, _signed(self._digest), *numbers]
+        row = [self._asked, int(self._commanded()), _signed(self._digest), *numbers]
         self._pulse.send(row + [0] * (WIDTH - len(row)))
 
     def receive(self) -> Heard:
         """Wait for all rows; every rank hears the same."""
         if self._alone:
-            return Heard(self._asked, self._digest, self._counts)
+            return Heard(self._asked, self._commanded(), self._digest, self._counts)
         rows = self._pulse.receive()
-        digest, *numbers = (int(total) for total in rows[:, 1:].sum(axis=0))
-        return Heard(int(rows[:, 0].max()), digest & _DIGEST, dict(zip(self._units, numbers, strict=False)))
+        commands, digest, *numbers = (int(total) for total in rows[:, 1:].sum(axis=0))
+        counts = dict(zip(self._units, numbers, strict=False))
+        return Heard(int(rows[:, 0].max()), commands > 0, digest & _DIGEST, counts)
 
     @property
     def _asked(self) -> int:

@@ -10,7 +10,7 @@ from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
 
 if TYPE_CHECKING:
     from drivetrain.loop.gallery import Gallery
-    from drivetrain.loop.loop import Parts
+    from drivetrain.loop.parts import Parts
     from drivetrain.loop.progress import Progress
 
 

@@ -11,7 +11,7 @@ from drivetrain.ledger.again import unequal
 from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger, told_step
 
-_BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile")
+_BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause")
 GROUP = 0.05
 """Seconds for which a step's record may wait for others. Steps that take longer are written one by one."""
 RECENT = 1.0

@@ -4,98 +4,38 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from drivetrain.checkpoint.commit import StateTree
-from drivetrain.checkpoint.commits import MISSES, Commit, Committer, Missed
+from drivetrain.checkpoint.commits import MISSES, Commit, Missed
 from drivetrain.checkpoint.handover import hand_over
-from drivetrain.checkpoint.mirror import Mirror
+from drivetrain.checkpoint.manifest import name_of
+from drivetrain.checkpoint.retention import pin
 from drivetrain.checkpoint.state import Watched, capture
 from drivetrain.checkpoint.tensors import require_writable
-from drivetrain.data.feed import Feed, Share
-from drivetrain.data.prefetch import prefetch
-from drivetrain.engine.engine import Engine
-from drivetrain.engine.recipe import Statistics
+from drivetrain.data.feed import Share
+from drivetrain.data.prefetch import Bursts, Shares, prefetch
 from drivetrain.engine.statistics import Probe
 from drivetrain.loop.divergence import diverged
-from drivetrain.loop.evaluation import ValidationSet
-from drivetrain.loop.exchange import Exchange
-from drivetrain.loop.finals import Finals, score_finals, score_sets
+from drivetrain.loop.exchange import Heard
+from drivetrain.loop.finals import score_finals, score_sets
 from drivetrain.loop.gallery import Gallery
-from drivetrain.loop.guard import Guard
-from drivetrain.loop.journal import Journal
-from drivetrain.loop.observe import Observer
 from drivetrain.loop.outcome import StepOutcome, outcome_of
-from drivetrain.loop.progress import Progress, Timetable
-from drivetrain.loop.recipe import Stop
+from drivetrain.loop.parts import Entry, Parts, Pending
+from drivetrain.loop.progress import Progress
+from drivetrain.loop.replicas import replicated, require_equal
 from drivetrain.loop.step import Step
 from drivetrain.loop.stopping import exhausted, score_of
-from drivetrain.loop.task import Task
-from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure, Outcome
 
+_PAUSE = 0.1  # seconds between two looks for commands while the run is paused
 MIRROR_PATIENCE = 120.0
 """Seconds that a run which is at its end waits for its last commit to be copied."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """All that a loop works with; `run.py` wires it.
-
-    `committer` is None on ranks that commit nothing, `mirror` where nothing is copied elsewhere. `facts` are the
-    digests that every commit keeps, `coverage` tells how many samples of each source lie before a position; `ahead` is
-    in steps, `workers` in processes. `most_steps` is how many steps are made before the run is stopped.
-    """
-
-    task: Task
-    engine: Engine
-    feed: Feed
-    validation: list[ValidationSet]
-    timetable: Timetable
-    guard: Guard
-    statistics: Statistics | None
-    group: Group
-    exchange: Exchange
-    journal: Journal
-    committer: Committer | None
-    mirror: Mirror | None
-    facts: dict[str, Any]
-    coverage: Callable[[int], dict[str, int]]
-    folder: Path
-    ahead: int
-    workers: int
-    stop: Stop
-    most_steps: int | None
-    finals: Finals
-    observer: Observer
-
-
-class Entry(NamedTuple):
-    """A step whose numbers may still be on their way. `time` is Unix time, `wait` and `seconds` are durations."""
-
-    step: Step
-    share: Share
-    samples: int
-    counts: dict[str, int]
-    rates: dict[str, float]
-    time: float
-    wait: float
-    seconds: float
-
-
-class Pending(NamedTuple):
-    """A commit under way: for which step and position, and how long training stood still for it, and for the one
-    before it."""
-
-    step: int
-    position: int
-    seconds: float
-    waited: float
 
 
 class Loop:
@@ -114,11 +54,15 @@ class Loop:
         self.parts = parts
         self._committed = progress.step if committed else -1
         self._evaluated = progress.step if evaluated else -1
+        self._compared = -1
         self._pending: Pending | None = None
         self._parent: str | None = parts.facts["parent"]
         self._unread: deque[Entry] = deque()
         self._step: tuple[Step, Share, dict[str, int]] | None = None  # made, or being made, and not entered
         self._updated = False  # whether that step has moved all that it moves
+        self._shares: Shares = Bursts(parts.feed, range(0), 0)  # reads nothing yet
+        self._paused = self._told_to_stop = False
+        self._asked: set[str] = set()  # what commands want at this boundary, and schedules do not
         self._watched = Watched(parts.engine.networks, parts.engine.others) if parts.group.world > 1 else None
         # An accelerator's numbers are read a step later: by then they have arrived and nothing waits.
         self._lag = 0 if parts.engine.device.type == "cpu" else 1
@@ -130,20 +74,18 @@ class Loop:
         whatever data and task raise.
         """
         parts = self.parts
-        timetable, exchange, heart = parts.timetable, parts.exchange, parts.engine.heart
+        exchange, heart = parts.exchange, parts.engine.heart
         state = self._state().tensors
         require_writable(state)
         if parts.committer:
             parts.committer.prepare(state)
-        if timetable.commit_due(self.progress):
-            self._commit()
-        if timetable.evaluation_due(self.progress) and not self._evaluate():
+        if not self._do_what_is_due():
             return self._stop()
         if self._out_of_patience():
             return self._done()
-        shares = prefetch(parts.feed, self.progress.step + 1, timetable.steps, parts.ahead, parts.workers)
-        with closing(shares):
-            ahead = next(shares, None)
+        with closing(self):
+            self._read_from(self.progress.step + 1)
+            ahead = next(self._shares, None)
             exchange.send(ahead=ahead)
             heard = exchange.receive()
             counts = heard.counts
@@ -154,7 +96,7 @@ class Loop:
                 heart.step = self.progress.step + 1
                 heart.enter("data")
                 parts.observer.before(heart.step)
-                share, ahead = ahead, next(shares, None)  # 1 fetch, one step ahead
+                share, ahead = ahead, next(self._shares, None)  # 1 fetch, one step ahead
                 wait = parts.journal.lap("wait")
                 exchange.send(share, ahead)  # 6 the pulse leaves, off the training stream
                 for updater in parts.engine.updaters.values():  # 4 schedules stand at the step's end
@@ -170,9 +112,9 @@ class Loop:
                 parts.observer.after(self.progress)
                 if self._pending:
                     self._take(parts.committer.finished() if parts.committer else None)
-                if timetable.commit_due(self.progress):  # 7
-                    self._commit()
-                if timetable.evaluation_due(self.progress) and not self._evaluate():  # 8
+                if heard.commands or parts.control.due(self.progress.step):
+                    heard = self._obey(heard)
+                if not self._do_what_is_due():  # 7 commit, 8 evaluation
                     return self._stop()
                 if self._out_of_patience():  # 9
                     return self._done()
@@ -181,6 +123,89 @@ class Loop:
                 if ahead is not None and self._at_a_stop():
                     return self._stop()
         return self._done()
+
+    def close(self) -> None:
+        """End what reads ahead."""
+        self._shares.close()
+
+    def _read_from(self, step: int) -> None:
+        """Read ahead from this step on."""
+        self.close()
+        parts = self.parts
+        self._shares = prefetch(parts.feed, step, parts.timetable.steps, parts.ahead, parts.workers)
+
+    def _obey(self, heard: Heard) -> Heard:
+        """Do what commands want after this step, and wait here for others while the run is paused."""
+        step, control = self.progress.step, self.parts.control
+        for command in control.again(step):
+            self._do(command)
+        if heard.commands:
+            self._do_all()
+        if not self._paused:
+            return heard
+        parts, seconds = self.parts, 0.0
+        self._settle()
+        parts.journal.sync()
+        parts.journal.lap("step")
+        while self._paused and not heard.end:
+            parts.engine.heart.enter("pause")
+            time.sleep(_PAUSE)
+            parts.exchange.send()
+            heard = parts.exchange.receive()
+            seconds += parts.journal.lap("pause")
+            if heard.commands:
+                self._do_all()
+            if self._pending:
+                self._take(parts.committer.finished() if parts.committer else None)
+            if not self._do_what_is_due():
+                heard = replace(heard, end=Exit.STOPPED)
+        parts.journal.record("pause", step=step, seconds=seconds)
+        return heard
+
+    def _do_all(self) -> None:
+        """Do the commands that the leader has heard."""
+        while command := self.parts.control.take(self.progress.step, self.parts):
+            self._do(command)
+
+    def _do(self, command: Mapping[str, Any]) -> None:
+        """What one command wants, on every rank alike."""
+        parts, step = self.parts, self.progress.step
+        match command["verb"]:
+            case "pause" | "resume" as verb:
+                self._paused = verb == "pause"
+            case "stop":
+                self._told_to_stop, self._paused = True, False
+            case "save" | "evaluate" as verb:
+                self._asked.add(verb)
+            case "pin":
+                self._asked.add("save")
+                if parts.committer:
+                    pin(parts.folder, name_of(step))
+            case "profile":
+                parts.observer.profile(step + 1, int(command["argument"]))
+            case "set":
+                self.parts = parts.control.tuning.apply(command["argument"], command["effect"], parts)
+                if "stage" in command["effect"]:
+                    self._read_from(step + 2)  # the next step's share is here, and its counts are known to all
+
+    def _do_what_is_due(self) -> bool:
+        """Commit and evaluate, where it is time or a command wants it; False where a stop was heard on the way."""
+        timetable, asked = self.parts.timetable, self._asked
+        if timetable.due(self.parts.guard.settings.replicas, self.progress):
+            self._compare()
+        evaluation = "evaluate" in asked or timetable.evaluation_due(self.progress)
+        if "save" in asked or (evaluation and timetable.commit_evaluated) or timetable.commit_due(self.progress):
+            self._commit()
+        asked.clear()
+        return not evaluation or self._evaluate()
+
+    def _compare(self) -> None:
+        """See that all ranks hold the same state; 83 where they do not."""
+        watched, parts, step = self._watched, self.parts, self.progress.step
+        if watched and self._compared != step:
+            parts.engine.heart.enter("compare")
+            require_equal(replicated(parts.engine, frozen=not watched.private), parts.group, step)
+            self._compared = step
 
     def _make(self, share: Share, counts: dict[str, int]) -> None:
         """One step, unless the recipe leaves it out."""
@@ -308,6 +333,8 @@ class Loop:
             self.why = f"step {self.progress.step} is one of stop.at"
         elif self.progress.step - self._begin == self.parts.most_steps:
             self.why = f"{self.parts.most_steps} steps were asked for"
+        elif self._told_to_stop:
+            self.why = "`drivetrain control` asked for a stop"
         return bool(self.why)
 
     def _commit(self) -> None:
@@ -316,12 +343,14 @@ class Loop:
         if self._committed == step:
             return
         self._settle()
+        if parts.guard.settings.replicas:
+            self._compare()
+        parts.engine.buffers.share()
         if parts.exchange.failure:  # all will end; what is suspect is not made durable
             return
         if self._pending:
             self._take(parts.committer.wait() if parts.committer else None)
         waited = parts.journal.lap("commit")
-        parts.engine.buffers.share()
         if parts.committer:
             parts.committer.begin(step, self._state(), self._facts())
         self._pending = Pending(step, self.progress.position, parts.journal.lap("commit"), waited)

@@ -9,11 +9,11 @@ class Metric(Protocol):
     """What an evaluation needs of a metric: numbers that add up, and what they come to."""
 
     def state(self) -> list[float]:
-        """The numbers gathered on this rank, always as many; they are added over ranks in rank order."""
+        """The numbers gathered by one lane, always as many; they are added up in the order of the lanes."""
         ...
 
     def merge(self, state: list[float]) -> None:
-        """Add another rank's numbers."""
+        """Add another lane's numbers."""
         ...
 
     def value(self) -> float:
@@ -39,7 +39,7 @@ class Mean:
         return [self._total, self._count]
 
     def merge(self, state: list[float]) -> None:
-        """Add another rank's total and count."""
+        """Add another lane's total and count."""
         self.add(*state)
 
     def value(self) -> float:

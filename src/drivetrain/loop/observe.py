@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,11 @@ from drivetrain.engine.engine import Engine
 from drivetrain.loop.journal import Journal
 from drivetrain.loop.profile import Window
 from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.loop.recipe import Profile
 from drivetrain.loop.telemetry import Meter
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heart import Heart
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -24,9 +27,18 @@ if TYPE_CHECKING:
 class Observer:
     """Called by the loop before and after each step, and entered around it."""
 
-    def __init__(self, meter: Meter, window: Window | None, journal: Journal, heart: Heart) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        settings: Profile | None,
+        open_window: Callable[[Profile], Window],
+        journal: Journal,
+        heart: Heart,
+    ) -> None:
+        """`settings` are of the recipe's profile, `open_window` makes what watches one."""
         self._meter = meter
-        self._window = window
+        self._open = open_window
+        self._window = open_window(settings) if settings else None
         self._journal = journal
         self._heart = heart
 
@@ -44,6 +56,16 @@ class Observer:
             self._meter.restore()
             if self._window is not None:
                 self._window.drop()
+
+    def require_free(self, start: int) -> None:
+        """Raises Failure(64) where another profile is still to come, or under way, from this step on."""
+        if self._window is not None and self._window.steps[-1] >= start:
+            last = self._window.steps[-1]
+            raise Failure(Exit.BAD_COMMAND, f"steps up to {last} are to be profiled already", "ask again after them")
+
+    def profile(self, start: int, steps: int) -> None:
+        """Profile so many steps from this one on."""
+        self._window = self._open(Profile(start=start, steps=steps))
 
     def before(self, step: int) -> None:
         """A step begins."""
@@ -74,7 +96,6 @@ def build_observer(
     recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, journal: Journal, run: Path
 ) -> Observer:
     """As a recipe wants it."""
-    settings, device, heart = recipe.profile, engine.device, engine.heart
+    device, heart = engine.device, engine.heart
     meter = Meter(recipe.telemetry, timetable, group, heart, journal, device)
-    window = None if settings is None else Window(settings, group.rank, device, run)
-    return Observer(meter, window, journal, heart)
+    return Observer(meter, recipe.profile, partial(Window, rank=group.rank, device=device, run=run), journal, heart)

@@ -51,6 +51,10 @@ class Guard(Settings):
     in_all: Annotated[Count, bits("steps that may be left out in the whole run")] = 100
     spike: Annotated[Spike | None, bits("numbers that stand out; null: they are not looked for")] = None
     skip: Annotated[tuple[Steps, ...], bits("steps that are not made, such as 120 or 300-320; their data are")] = ()
+    replicas: Annotated[
+        Amount | None,
+        cost("between comparisons of weights and optimizer state over ranks, and at every commit; null: none"),
+    ] = None
 
     @property
     def skips(self) -> bool:

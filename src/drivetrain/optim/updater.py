@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -80,6 +80,34 @@ def build_updaters(
         )
         for name in trainable
     }
+
+
+def retuned(
+    updaters: Mapping[str, Updater],
+    networks: Mapping[str, nn.Module],
+    optimizer: Optimizer | Mapping[str, Optimizer],
+    schedule: Schedule | Mapping[str, Schedule],
+    budget: int,
+    scale: Scale,
+) -> dict[str, Updater]:
+    """The updaters with the learning rates, weight decays, clipping and schedules of other settings.
+
+    The optimizers, what they remember, and which parameters share a group stay as they are. Arguments and errors are
+    those of `build_updaters`.
+    """
+    fresh = build_updaters(networks, optimizer, schedule, budget, scale)
+    result = {}
+    for name, updater in updaters.items():
+        group_of = {
+            member: place for place, g in enumerate(fresh[name].optimizer.param_groups) for member in g["names"]
+        }
+        places = [group_of[group["names"][0]] for group in updater.optimizer.param_groups]
+        for group, place in zip(updater.optimizer.param_groups, places, strict=True):
+            other = fresh[name].optimizer.param_groups[place]
+            group.update({key: other[key] for key in ("peak", "full_decay")})
+        factors = tuple(fresh[name].factors[place] for place in places)
+        result[name] = replace(updater, factors=factors, decay=fresh[name].decay, clip=fresh[name].clip)
+    return result
 
 
 def _by_network(settings, networks: Mapping[str, nn.Module], section: str) -> dict:

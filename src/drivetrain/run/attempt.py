@@ -9,11 +9,12 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,30 +24,36 @@ from drivetrain.checkpoint.compatible import BITS
 from drivetrain.checkpoint.handover import RECORDS
 from drivetrain.checkpoint.recipe import Checkpoint
 from drivetrain.checkpoint.retention import Retention
-from drivetrain.data.blend import coverage, training_order
+from drivetrain.data.blend import Stage, coverage, training_order
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, choose_lanes
 from drivetrain.data.order import Ordering
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.exact import refusal
 from drivetrain.engine.recipe import scale_of
+from drivetrain.launch.inbox import Inbox
 from drivetrain.launch.job import Job
 from drivetrain.ledger.derive import Record
 from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger
+from drivetrain.loop.control import Control
 from drivetrain.loop.exchange import WIDTH, Exchange
 from drivetrain.loop.finals import Finals
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.journal import Journal, Stopwatch
-from drivetrain.loop.loop import Loop, Parts
+from drivetrain.loop.loop import Loop
 from drivetrain.loop.observe import build_observer
+from drivetrain.loop.parts import Parts
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.stopping import deadline
 from drivetrain.loop.task import Task
+from drivetrain.loop.tuning import Tuning, stage_of
 from drivetrain.optim.updater import build_updaters
 from drivetrain.plan.flops import peak
 from drivetrain.run.build import Inputs, build_engine, build_networks, build_task, open_inputs, require_metrics
 from drivetrain.run.rehearsal import rehearse
 from drivetrain.run.resume import Takeover
+from drivetrain.run.told import Told, told
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heart import Heart
@@ -86,7 +93,8 @@ class _Attempt:
         self.stops = stops
         self.heart = heart
         self.folder = Path(job.folder)
-        self.recipe = load(job.recipe, folder=Path(job.modules) if job.modules else None, origins=job.origins).recipe
+        self.modules = Path(job.modules) if job.modules else None
+        self.recipe = load(job.recipe, folder=self.modules, origins=job.origins).recipe
         self.watch = Stopwatch(time.monotonic() - (time.time() - job.started))
         self.startup: dict[str, float] = {}
         self.takeover = Takeover(job, self.recipe)
@@ -95,12 +103,15 @@ class _Attempt:
         """From joining the other ranks to the attempt's last record."""
         place, recipe = self.place, self.recipe
         device = devices.choose(recipe.device, place.local_rank)
-        devices.settle(device, devices.threads_per_process(place.local_world, recipe.launch.threads), recipe.matmul)
+        threads = devices.threads_per_process(place.local_world, recipe.launch.threads, exact=recipe.exact)
+        devices.settle(device, threads, recipe.matmul, exact=recipe.exact)
         self.environment = devices.environment()
         self._lap("import")
         group = Group.join(place, device, listen_fd=listen_fd)
         try:
             group.agree("recipe", bits_digest(recipe))
+            if recipe.exact:
+                group.agree("the environment", {name: self.environment[name] for name in BITS})
             if group.leader:
                 self.takeover.claim()
             self._lap("join")
@@ -113,7 +124,7 @@ class _Attempt:
             group.close()  # only in peace: after the loss of a peer it may wait for those that are left
             return outcome
         except RuntimeError as error:
-            raise group.translate(error) or error from error
+            raise _known(error, group) or error from error
         finally:
             self.heart.enter("teardown")
             self.takeover.release()
@@ -128,20 +139,24 @@ class _Attempt:
         history = History()  # on ranks that keep no ledger it stays empty
         ledger = stack.enter_context(closing(takeover.open_ledger(history))) if group.leader else None
         found = takeover.find(group, history)
+        commands = Told(**group.broadcast_json(self._told(history, found)))
+        tuning = Tuning(self.job.recipe, self.modules, commands.texts)
+        tuned = tuning.recipe
         scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
         total = recipe.budget.samples_at(scale)
         timetable = Timetable(
             total=total,
             steps=scale.batches.steps(total),
             scale=scale,
-            evaluate_every=recipe.evaluate.every,
-            commit_every=recipe.checkpoint.every,
+            evaluate_every=tuned.evaluate.every,
+            commit_every=tuned.checkpoint.every,
             commit_evaluated=recipe.checkpoint.keep_best is not None,
         )
         if recipe.init is not None:
             takeover.initialize(recipe.init, networks, fresh=found is None)
-        updaters = build_updaters(networks, recipe.optimizer, recipe.schedule, total, scale)
-        engine = build_engine(recipe, networks, updaters, group, device, self.heart)
+        updaters = build_updaters(networks, tuned.optimizer, tuned.schedule, total, scale)
+        lanes = self._lanes(group.world, found)
+        engine = build_engine(recipe, networks, updaters, group, device, lanes, self.heart)
         progress = Progress()
         if found:
             progress = takeover.restore(found, inputs.digests, self.environment, engine, timetable)
@@ -153,8 +168,12 @@ class _Attempt:
         if found and found.volatile:
             journal.complete(found.state.values[RECORDS], history.last_step, history.attempts)
         scored = group.broadcast_json(history.finals.get(progress.step, {}))
-        finals = Finals(inputs.finals(recipe, group.world), progress.step, scored)
-        parts = self._parts(task, engine, inputs, timetable, group, journal, found, finals)
+        finals = Finals(inputs.finals(recipe, self._scored_by(lanes, group)), progress.step, scored)
+        inbox = Inbox(self.folder) if group.leader else None
+        known = [*history.commands, *history.refused]
+        control = Control(inbox, group, journal, tuning, bits_digest(recipe), known, commands.again)
+        stages = [stage_of(effect) for effect in commands.effects if "stage" in effect]
+        parts = self._parts(task, engine, inputs, timetable, group, journal, found, finals, lanes, control, stages)
         self._suspects(group, parts.feed.order, timetable)
         if group.leader:
             takeover.keep_recipe(self.environment)
@@ -185,13 +204,16 @@ class _Attempt:
         journal: Journal,
         found: Found | None,
         finals: Finals,
+        lanes: int,
+        control: Control,
+        stages: Sequence[Stage],
     ) -> Parts:
         """All that the loop works with, but for what only the ledger's keeper has."""
         recipe, scale = self.recipe, timetable.scale
         train = recipe.data.train
         names = list(inputs.train)
-        source, order = training_order(train, names, list(inputs.train.values()), recipe.seed, scale)
-        geometry = Geometry(scale.batches, self._lanes(group.world, found), group.world, recipe.batch.micro)
+        source, order = training_order(train, names, list(inputs.train.values()), recipe.seed, scale, stages)
+        geometry = Geometry(scale.batches, lanes, group.world, recipe.batch.micro, apart=recipe.exact)
         facts = {
             "recipe": bits_digest(recipe),
             "data": inputs.digests,
@@ -204,12 +226,12 @@ class _Attempt:
             task=task,
             engine=engine,
             feed=Feed(source, order, geometry, group.rank, timetable.total, task.collate, task.counts),
-            validation=inputs.sets(recipe, group.world, recipe.evaluate.samples)["validation"],
+            validation=inputs.sets(recipe, self._scored_by(lanes, group), recipe.evaluate.samples)["validation"],
             timetable=timetable,
             guard=Guard(recipe.guard, found.state.values.get("guard") if found else None, recipe.scaling.least),
             statistics=recipe.statistics,
             group=group,
-            exchange=Exchange(Pulse(group, WIDTH), self.stops, alone=group.world == 1),
+            exchange=Exchange(Pulse(group, WIDTH), self.stops, group.world == 1, control.waiting),
             journal=journal,
             committer=None,
             mirror=None,
@@ -222,7 +244,21 @@ class _Attempt:
             most_steps=self.job.most_steps,
             finals=finals,
             observer=build_observer(recipe, timetable, group, engine, journal, self.folder),
+            control=control,
         )
+
+    def _told(self, history: History, found: Found | None) -> dict[str, Any]:
+        """What the run was told before this attempt, which only the ledger's keeper knows."""
+        replay = self._replay(history.newest)
+        commands = told(history, found.step if found else 0, bits_digest(self.recipe), replay)
+        if commands.dropped:
+            texts = "; ".join(f"{record['verb']} {record['argument']}" for record in commands.dropped)
+            self.takeover.notes.append(f"the recipe has changed, so this no longer counts: {texts}")
+        return commands.to_json()
+
+    def _replay(self, before: Record | None) -> str | None:
+        """The run whose commands this one does again."""
+        return self.job.replay or (before or {}).get("replay")
 
     def _record(
         self, parts: Parts, inputs: Inputs, progress: Progress, found: Found | None, before: Record | None
@@ -230,7 +266,7 @@ class _Attempt:
         """The attempt, and what is to be noted about its start, in the ledger. `before` is the attempt before."""
         journal, group, timetable, networks = parts.journal, parts.group, parts.timetable, parts.engine.networks
         recipe, device = self.recipe, devices.name(parts.engine.device)
-        claim = {"class": "same-world", "key": devices.claim_key(group.world, parts.engine.device)}
+        claim = _claim(parts, exact=recipe.exact)
         journal.record(
             "attempt",
             from_step=progress.step,
@@ -256,11 +292,13 @@ class _Attempt:
             epoch=self.takeover.epoch,
             after=self.job.after,
             survivors=bool(found and found.volatile),
+            replay=self._replay(before),
         )
         for note in self.takeover.notes:
             journal.record("note", text=note)
         if before is not None and before["claim"] != claim:
-            was = f"{before['world']} processes" if before["world"] != group.world else "another machine or setting"
+            resized = before["world"] != group.world and not recipe.exact
+            was = f"{before['world']} processes" if resized else "another machine or setting"
             text = f"the samples are those of before, but sums may round differently: the attempt before had {was}"
             journal.record("note", text=text)
 
@@ -271,8 +309,8 @@ class _Attempt:
             with loop.parts.observer.watching(loop):
                 code = loop.run()
         except Exception as error:
-            lost = loop.parts.group.translate(error) if isinstance(error, RuntimeError) else None
-            first = lost or error
+            known = _known(error, loop.parts.group) if isinstance(error, RuntimeError) else None
+            first = known or error
             outcome = first.outcome if isinstance(first, Failure) else _internal(first, self.place)
             with suppress(Failure):  # a full disk must not hide why the run ended
                 journal.exit(int(outcome.code), outcome.cause, loop.progress.to_json())
@@ -327,7 +365,28 @@ class _Attempt:
     def _lanes(self, world: int, found: Found | None) -> int:
         if self.recipe.lanes != "auto":
             return self.recipe.lanes
-        return found.facts["lanes"] if found else choose_lanes(math.gcd(*self.recipe.batch.sizes), world)
+        if found:
+            return found.facts["lanes"]
+        batch, exact = self.recipe.batch, self.recipe.exact
+        whole = batch.micro if exact and batch.micro else 1  # samples that stay together
+        return choose_lanes(math.gcd(*batch.sizes) // whole, world, apart=exact)
+
+    def _scored_by(self, lanes: int, group: Group) -> int:
+        """How many lanes share out an evaluation."""
+        return lanes if self.recipe.exact else group.world
+
+
+def _claim(parts: Parts, *, exact: bool) -> dict[str, str]:
+    """Which class of bits is promised, and a digest of what they depend on (docs/exactness.md)."""
+    device = parts.engine.device
+    if exact:
+        return {"class": "exact", "key": devices.claim_key(device, lanes=parts.feed.geometry.lanes)}
+    return {"class": "same-world", "key": devices.claim_key(device, world=parts.group.world)}
+
+
+def _known(error: RuntimeError, group: Group) -> Failure | None:
+    """The failure that torch's error stands for, where that is known."""
+    return group.translate(error) or refusal(error)
 
 
 def _retention(settings: Checkpoint, scale: Scale) -> Retention:

@@ -13,6 +13,7 @@ from torch import nn
 from drivetrain.data.source import Source, open_source
 from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.exact import require_lanes_apart
 from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import ValidationSet
 from drivetrain.loop.task import Task
@@ -50,18 +51,21 @@ class Inputs:
         sources |= {f"data.validation.{name}": source.fingerprint for name, source in self.validation.items()}
         return sources | {f"data.test.{name}": source.fingerprint for name, source in self.test.items()}
 
-    def sets(self, recipe: Recipe, processes: int, most: int | None = None) -> dict[str, list[ValidationSet]]:
-        """The validation and test sets, cut as evaluation wants them, or at most so many samples of each."""
-        batch = recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // processes)
+    def sets(self, recipe: Recipe, lanes: int, most: int | None = None) -> dict[str, list[ValidationSet]]:
+        """The validation and test sets, cut as evaluation wants them, or at most so many samples of each.
+
+        `lanes` are those of `ValidationSet`.
+        """
+        batch = recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // lanes)
         parts = {"validation": self.validation, "test": self.test}
         return {
-            part: [ValidationSet(name, source, batch, most) for name, source in sources.items()]
+            part: [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
             for part, sources in parts.items()
         }
 
-    def finals(self, recipe: Recipe, processes: int) -> dict[str, list[ValidationSet]]:
+    def finals(self, recipe: Recipe, lanes: int) -> dict[str, list[ValidationSet]]:
         """What is scored once the run is done: test sets, and validation sets that evaluations score in part."""
-        sets, most = self.sets(recipe, processes), recipe.evaluate.samples
+        sets, most = self.sets(recipe, lanes), recipe.evaluate.samples
         if most is None or not recipe.evaluate.full_at_end:
             return {"test": sets["test"]}
         return {"validation": [each for each in sets["validation"] if each.size > most], "test": sets["test"]}
@@ -118,9 +122,15 @@ def build_engine(
     updaters: Mapping[str, Updater],
     group: Group,
     device: torch.device,
+    lanes: int,
     heart: Heart | None = None,
 ) -> Engine:
-    """The engine as the recipe wants it; averages begin at the weights as they are."""
+    """The engine as the recipe wants it; averages begin at the weights as they are.
+
+    Raises Failure(78) where exact mode is not for these networks or this device.
+    """
+    if recipe.exact:
+        require_lanes_apart(networks, device)
     half = recipe.precision == "fp16"
     return Engine(
         networks,
@@ -133,4 +143,5 @@ def build_engine(
         scaler=Scaler(recipe.scaling, device) if half else None,
         averages=Averages(recipe.average, networks) if recipe.average else None,
         skips=half or recipe.guard.skips,
+        exact=lanes if recipe.exact else None,
     )

@@ -39,7 +39,7 @@ def evaluate_run(
     """
     recipe, task, networks, found = _restored(run, commit, weights)
     inputs = open_inputs(recipe, run)
-    sets = _chosen(inputs.sets(recipe, 1, samples), data)
+    sets = _chosen(inputs.sets(recipe, found.facts["lanes"] if recipe.exact else 1, samples), data)
     scored = {each.name for each in sets}
     digests = {place: digest for place, digest in inputs.digests.items() if place.rpartition(".")[2] in scored}
     accept_data(found.facts["data"], digests, (), found.path.name)
@@ -63,7 +63,8 @@ def _restored(
     """A run's recipe and task, and its networks as of a commit; by default with the weights that training scores."""
     recipe = load(run).recipe
     device = devices.choose(recipe.device, 0)
-    devices.settle(device, devices.threads_per_process(1, recipe.launch.threads), recipe.matmul)
+    threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)
+    devices.settle(device, threads, recipe.matmul, exact=recipe.exact)
     task = build_task(recipe)
     networks = build_networks(task, recipe, device)
     found = newest(run) if commit is None else pick(run, commit)

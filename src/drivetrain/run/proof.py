@@ -12,10 +12,12 @@ from typing import Any
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
-from drivetrain.data.blend import ordering_of
+from drivetrain.data.blend import Blend, ordering_of
+from drivetrain.data.order import Ordering
 from drivetrain.ledger.again import comparable, unequal
 from drivetrain.ledger.derive import Record, lineage, steps
 from drivetrain.ledger.ledger import read
+from drivetrain.loop.tuning import stage_of
 from drivetrain.run.build import open_inputs
 from drivetrain.runtime.lease import fenced, takeovers
 from drivetrain.spec.affects import bits_digest
@@ -124,18 +126,38 @@ def _prove_attempts(records: Iterable[Record]) -> None:
 
 def _prove_samples(records: Iterable[Record], tries: Mapping[int, Record]) -> None:
     """Every step has read the positions that its batch has, and the samples that stand there."""
-    told = {number: json.dumps(attempt["order"]) for number, attempt in tries.items()}
-    orders = {order: ordering_of(json.loads(order)) for order in set(told.values())}  # attempts mostly have the same
-    plans = {number: (orders[told[number]], _batches(attempt)) for number, attempt in tries.items()}
-    for record in steps(records):
-        order, batches = plans[record["attempt"]]
-        start, stop = batches.span(record["step"])
+    orders = _Orders()
+    spans = {number: _batches(attempt) for number, attempt in tries.items()}
+    for record in records:
+        orders.add(record)
+        if record["kind"] != "step":
+            continue
+        order = orders.current
+        start, stop = spans[record["attempt"]].span(record["step"])
         stop = min(stop, tries[record["attempt"]]["budget"]["samples"])
         if (record["start"], record["stop"]) != (start, stop):
             given = f"[{record['start']}, {record['stop']})"
             raise _broken(f"step {record['step']} tells of the positions {given}, but has [{start}, {stop})", record)
         if f"{order.digest(start, stop):016x}" != record["samples"]:
             raise _broken(f"step {record['step']} has read other samples than stand at its positions", record)
+
+
+class _Orders:
+    """The order of the samples as it stands after each record: an attempt's, with the stages that it was told of."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Ordering] = {}  # attempts mostly have the same
+        self.current = Ordering()
+
+    def add(self, record: Record) -> None:
+        """One record further."""
+        if record["kind"] == "attempt":
+            told = json.dumps(record["order"])
+            self.current = self._known[told] = self._known.get(told) or ordering_of(record["order"])
+        elif record["kind"] == "command" and "stage" in record.get("effect", {}):
+            if not isinstance(self.current, Blend):
+                raise _broken("a command tells of sources' weights where there is one source", record)
+            self.current = self.current.staged(stage_of(record["effect"]))
 
 
 def _batches(attempt: Record) -> Batches:

@@ -14,7 +14,7 @@ from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import REHEARSAL
-from drivetrain.loop.loop import Parts
+from drivetrain.loop.parts import Parts
 from drivetrain.loop.step import Step
 from drivetrain.run.build import Inputs
 from drivetrain.spec.exits import Exit, Outcome

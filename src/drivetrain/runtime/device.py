@@ -38,13 +38,17 @@ def name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def threads_per_process(local_world: int, asked: int | None) -> int:
-    """CPU threads of each process: as asked, or the cores shared out evenly."""
-    return asked or max(1, len(os.sched_getaffinity(0)) // local_world)
+def threads_per_process(local_world: int, asked: int | None, *, exact: bool) -> int:
+    """CPU threads of each process: as asked, or the cores shared out evenly; in exact mode one, on any machine and in
+    any world, since kernels cut their sums by the number of threads."""
+    return asked or (1 if exact else max(1, len(os.sched_getaffinity(0)) // local_world))
 
 
-def settle(device: torch.device, threads: int, matmul: str) -> None:
-    """Fix what numbers depend on: threads, matrix precision, deterministic kernels (a kernel that has none warns)."""
+def settle(device: torch.device, threads: int, matmul: str, *, exact: bool) -> None:
+    """Fix what numbers depend on: threads, matrix precision, deterministic kernels.
+
+    An operation that has none warns; in exact mode it raises RuntimeError.
+    """
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
     # Filling new tensors costs a pass over each and decides no bit.
@@ -52,7 +56,9 @@ def settle(device: torch.device, threads: int, matmul: str) -> None:
     if device.type != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.accelerator.set_device_index(device.index or 0)
-    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms says the same and imports the compiler
+    torch.set_deterministic_debug_mode(
+        "error" if exact else "warn"
+    )  # use_deterministic_algorithms says the same and imports the compiler
 
 
 def environment() -> dict[str, Any]:
@@ -73,10 +79,12 @@ def environment() -> dict[str, Any]:
     }
 
 
-def claim_key(world: int, device: torch.device) -> str:
-    """A digest of all that must be equal for two stretches of training to be comparable bit by bit."""
-    facts = {
-        "world": world,
+def claim_key(device: torch.device, **shape: int) -> str:
+    """A digest of all that must be equal for two stretches of training to be comparable bit by bit.
+
+    `shape` is the number of processes (`world`), or in exact mode that of lanes.
+    """
+    facts = shape | {
         "device": device.type,
         "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "threads": torch.get_num_threads(),

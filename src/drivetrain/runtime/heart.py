@@ -22,6 +22,9 @@ PHASES = (
     "snapshot",
     "commit",
     "profile",
+    "pause",
+    "compare",
+    "rollback",
     "handover",
     "teardown",
 )

@@ -92,6 +92,15 @@ def require_free(run: Path, clock: Clock = time.monotonic, sleep: Sleep = time.s
         sleep(_POLL)
 
 
+def alive(run: Path) -> bool:
+    """Whether a run that holds the directory is seen alive; it takes up to `PATIENCE` seconds to see that none is."""
+    try:
+        require_free(run)
+    except Failure:
+        return True
+    return False
+
+
 class Lease:
     """The directory is ours until another takes it over. While it lives, a thread beats."""
 

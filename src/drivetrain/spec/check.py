@@ -25,7 +25,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
-    checks = (_name, _batch, _profile, _sources, _units, _landmarks, _best, _blend, _overlap)
+    checks = (_name, _batch, _exact, _profile, _sources, _units, _landmarks, _best, _blend, _overlap)
     return [found for check in checks for found in check(recipe)]
 
 
@@ -57,6 +57,34 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
     if lanes is not None and shared % processes:
         message = f"{processes} do not share {what}; {_divisors(shared)} would"
         yield Contradiction(("launch", "processes"), message)
+
+
+def _exact(recipe: Recipe) -> Iterator[Contradiction]:
+    """What exact mode asks for, as far as it shows without networks and device."""
+    if not recipe.exact:
+        return
+    if recipe.device == "mps":
+        yield Contradiction(("device",), "exact: there are no deterministic kernels on mps")
+    if recipe.compile:
+        message = (
+            "exact: the compiler chooses kernels by the shapes that a process has seen, other ones in other worlds"
+        )
+        yield Contradiction(("compile",), message)
+    lanes, processes = recipe.lanes, recipe.launch.processes if recipe.launch else 1
+    if isinstance(lanes, int) and lanes & (lanes - 1):
+        yield Contradiction(("lanes",), f"exact: {lanes} is no power of two")
+        return
+    if processes & (processes - 1):
+        yield Contradiction(("launch", "processes"), f"exact: {processes} is no power of two")
+        return
+    if recipe.batch is None or recipe.batch.micro is None or lanes is None:
+        return
+    known = lanes if isinstance(lanes, int) else processes
+    size, micro = math.gcd(*recipe.batch.sizes), recipe.batch.micro
+    if size % known == 0 and (size // known) % micro:
+        what = f"{known} lanes" if isinstance(lanes, int) else f"lanes of {processes} processes"
+        message = f"exact: {micro} would span {what} of {size // known} samples; {_divisors(size // known)} would not"
+        yield Contradiction(("batch", "micro"), message)
 
 
 def _profile(recipe: Recipe) -> Iterator[Contradiction]:

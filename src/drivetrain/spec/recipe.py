@@ -21,6 +21,7 @@ class Recipe(Settings):
     lanes: Annotated[Count | Literal["auto"], bits("logical workers; auto: chosen at the first start, then frozen")] = (
         "auto"
     )
+    exact: Annotated[bool, bits("the same bits on 1, 2, 4 ... processes; a micro-batch never spans lanes")] = False
     device: Annotated[
         Literal["auto", "cpu", "cuda", "mps"], cost("where it runs; auto: an accelerator if there is one")
     ] = "auto"

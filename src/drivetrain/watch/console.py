@@ -137,6 +137,11 @@ class ConsoleSink:
         size = f"{record['bytes'] / 1e6:.1f} MB, training waited {record['seconds']:.2f} s"
         self._print(Text(f"commit {printable(record['name'])}  {size}", style="dim"))
 
+    def _command(self, record: dict[str, Any]) -> None:
+        told = printable(f"{record['verb']} {record['argument']}".rstrip())
+        why = f"refused: {printable(record['refused'])}" if "refused" in record else f"done after step {record['step']}"
+        self._print(Text(f"control: {told}  {why}", style="cyan"))
+
     def _miss(self, record: dict[str, Any]) -> None:
         self._print(Text(f"commit missed: {printable(record['cause'])}", style="bold yellow"))
 

@@ -1,0 +1,139 @@
+"""Commands to a run, as files in its directory: from another shell, or another host that shares it. No port is open."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drivetrain.runtime.lease import alive
+from drivetrain.spec.commands import Command
+from drivetrain.spec.exits import Exit, Failure
+
+FOLDER = "control"
+POLL = 0.2
+"""Seconds between two looks."""
+_NAME = re.compile(r"\d{20}-[0-9a-f]{16}\.json")
+_MOST = 1 << 16  # bytes of a file
+_LOOK = 0.05  # seconds between two looks for an answer
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A command that waits; `id` is the same wherever it is told of. `wrong` says why it is none."""
+
+    id: str
+    command: Command | None
+    wrong: str = ""
+
+
+def post(run: Path, command: Command) -> str:
+    """Leave a command for the run and return its id. Raises Failure(73) where the directory cannot be written."""
+    folder = run / FOLDER
+    name = f"{time.time_ns():020d}-{secrets.token_hex(8)}.json"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        temporary = folder / f".{name}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(command.to_json(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, folder / name)
+    except OSError as error:
+        raise Failure(Exit.CANNOT_CREATE, f"{folder} cannot be written: {error}", "see whose the run is") from error
+    return name.removesuffix(".json")
+
+
+def tell(run: Path, command: Command, wait: float) -> dict[str, Any]:
+    """Leave a command and return the ledger's record of it, or only its `id` where `wait` (seconds) is 0.
+
+    Raises Failure: 66 where nobody trains in this directory, 64 where the run refuses, 69 where it does not get to it
+    in time.
+    """
+    ledger = run / "ledger.jsonl"
+    if not ledger.is_file():
+        raise Failure(Exit.INPUT_MISSING, f"{run} is no run", "name a run directory")
+    if not wait:
+        return {"id": post(run, command)}
+    if not alive(run):
+        raise Failure(Exit.INPUT_MISSING, f"nobody trains in {run}", "start it; --wait 0 leaves a command for that")
+    offset = ledger.stat().st_size
+    id = post(run, command)
+    told = _answer(ledger, offset, id, time.monotonic() + wait)
+    if told is None:
+        hint = "it is done as soon as the run gets to it; `drivetrain report` says where it is"
+        raise Failure(Exit.PEER_UNAVAILABLE, f"{command}: no answer in {wait:g} s", hint)
+    if "refused" in told:
+        raise Failure(Exit.BAD_COMMAND, f"{command}: {told['refused']}", "nothing was changed", step=told["step"])
+    return told
+
+
+def _answer(ledger: Path, offset: int, id: str, end: float) -> dict[str, Any] | None:
+    """The record of a command, from this place of the ledger on."""
+    mark = f'"{id}"'.encode()
+    with ledger.open("rb") as file:
+        file.seek(offset)
+        while time.monotonic() < end:
+            line = file.readline()
+            if not line.endswith(b"\n"):  # the end, or a record under way
+                file.seek(-len(line), os.SEEK_CUR)
+                time.sleep(_LOOK)
+            elif mark in line and (record := json.loads(line))["kind"] == "command" and record["id"] == id:
+                return record
+    return None
+
+
+class Inbox:
+    """The run's side: looks every so often, oldest command first."""
+
+    def __init__(self, run: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = run / FOLDER
+        self._clock = clock
+        self._next = 0.0
+        self._found = False
+
+    def waiting(self) -> bool:
+        """Whether there is something to take; a look costs a system call, so there is one every `POLL` seconds."""
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + POLL
+            self._found = bool(self._names())
+        return self._found
+
+    def take(self) -> Iterator[Posted]:
+        """What waits. Each stays until it is `done`, so that a run that is killed before finds it again."""
+        self._found = False
+        for name in self._names():
+            try:
+                yield Posted(name.removesuffix(".json"), self._read(name))
+            except (OSError, ValueError, AttributeError) as error:
+                yield Posted(name.removesuffix(".json"), None, f"the file is no command: {error}")
+            except Failure as failure:
+                yield Posted(name.removesuffix(".json"), None, failure.outcome.cause)
+
+    def done(self, id: str) -> None:
+        """The command is in the ledger."""
+        (self._folder / f"{id}.json").unlink(missing_ok=True)
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._folder) if _NAME.fullmatch(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _read(self, name: str) -> Command:
+        """Only a regular file of ours or root's is believed: the directory may be shared."""
+        descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+                raise Failure(Exit.SECURITY, "a command is a regular file of the run's owner", "see who wrote it")
+            return Command.of(json.loads(file.read(_MOST)))

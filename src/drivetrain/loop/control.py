@@ -1,0 +1,100 @@
+"""Commands to a run that trains: heard by the leader, obeyed by all ranks at one boundary, and again in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.launch.inbox import Inbox, Posted
+from drivetrain.loop.journal import Journal
+from drivetrain.loop.tuning import Tuning
+from drivetrain.runtime.group import Group
+from drivetrain.spec.commands import Command
+from drivetrain.spec.exits import Failure
+
+if TYPE_CHECKING:
+    from drivetrain.loop.parts import Parts
+
+REPLAYED = ("set", "evaluate")
+"""What decides later bits or scores: it is done again where steps are made again, and in a replay."""
+
+
+class Control:
+    """The leader's inbox, and the commands that are to be done again, by the step after which each was done."""
+
+    def __init__(
+        self,
+        inbox: Inbox | None,
+        group: Group,
+        journal: Journal,
+        tuning: Tuning,
+        recipe: str,
+        known: Iterable[str] = (),
+        again: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        """`inbox` is the leader's, `recipe` the digest of the run's own. `known` are ids of commands that are in the
+        ledger, `again` records of those to do again."""
+        self.tuning = tuning
+        self._inbox = inbox
+        self._group = group
+        self._journal = journal
+        self._recipe = recipe
+        self._known = set(known)
+        self._again: dict[int, list[Mapping[str, Any]]] = {}
+        for record in again:
+            self._again.setdefault(record["step"], []).append(record)
+
+    def waiting(self) -> bool:
+        """Whether this rank has heard a command that it has not taken."""
+        return self._inbox is not None and self._inbox.waiting()
+
+    def due(self, step: int) -> bool:
+        """Whether a command is to be done again after this step."""
+        return step in self._again
+
+    def again(self, step: int) -> list[Mapping[str, Any]]:
+        """The commands that are done again after this step, with a record of each."""
+        records = self._again.pop(step, [])
+        for record in records:
+            told = {name: record[name] for name in ("id", "verb", "argument", "effect")}
+            self._keep(step, **told, replayed=True)
+        return records
+
+    def take(self, step: int, parts: Parts) -> Mapping[str, Any] | None:
+        """The next command that the leader has heard, the same on all ranks; None where there is no more.
+
+        It is durable in the ledger before it is returned. What cannot be done is told there too, and passed over.
+        """
+        return self._group.broadcast_json(self._next(step, parts) if self._inbox else None)
+
+    def _next(self, step: int, parts: Parts) -> dict[str, Any] | None:
+        assert self._inbox is not None
+        for posted in self._inbox.take():
+            fresh = posted.id not in self._known  # a run that was killed may have told of it and left its file
+            told = self._decided(posted, step, parts) if fresh else {}
+            if fresh:
+                self._keep(step, **told)
+                self._journal.sync()
+                self._known.add(posted.id)
+            self._inbox.done(posted.id)
+            if fresh and "refused" not in told:
+                return told
+        return None
+
+    def _decided(self, posted: Posted, step: int, parts: Parts) -> dict[str, Any]:
+        """The command and what it comes to, or why it is refused."""
+        if posted.command is None:
+            return {"id": posted.id, "verb": "", "argument": "", "refused": posted.wrong}
+        told = {"id": posted.id, **posted.command.to_json()}
+        try:
+            return told | {"effect": self._effect(posted.command, step, parts)}
+        except Failure as failure:
+            return told | {"refused": failure.details.replace("\n", "; ") or failure.outcome.cause}
+
+    def _effect(self, command: Command, step: int, parts: Parts) -> dict[str, Any]:
+        if command.verb == "profile":
+            parts.observer.require_free(step + 1)
+        return self.tuning.effect(command.argument, parts, step) if command.verb == "set" else {}
+
+    def _keep(self, step: int, **told: Any) -> None:
+        self._journal.record("command", step=step, recipe=self._recipe, **told)

@@ -1,0 +1,78 @@
+"""Whether every rank holds the same state, bit for bit: one number of each rank is compared, tensors where it differs.
+
+Ranks that hold the same state and move by the same gradients stay equal for ever. Where they do not, a bit has flipped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from drivetrain.checkpoint.snapshot import checksums
+from drivetrain.checkpoint.state import NETWORKS, capture
+from drivetrain.engine.engine import Engine
+from drivetrain.runtime.group import Group
+from drivetrain.spec.exits import Exit, Failure
+
+_FACTOR = 0x9E3779B97F4A7C15  # odd, so that nothing is lost when a number is multiplied by it
+_MASK = (1 << 64) - 1
+
+
+def replicated(engine: Engine, *, frozen: bool) -> dict[str, Tensor]:
+    """What all ranks have alike at a boundary, by the names that commits give: parameters, optimizer state, averages,
+    the loss scale. Buffers are each rank's own until the next step begins.
+
+    `frozen`: with the parameters that no optimizer moves. A task that changes them itself may do so on each rank.
+    """
+    parameters = {
+        f"{NETWORKS}/{network}/{name}"
+        for network, module in engine.networks.items()
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if frozen or parameter.requires_grad
+    }
+    tensors = capture(engine.networks, engine.optimizers, engine.others)
+    return {n: tensor for n, tensor in tensors.items() if n in parameters or not n.startswith(f"{NETWORKS}/")}
+
+
+def require_equal(tensors: Mapping[str, Tensor], group: Group, step: int) -> None:
+    """Raises Failure(83) on all ranks alike where the tensors differ between them: the first one that does, and who."""
+    if group.world == 1:
+        return
+    own = checksums(tensors)
+    if len(set(group.gather_json(fold(own)))) > 1:
+        raise unequal(group.gather_json(own), step)
+
+
+def fold(sums: Mapping[str, int]) -> int:
+    """One number of 64 bits for all checksums in their order; a change of any one of them changes it."""
+    total = 0
+    for value in sums.values():
+        total = (total * _FACTOR + value) & _MASK
+    return total
+
+
+def unequal(ranks: Sequence[Mapping[str, int]], step: int) -> Failure:
+    """Failure(83) that names the first tensor of which the ranks have different checksums, and who is not with most."""
+    names = list(dict.fromkeys(name for sums in ranks for name in sums))
+    wrong = {name: odd for name in names if (odd := odd_ones([sums.get(name) for sums in ranks]))}
+    first, odd = next(iter(wrong.items()))
+    who = f"rank {odd[0]} differs from the others" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))} differ"
+    more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return Failure(
+        Exit.CORRUPTION_SUSPECTED,
+        f"{first} is not the same on all ranks after step {step}: {who}{more}",
+        "a bit has flipped: suspect that machine's memory; nothing of it was committed, the commit before is whole",
+        rank=odd[0] if len(odd) == 1 else odd,
+        step=step,
+        tensor=first,
+    )
+
+
+def odd_ones(values: Sequence[int | None]) -> list[int]:
+    """The ranks whose value is not that of more than half of them; all, where none is."""
+    value, count = Counter(values).most_common(1)[0]
+    if 2 * count <= len(values):
+        return list(range(len(values)))
+    return [rank for rank, other in enumerate(values) if other != value]

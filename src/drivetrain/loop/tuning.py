@@ -1,0 +1,90 @@
+"""Settings that change while a run trains: which may, what a change comes to, and where it takes hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.data.blend import Blend, Stage, coverage
+from drivetrain.optim.updater import Updater, build_updaters, retuned
+from drivetrain.spec.affects import differences
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
+from drivetrain.spec.recipe import Recipe
+
+if TYPE_CHECKING:
+    from drivetrain.loop.parts import Parts
+
+_RATES = r"(\.\w+)?(\.groups\[\d+\])?\.(lr|weight_decay|clip)"
+_WEIGHT = re.compile(r"data\.train\.sources\[(\d+)\]\.weight")
+_SETTABLE = re.compile(rf"optimizer{_RATES}|schedule\b.*|(evaluate|checkpoint)\.every\b.*|{_WEIGHT.pattern}")
+SETTABLE = (
+    "optimizer's lr, weight_decay and clip, schedule, evaluate.every, checkpoint.every, a training source's weight"
+)
+
+
+class Tuning:
+    """The recipe as it stands after every `set`. The run's own recipe, its digest and its directory do not change."""
+
+    def __init__(self, tree: Mapping[str, Any], folder: Path | None, texts: Sequence[str] = ()) -> None:
+        """`tree` is the resolved recipe, `folder` that of its own modules, `texts` what was set so far (KEY=VALUE)."""
+        self._tree, self._folder, self._texts = tree, folder, list(texts)
+        self.recipe = self._with(self._texts)
+
+    def effect(self, text: str, parts: Parts, step: int) -> dict[str, Any]:
+        """What a `set` after this step comes to, as JSON data; nothing is changed yet.
+
+        Learning rates hold from the next step on. The next step's samples are read already, so other weights hold from
+        the one after it on. Raises Failure(78) where the value is wrong, or may not change while a run trains.
+        """
+        recipe = self._with([*self._texts, text])
+        paths = [change.path for change in differences(self.recipe, recipe)]
+        if refused := [path for path in paths if not _SETTABLE.fullmatch(path)]:
+            raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
+        effect: dict[str, Any] = {"changed": paths}
+        chosen = {int(found[1]): place for place, path in enumerate(paths) if (found := _WEIGHT.fullmatch(path))}
+        if chosen:
+            order, start = parts.feed.order, parts.timetable.scale.batches.span(step + 1)[1]
+            if not isinstance(order, Blend):
+                raise Failure(Exit.BAD_RECIPE, "the run has one training source, so its weight says nothing", "")
+            weights = list(order.weights_at(start))
+            for place in chosen:
+                weights[place] = recipe.data.train.sources[place].weight
+            if not any(weights):
+                raise Failure(Exit.BAD_RECIPE, "no training source has a weight above 0", "keep one")
+            effect["stage"] = {"start": start, "weights": weights}
+        _build(build_updaters, recipe, parts)  # raises where groups or schedule cannot be
+        return effect
+
+    def apply(self, text: str, effect: Mapping[str, Any], parts: Parts) -> Parts:
+        """The parts with the change in them; all ranks do the same."""
+        self._texts.append(text)
+        self.recipe = self._with(self._texts)
+        parts.engine.updaters.update(_build(partial(retuned, parts.engine.updaters), self.recipe, parts))
+        evaluate, commit = self.recipe.evaluate.every, self.recipe.checkpoint.every
+        parts = replace(parts, timetable=replace(parts.timetable, evaluate_every=evaluate, commit_every=commit))
+        if "stage" not in effect:
+            return parts
+        order = parts.feed.order
+        assert isinstance(order, Blend)
+        order = order.staged(stage_of(effect))
+        names = list(parts.coverage(0))
+        feed = replace(parts.feed, order=order)
+        return replace(parts, feed=feed, coverage=partial(coverage, order, names))
+
+    def _with(self, texts: Sequence[str]) -> Recipe:
+        return load(self._tree, texts, folder=self._folder).recipe
+
+
+def _build(build: Callable[..., dict[str, Updater]], recipe: Recipe, parts: Parts) -> dict[str, Updater]:
+    timetable = parts.timetable
+    return build(parts.engine.networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale)
+
+
+def stage_of(effect: Mapping[str, Any]) -> Stage:
+    """The stage of the samples' order that a `set` has begun."""
+    return Stage(effect["stage"]["start"], tuple(effect["stage"]["weights"]))

@@ -1,0 +1,143 @@
+"""Commands to a run that trains."""
+
+import json
+
+import pytest
+
+from conftest import trace
+from drills import commands
+from drills.runs import one_server
+from drivetrain import Failure
+from drivetrain.launch.inbox import post
+from drivetrain.ledger.ledger import read
+from drivetrain.run.proof import prove
+from drivetrain.spec.commands import Command
+from drivetrain.spec.exits import Exit
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """Where processes write down what they do."""
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    return folder
+
+
+def told(run, *texts, verb="set"):
+    return [post(run, Command(verb, text)) for text in texts]
+
+
+def records(run, kind="command"):
+    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+
+
+@pytest.mark.parametrize(("processes", "kills"), [(1, False), (2, False), (2, True)])
+def test_random_commands_are_done_at_one_step_on_all_ranks_and_a_replay_is_bit_equal(tmp_path, processes, kills):
+    with one_server():
+        count, wrong = commands.told_and_replayed(
+            tmp_path, steps=400, processes=processes, seed=processes, most=60, pause=0.03, kills=kills
+        )
+    assert wrong == []
+    assert count > 10
+
+
+def test_what_is_set_holds_from_the_next_step_on_and_after_a_resume(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(40, 1, seen) | {"schedule": {"kind": "constant"}}
+    run.mkdir()
+    told(run, "optimizer.lr=0.5")
+    with one_server():
+        assert commands.train(settings | {"stop": {"at": [20]}}, run).code is Exit.STOPPED
+        assert commands.train(settings, run).code is Exit.DONE
+    (command,) = records(run)
+    rates = {record["step"]: record["lr"]["model"] for record in records(run, "step")}
+    assert command["step"] >= 1
+    assert rates == {s: 0.5 if s > command["step"] else 0.01 for s in rates}
+
+
+def test_other_weights_hold_from_the_step_after_the_next_and_verify_agrees(tmp_path, seen):
+    run = tmp_path / "run"
+    run.mkdir()
+    told(run, "data.train.sources[name=a].weight=0", "data.train.sources[name=a].weight=3")
+    with one_server():
+        assert commands.train(commands.recipe(60, 2, seen), run).code is Exit.DONE
+    first, second = records(run)
+    assert first["effect"]["stage"] == {"start": 8 * (first["step"] + 1), "weights": [0, 1]}
+    assert second["effect"]["stage"]["weights"] == [3, 1]
+    coverage = records(run, "commit")[-1]["coverage"]
+    assert coverage["a"] > 1.9 * coverage["b"]
+    assert prove(run).steps == 60
+
+
+def test_what_is_no_command_or_may_not_change_is_refused_in_words_and_changes_nothing(tmp_path, seen):
+    plain, run = tmp_path / "plain", tmp_path / "run"
+    run.mkdir()
+    told(run, "optimizer.lr=-1", "task.width=3", "seed=4", "data.train.sources[name=zz].weight=2", "nonsense")
+    (run / "control" / ("0" * 20 + "-" + "0" * 16 + ".json")).write_text('{"verb": "rm", "argument": "-rf"}')
+    (run / "control" / ("1" * 20 + "-" + "0" * 16 + ".json")).write_text("[")
+    (run / "control" / ("2" * 20 + "-" + "0" * 16 + ".json")).symlink_to("/etc/passwd")
+    (run / "control" / "notes.txt").write_text("not ours")
+    settings = commands.recipe(30, 1, seen)
+    with one_server():
+        assert commands.train(settings, run).code is Exit.DONE
+        assert commands.train(settings, plain).code is Exit.DONE
+    found = records(run)
+    assert len(found) == 8
+    assert all(record["refused"] for record in found)
+    assert any("optimizer.lr" in record["refused"] for record in found)
+    assert trace(run) == trace(plain)
+    assert [path.name for path in (run / "control").iterdir()] == ["notes.txt"]
+
+
+def test_a_command_that_is_in_the_ledger_is_not_done_again_where_its_file_was_left(tmp_path, seen):
+    run = tmp_path / "run"
+    run.mkdir()
+    (id,) = told(run, "optimizer.lr=0.5")
+    kept = (run / "control" / f"{id}.json").read_bytes()
+    settings = commands.recipe(30, 1, seen)
+    with one_server():
+        assert commands.train(settings | {"stop": {"at": [15]}}, run).code is Exit.STOPPED
+        (run / "control" / f"{id}.json").write_bytes(kept)  # as if it had been killed between the two
+        assert commands.train(settings, run).code is Exit.DONE
+    assert [record["id"] for record in records(run)] == [id]
+    assert not list((run / "control").iterdir())
+
+
+def test_a_recipe_that_was_changed_by_hand_takes_the_place_of_what_was_set(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(30, 1, seen) | {"schedule": {"kind": "constant"}}
+    run.mkdir()
+    told(run, "optimizer.lr=0.5")
+    with one_server():
+        assert commands.train(settings | {"stop": {"at": [15]}}, run).code is Exit.STOPPED
+        changed = settings | {"optimizer": {"lr": 0.25, "clip": 1.0}}
+        assert commands.train(changed, run, override=("optimizer.lr",)).code is Exit.DONE
+    assert {record["lr"]["model"] for record in records(run, "step") if record["step"] > 15} == {0.25}
+    assert any("no longer counts: set optimizer.lr=0.5" in record["text"] for record in records(run, "note"))
+
+
+def test_a_replay_needs_the_same_recipe(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(10, 1, seen)
+    with one_server():
+        assert commands.train(settings, run).code is Exit.DONE
+        outcome = commands.train(settings | {"seed": 5}, tmp_path / "other", replay=run)
+    assert outcome.code is Exit.BAD_RECIPE
+
+
+def test_commands_lie_where_only_their_owner_reads_them(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (id,) = told(run, "optimizer.lr=1")
+    path = run / "control" / f"{id}.json"
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    assert oct(path.parent.stat().st_mode & 0o777) == "0o700"
+    assert json.loads(path.read_text()) == {"verb": "set", "argument": "optimizer.lr=1"}
+
+
+@pytest.mark.parametrize(
+    "words", [("set",), ("set", "a", "b"), ("pause", "now"), ("profile", "0"), ("profile", "x"), ("rm",)]
+)
+def test_what_is_no_command_is_told_before_it_is_left(words):
+    from drivetrain.spec.commands import parse
+
+    with pytest.raises(Failure) as told:
+        parse(words)
+    assert told.value.outcome.code is Exit.BAD_COMMAND
