@@ -67,7 +67,7 @@ def main() -> None:
                 reading.append(time.perf_counter() - began)
             print(
                 f"{asked.samples:,} samples in {steps:,} steps of {batch}: {statistics.median(taken):.2f} s "
-                f"({min(taken):.2f} to {max(taken):.2f}), of which reading the ledger {statistics.median(reading):.2f} s"
+                f"({min(taken):.2f} to {max(taken):.2f}); reading the ledger alone {statistics.median(reading):.2f} s"
             )
 
 
