@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from guarded import Fit
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from guarded import Fit
 
 
 def flip(tensor: torch.Tensor, place: int = 1) -> None:
@@ -47,5 +48,5 @@ class Flipped(Fit):
             return
         mark.touch()
         self.mine = True
-        weight = optimizer.param_groups[0]["params"][0]
+        weight = next(p for group in optimizer.param_groups for p in group["params"] if p.ndim == 2)
         flip(weight if self.what == "weight" else optimizer.state[weight][self.what])

@@ -40,6 +40,13 @@ class Fit(Task):
         return loss * 1000 if hit["spike"] else loss
 
 
+class Still(Fit):
+    """Regression without statistics that lanes would share."""
+
+    def networks(self):
+        return {"model": nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))}
+
+
 class Two(Fit):
     """Network `b`, with batch statistics, is used for the first time in step 2, and then in every other one."""
 

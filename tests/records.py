@@ -56,6 +56,20 @@ def evaluation(number: int, value: float = 1.5, name: str = "dogs", metric: str 
     }
 
 
+def rollback(number: int, to: int, at: float = 20.0, attempt: int = 1) -> Record:
+    """A step that was undone in a tenth of a second, for two samples."""
+    return {
+        "kind": "rollback",
+        "time": at,
+        "attempt": attempt,
+        "step": number,
+        "to": to,
+        "why": "not finite while model moved: loss loss nan; gradient norm model nan",
+        "samples": [4, 9],
+        "seconds": 0.1,
+    }
+
+
 def ended(code: int, cause: str, at: float = 30.0) -> Record:
     """The last record of an attempt."""
     return {"kind": "exit", "time": at, "code": code, "cause": cause, "step": 4, "position": 32, "seconds": {}}

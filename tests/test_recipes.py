@@ -7,14 +7,21 @@ from pathlib import Path
 import pytest
 
 import drivetrain
+import sounds
 from drivetrain.spec.load import load, shipped_names
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+SMALLER = {
+    "denoise": ["batch={size: 8, micro: 2}", "task.model.seconds=0.2", "task.model.width=4", "data.train.workers=0"],
+}
+
+
 @pytest.mark.parametrize("name", shipped_names())
-def test_every_shipped_recipe_trains_three_steps(name, tmp_path):
-    overrides = ["budget.steps=3", "data.validation={}", "schedule.warmup=null"]
+def test_every_shipped_recipe_trains_three_steps(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(sounds.folders(tmp_path))
+    overrides = ["budget.steps=3", "data.validation={}", "schedule.warmup=null", *SMALLER.get(name, [])]
     assert drivetrain.train(name, overrides, run=tmp_path / "run", progress=False).step == 3
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from drivetrain.loop.evaluation import Scores
+    from drivetrain.tasks.speech.folders import Converted
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,27 @@ def export(
     from drivetrain.run.finished import export_run
 
     return export_run(Path(run), Path(to), commit, weights)
+
+
+def infer_speech(
+    run: str | Path,
+    source: str | Path,
+    to: str | Path,
+    commit: str | None = None,
+    *,
+    weights: Literal["averaged", "trained"] | None = None,
+    report: Callable[[int, int], None] = lambda read, total: None,
+) -> Converted:
+    """Take the noise out of a folder of recordings (wav, flac; any length) by a run of task `speech`.
+
+    Files come out below `to`, a new or empty folder, under their names, with their rates, channels, lengths and
+    formats. Those that cannot be read are named in the result. `report` is told how many frames have been read, of how
+    many. Raises Failure: 64 where the run is of another task, 66 where run, commit or recordings are missing, 73 where
+    `to` cannot be used, 74 where a file cannot be written.
+    """
+    from drivetrain.run.inference import infer_speech
+
+    return infer_speech(Path(run), Path(source), Path(to), commit, weights, report)
 
 
 def verify(run: str | Path, *, data: bool = True) -> dict[str, Any]:

@@ -39,7 +39,8 @@ class Kept(ForkServer):
 @contextmanager
 def one_server() -> Iterator[None]:
     """Within, all supervisors share a server."""
-    with mock.patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent.parent)):
+    path = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(path)):
         server = Kept(PRELOAD)
     try:
         with mock.patch.object(supervisor, "ForkServer", return_value=server):

@@ -32,3 +32,19 @@ def test_survivors_records_join_the_ledger_or_leave_a_gap():
     assert made.joins([4, 3], 4)
     assert not made.joins([4], 4)
     assert not made.joins([3], 4)
+
+
+def test_what_is_undone_is_void_and_need_not_come_to_the_same_again():
+    promises = {"claim": {}, "recipe": "r", "data": {}, "environment": {}}
+    made = history(
+        records.attempt(1) | promises,
+        *(records.step(number) for number in (1, 2, 3)),
+        records.evaluation(1, 0.9),
+        records.evaluation(2, 0.4),
+        records.rollback(3, to=1),
+        records.step(2, loss=7.0),
+    )
+    assert made.undone == [(3, 1, (4, 9))]
+    assert (made.last_step, made.evaluated(1), made.evaluated(2)) == (2, True, False)
+    made.add(records.attempt(2, begin=0) | promises)
+    assert {step: record["losses"]["loss"] for step, record in made.promised().items()} == {1: 2.5, 2: 7.0}

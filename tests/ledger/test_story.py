@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.story import BUCKETS, story
-from records import attempt, ended, evaluation, step
+from records import attempt, ended, evaluation, rollback, step
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()), min_size=1, max_size=6))
@@ -75,3 +75,28 @@ def test_nothing_is_told_of_an_empty_ledger():
     assert nothing.seconds == dict.fromkeys(BUCKETS, 0.0)
     assert (nothing.goodput, nothing.budget, nothing.attempts, nothing.left_out) == (0.0, 0, [], {})
     assert (nothing.steps.newest(), len(nothing.steps), nothing.steps.row(5)) == ({}, 0, -1)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=6))
+def test_a_rollback_makes_void_what_an_attempt_from_there_would(told):
+    """The two tell of the same history; only the attempts, and what the time was used for, are others."""
+    undone, again, reached = [attempt()], [attempt()], 0
+    for number, (evaluated, back, made) in enumerate(told, start=2):
+        for _ in range(made):
+            reached += 1
+            more = [step(reached), evaluation(reached)] if evaluated else [step(reached)]
+            undone, again = undone + more, again + more
+        to = max(0, reached - 1 - back)
+        undone.append(rollback(reached, to))
+        again.append(attempt(number, to, at=50.0))
+        reached = to
+    one, other = story(undone), story(again)
+    assert list(one.steps.step) == list(other.steps.step)
+    assert steps(lineage(undone)) == steps(lineage(again))
+    assert [r for r in one.records if r["kind"] == "evaluation"] == [
+        r for r in other.records if r["kind"] == "evaluation"
+    ]
+    assert one.seconds["lost work"] == pytest.approx(other.seconds["lost work"])
+    assert one.seconds["rollback"] == pytest.approx(0.1 * len(told))
+    assert len(one.rollbacks) == len(told)
+    assert [made.to_step for made in one.attempts] == [reached]

@@ -1,6 +1,7 @@
 """Commands to a run that trains."""
 
 import json
+import shutil
 
 import pytest
 
@@ -13,6 +14,7 @@ from drivetrain.ledger.ledger import read
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
+from records import rechained
 
 
 @pytest.fixture
@@ -141,3 +143,41 @@ def test_what_is_no_command_is_told_before_it_is_left(words):
     with pytest.raises(Failure) as told:
         parse(words)
     assert told.value.outcome.code is Exit.BAD_COMMAND
+
+
+def test_hundreds_of_commands_that_wait_are_done_at_once_and_are_no_hang(tmp_path, seen):
+    run = tmp_path / "run"
+    run.mkdir()
+    ids = told(run, *(f"optimizer.lr={number / 1000}" for number in range(1, 301)))
+    settings = commands.recipe(20, 2, seen)
+    with one_server():
+        assert commands.train(settings | {"launch": settings["launch"] | {"hang_after": 2.0}}, run).code is Exit.DONE
+    assert [record["id"] for record in records(run)] == ids
+    assert len(records(run, "attempt")) == 1
+
+
+@pytest.mark.parametrize("forge", ["dropped", "doubled", "moved"])
+def test_verify_finds_a_command_that_was_dropped_doubled_or_moved(tmp_path, seen, forge):
+    run = tmp_path / "run"
+    run.mkdir()
+    told(run, "optimizer.lr=0.5")
+    settings = commands.recipe(40, 1, seen)
+    with one_server():
+        assert commands.train(settings | {"stop": {"at": [20]}}, run).code is Exit.STOPPED
+        for commit in (run / "checkpoints").iterdir():
+            shutil.rmtree(commit)
+        assert commands.train(settings, run).code is Exit.DONE
+    assert prove(run, data=False).commands == 1
+    lines = (run / "ledger.jsonl").read_bytes().splitlines()
+    again = next(place for place, line in enumerate(lines) if b'"replayed":true' in line)
+    match forge:
+        case "dropped":
+            del lines[again]
+        case "doubled":
+            lines.insert(again, lines[again])
+        case "moved":
+            lines[again] = json.dumps(json.loads(lines[again]) | {"step": 7}).encode()
+    (run / "ledger.jsonl").write_bytes(rechained(lines))
+    with pytest.raises(Failure) as found:
+        prove(run, data=False)
+    assert found.value.outcome.code is Exit.BAD_DATA

@@ -1,19 +1,20 @@
 """Whether ranks that should be equal are: N04, N06, N07."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import run_under_supervisor, trace
+from drills.runs import one_server
 from drivetrain.loop.replicas import fold, odd_ones, unequal
 from drivetrain.spec.exits import Exit
 
 
-@pytest.fixture(autouse=True)
-def _flips_can_be_found(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+@pytest.fixture(autouse=True, scope="module")
+def _server():
+    """Importing torch takes longer than a run."""
+    with one_server():
+        yield
 
 
 def recipe(tmp_path, processes: int, every: int | None = 1, restarts: int = 0, **task) -> dict:
@@ -72,7 +73,8 @@ def test_n04_the_run_goes_on_from_the_commit_before_to_the_same_bits(tmp_path):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_n07_a_bit_that_flips_on_all_ranks_is_found_when_the_step_is_made_again(tmp_path, processes):
     """The same flip everywhere is no difference between ranks; the step after it cannot be made again, though."""
-    wanted = recipe(tmp_path, processes, rank=-1, killed=True, restarts=1)
+    wanted = recipe(tmp_path, processes, rank=-1, killed=True)
+    run_under_supervisor(wanted, tmp_path / "run")
     outcome = run_under_supervisor(wanted, tmp_path / "run")
     assert (outcome.code, outcome.where["step"]) == (Exit.CORRUPTION_SUSPECTED, 8)
     assert committed(tmp_path / "run") == [5]

@@ -11,6 +11,7 @@ from drivetrain.optim.recipe import (
     AdamW,
     Constant,
     Cosine,
+    GaLore,
     Group,
     Linear,
     Muon,
@@ -32,6 +33,7 @@ SETTINGS = {
     "adafactor": Adafactor(weight_decay=0.1),
     "rmsprop": RMSprop(weight_decay=0.1, momentum=0.9, centered=True),
     "muon": Muon(lr=0.01),
+    "galore": GaLore(lr=0.05, rank=3, gap=4, moments="rotate"),
 }
 
 
@@ -101,7 +103,7 @@ def test_restored_state_is_all_that_was_captured(kind):
     assert all(torch.equal(given[name], taken[name]) and given[name].dtype == taken[name].dtype for name in given)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SETTINGS if kind != "muon"])
+@pytest.mark.parametrize("kind", [kind for kind in SETTINGS if kind not in ("muon", "galore")])
 def test_steps_are_those_of_torch(kind):
     classes = {
         "adam": lambda groups: torch.optim.Adam(groups, lr=1e-3, amsgrad=True, fused=True),

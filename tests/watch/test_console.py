@@ -8,7 +8,7 @@ from rich.console import Console
 
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.watch.console import ConsoleSink, amount, closing, duration, printable, tolerant
-from records import attempt, ended, evaluation, step
+from records import attempt, ended, evaluation, rollback, step
 
 
 def shown(*records, terminal=False, width=80, started=0.0):
@@ -198,3 +198,10 @@ def test_the_summary_says_where_everything_is_and_what_to_run_next(tmp_path):
 
 def test_the_summary_of_a_run_that_made_nothing_only_says_where_it_is(tmp_path):
     assert closed(tmp_path, Exit.DIVERGED).split() == ["run", str(tmp_path)]
+
+
+def test_a_rollback_is_told_and_is_no_lost_step_of_the_next_attempt():
+    text = shown(attempt(), step(1), step(2), step(3), rollback(3, 1), attempt(2, 1, at=50.0))
+    assert "step 3 is undone, back to step 1: not finite while model moved" in text
+    assert "2 samples are left out from there on" in text
+    assert text.rstrip().endswith("goes on after step 1")

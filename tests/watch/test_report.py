@@ -9,7 +9,7 @@ from rich.console import Console
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.story import story
 from drivetrain.watch.report import show, told
-from records import attempt, ended, evaluation, step
+from records import attempt, ended, evaluation, rollback, step
 
 
 def report(records, run=Path("runs/x"), width=80):
@@ -89,3 +89,9 @@ def test_the_end_that_a_killed_process_could_not_write_is_taken_from_exit_json(t
     assert told(tmp_path, found) == found
     (tmp_path / "exit.json").write_text("{")
     assert told(tmp_path, found) == found
+
+
+def test_what_was_undone_is_told():
+    text = report([attempt(), step(1), step(2), rollback(2, 1), step(2), ended(0, "done")])
+    assert "step 2 undone, back to step 1: not finite" in text
+    assert "samples left out: 2" in " ".join(text.split())

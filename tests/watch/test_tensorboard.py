@@ -11,7 +11,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.recipe import Watch
 from drivetrain.watch.sinks import follow
 from drivetrain.watch.tensorboard import TensorBoardSink
-from records import attempt, evaluation, step
+from records import attempt, evaluation, rollback, step
 
 
 def events(folder):
@@ -104,3 +104,9 @@ def test_a_whole_run_is_in_its_files_and_on_the_console(tiny, tmp_path, capsys):
     told = capsys.readouterr().out
     for words in ("step 12/12  loss", "evaluation at step 12  dogs", "commit step-00000012", "done in 0:"):
         assert words in told
+
+
+def test_what_was_undone_is_shown_once_and_as_it_was_made_again(tmp_path):
+    replay(tmp_path / "tb", [attempt(), step(1), step(2, loss=9.0), rollback(2, 1), step(2, loss=3.0)])
+    found = points(tmp_path / "tb")
+    assert found["train/loss"] == [(1, 2.5), (2, 3.0)]

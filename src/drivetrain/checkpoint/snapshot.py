@@ -67,6 +67,18 @@ def pieces_of(tensors: Mapping[str, Tensor]) -> list[Piece]:
     return pieces
 
 
+def put(piece: Piece, tensor: Tensor) -> bool:
+    """Copy a piece back into a tensor of its type and shape; whether its bytes are still those of its checksum.
+
+    Nothing is counted as a change in place: this is no step of training.
+    """
+    target = tensor.data
+    if target.device.type == "cpu" and target.is_contiguous():
+        return bool(_copy(piece.data, target.reshape(-1).view(torch.uint8)) == piece.checksum)
+    target.copy_(piece.data.view(piece.dtype).reshape(piece.shape))
+    return checksum(piece.data.numpy()) == piece.checksum
+
+
 def checksums(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """The checksum of each live tensor, as pieces have it; nothing is copied, and a device is waited for once."""
     sums = _on_host([_sum(_flat(tensor)) for tensor in tensors.values()])

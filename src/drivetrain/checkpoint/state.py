@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from drivetrain.checkpoint.snapshot import Piece, put
 from drivetrain.spec.exits import Exit, Failure
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
 NETWORKS, OPTIMIZERS, AVERAGES = "networks", "optimizers", "averages"
 _SHOWN = 12
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """An optimizer whose state has other shapes than its parameters."""
+
+    def state_shapes(self, parameter: nn.Parameter) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each slot of a parameter's state."""
+        ...
 
 
 def capture(
@@ -52,9 +63,33 @@ def restore(
         for name, tensor in wanted.items():
             tensor.copy_(given[name])
     for optimizer, parameter, slot, tensor in slots:
-        optimizer.state[parameter][slot] = tensor.to(
-            _step_device(optimizer, parameter) if slot == "step" else parameter.device
-        )
+        device = _step_device(optimizer, parameter) if slot == "step" else parameter.device
+        # A copy, in torch's own alignment: matrix products round otherwise where a file's bytes happen to lie.
+        optimizer.state[parameter][slot] = tensor.to(device, copy=True)
+
+
+def put_back(
+    pieces: Iterable[Piece],
+    networks: Mapping[str, nn.Module],
+    optimizers: Optimizers,
+    others: Mapping[str, Tensor] = MappingProxyType({}),
+) -> None:
+    """Make everything what it was when these pieces were taken. Optimizer state that has begun since begins anew.
+
+    Raises Failure(83) where a piece has changed in memory meanwhile; what was put back then is of no use.
+    """
+    held = {piece.name: piece for piece in pieces}
+    for name, tensor in capture(networks, optimizers, others).items():
+        if name in held and not put(held[name], tensor):
+            hint = "a bit has flipped: suspect this machine's memory; the commit before is whole"
+            raise Failure(Exit.CORRUPTION_SUSPECTED, f"the copy of {name} has changed in memory", hint, tensor=name)
+    for network, optimizer in optimizers.items():
+        for group in optimizer.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                slots = optimizer.state.get(parameter, {})
+                owner = f"{OPTIMIZERS}/{network}/{name}"
+                if slots and not any(f"{owner}/{slot}" in held for slot in slots):
+                    del optimizer.state[parameter]
 
 
 def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], where: str) -> None:
@@ -178,7 +213,7 @@ def _slots(
     for name, tensor in tensors.items():
         if name.startswith(f"{OPTIMIZERS}/"):
             owner, _, slot = name.rpartition("/")
-            if owner not in owners or not _fits(tensor, owners[owner][1]):
+            if owner not in owners or not _fits(tensor, slot, *owners[owner]):
                 raise Failure(
                     Exit.INCOMPATIBLE,
                     f"the commit's optimizer state {name} fits no parameter",
@@ -188,11 +223,14 @@ def _slots(
     return found
 
 
-def _fits(tensor: Tensor, parameter: nn.Parameter) -> bool:
-    """Whether optimizer state may be a parameter's: 0-d, or of its shape, where dimensions may be reduced to 1.
+def _fits(tensor: Tensor, slot: str, optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> bool:
+    """Whether optimizer state may be a parameter's: what an optimizer says that has `state_shapes`, otherwise 0-d, or
+    of its shape, where dimensions may be reduced to 1.
 
     Adafactor keeps moments of rows and columns: (rows, 1) and (1, columns) for a parameter of (rows, columns).
     """
+    if isinstance(optimizer, Shaped):
+        return optimizer.state_shapes(parameter).get(slot) == tuple(tensor.shape)
     sizes = zip(tensor.shape, parameter.shape, strict=False)
     return tensor.ndim == 0 or (tensor.ndim == parameter.ndim and all(size in (1, full) for size, full in sizes))
 

@@ -11,7 +11,7 @@ try:  # newer typers carry their own click
 except ImportError:
     from click import ClickException, UsageError
 
-from drivetrain.cli import checkpoint, compare, control, data, evaluate, export, recipe, report, train, verify
+from drivetrain.cli import checkpoint, compare, control, data, evaluate, export, infer, recipe, report, train, verify
 from drivetrain.spec.exits import Exit, Failure
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ app.command("compare")(compare.compare)
 app.command("verify")(verify.verify)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(data.app, name="data")
+app.add_typer(infer.app, name="infer")
 app.add_typer(checkpoint.app, name="checkpoint")
 
 

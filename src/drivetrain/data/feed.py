@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from drivetrain.data.geometry import Chunk, Geometry
 from drivetrain.data.order import Ordering
+from drivetrain.data.quarantine import Found, Quarantine
 from drivetrain.data.source import Source
 from drivetrain.spec.exits import Exit, Failure
 
 
 class Planned(NamedTuple):
-    """A micro-batch before it is read: its place, its sample ids (int64), and the digest of these."""
+    """A micro-batch before it is read: its place, its sample ids and their positions (int64), and the digest."""
 
     chunk: Chunk
     ids: np.ndarray
+    positions: np.ndarray
     digest: int
-
-    @property
-    def positions(self) -> np.ndarray:
-        """The samples' positions, int64."""
-        return np.arange(self.chunk.start, self.chunk.stop)
 
 
 class Micro(NamedTuple):
@@ -41,7 +40,8 @@ class Micro(NamedTuple):
 class Share(NamedTuple):
     """A rank's part of a step, which covers the positions [start, stop) over all ranks.
 
-    `counts` are this rank's sums of the task's counts, `digest` that of the sample ids it read.
+    `counts` are this rank's sums of the task's counts, `digest` that of the sample ids it read. `gaps`: some rank reads
+    nothing, where others may.
     """
 
     step: int
@@ -50,11 +50,13 @@ class Share(NamedTuple):
     micro: tuple[Micro, ...]
     counts: dict[str, int]
     digest: int
+    gaps: bool
 
 
 @dataclass(frozen=True)
 class Feed:
-    """Shares by step, for one rank, of a run of `total` samples.
+    """Shares by step, for one rank, of a run of `total` samples. Samples in quarantine are left out of their
+    micro-batches, and micro-batches without a sample out of their shares.
 
     Raises Failure(78) where there are fewer samples than lanes: lanes would train on the same ones all the time.
     """
@@ -66,6 +68,7 @@ class Feed:
     total: int
     collate: Callable[[Sequence[Any]], Any]
     counts: Callable[[Any], dict[str, int]]
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
     def __post_init__(self) -> None:
         there, lanes = len(self.source), self.geometry.lanes
@@ -75,9 +78,15 @@ class Feed:
 
     def plan(self, step: int) -> list[Planned]:
         """The micro-batches of a step, not read yet."""
-        order = self.order
-        chunks = self.geometry.share(self.rank, step, self.total)
-        return [Planned(c, order.ids(c.start, c.stop), order.digest(c.start, c.stop)) for c in chunks]
+        return self._plan(self.rank, step)
+
+    def digest(self, step: int) -> int:
+        """Of the ids of all samples that all ranks read in a step."""
+        return self._read(step).digest
+
+    def ids(self, step: int) -> list[int]:
+        """Those samples themselves, in the order of their positions."""
+        return self._read(step).ids.tolist()
 
     def share(self, step: int) -> Share:
         """Read and collate a step's share."""
@@ -91,10 +100,10 @@ class Feed:
         Raises RuntimeError where `collate` or `counts` raises StopIteration, which would look like the end of the data.
         """
         start, stop = self.geometry.batches.span(step)
-        counts: dict[str, int] = {}
+        counts = {} if plan else dict(self._nothing)
         micros = []
         digest = 0
-        for (chunk, ids, part_digest), read in zip(plan, samples, strict=True):
+        for (chunk, ids, _, part_digest), read in zip(plan, samples, strict=True):
             try:
                 batch = self.collate(read)
                 counted = {"samples": len(ids)} | self.counts(batch)
@@ -104,4 +113,30 @@ class Feed:
             for unit, number in counted.items():
                 counts[unit] = counts.get(unit, 0) + number
             digest += part_digest
-        return Share(step, start, min(stop, self.total), tuple(micros), counts, digest % (1 << 64))
+        stop = min(stop, self.total)
+        return Share(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step))
+
+    def _plan(self, rank: int, step: int) -> list[Planned]:
+        chunks = self.geometry.share(rank, step, self.total)
+        found = [(chunk, self.quarantine.read(self.order, step, chunk.start, chunk.stop)) for chunk in chunks]
+        return [Planned(chunk, *read) for chunk, read in found if len(read.ids)]
+
+    def _read(self, step: int) -> Found:
+        start, stop = self.geometry.batches.span(step)
+        return self.quarantine.read(self.order, step, start, min(stop, self.total))
+
+    def _gaps(self, step: int) -> bool:
+        """Whether some rank reads nothing in a step: where it is ragged, or has samples in quarantine."""
+        start, stop = self.geometry.batches.span(step)
+        whole = stop <= self.total and not (self.quarantine and len(self._read(step).ids) < stop - start)
+        return not whole and not all(self._plan(rank, step) for rank in range(self.geometry.processes))
+
+    @cached_property
+    def _nothing(self) -> dict[str, int]:
+        """The counts of no sample: the units that the task counts in, as the first sample tells them."""
+        for position in range(self.total):
+            ids, positions, _ = self.quarantine.read(self.order, sys.maxsize, position, position + 1)
+            if len(ids):
+                batch = self.collate(self.source.read(ids, positions))
+                return dict.fromkeys(["samples", *self.counts(batch)], 0)
+        return {"samples": 0}

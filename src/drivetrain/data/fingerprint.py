@@ -76,15 +76,25 @@ class Watched:
 
 def remembered(path: Path, cache: Path, question: str, compute: Callable[[], str]) -> str:
     """`compute()`, or what it gave for this file and question before, if the file has not changed since."""
-    key = f"{path.resolve()}|{question}"
-    identity = list(_identity(os.stat(path)))
+    return remembered_each([path], cache, question, lambda _: compute())[0]
+
+
+def remembered_each(
+    paths: Sequence[str | Path], cache: Path, question: str, compute: Callable[[str], str]
+) -> list[str]:
+    """`compute(path)` for each file, or what it gave for this question before, if the file has not changed since."""
     known = _load(cache)
-    if known.get(key, {}).get("identity") == identity:
-        return known[key]["digest"]
-    digest = compute()
-    if cache.parent.is_dir():
-        write_json(cache, _load(cache) | {key: {"identity": identity, "digest": digest}})
-    return digest
+    found, fresh = [], {}
+    for path in map(str, paths):
+        key, identity = f"{Path(path).resolve()}|{question}", list(_identity(os.stat(path)))
+        if known.get(key, {}).get("identity") == identity:
+            found.append(known[key]["digest"])
+            continue
+        found.append(compute(path))
+        fresh[key] = {"identity": identity, "digest": found[-1]}
+    if fresh and cache.parent.is_dir():
+        write_json(cache, _load(cache) | fresh)
+    return found
 
 
 def combined(parts: list[str]) -> str:

@@ -17,6 +17,8 @@ from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Se
 class Source(Component):
     """What every source has."""
 
+    seeded: ClassVar[bool] = False
+    """Whether samples draw at random: what opens it then takes the run's seed as well."""
     name: Annotated[str, nothing("what stages and reports call it; `source0`, `source1`, ... where empty")] = ""
     weight: Annotated[NonNegative, bits("its share of the training samples, beside the other sources' weights")] = 1.0
 

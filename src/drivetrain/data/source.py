@@ -18,7 +18,7 @@ class Source(Protocol):
     """Samples 0 .. len - 1.
 
     `fingerprint` is a digest of the content. `thread_safe` says that reading may go on beside training: it touches no
-    global generator and no shared cursor.
+    global generator and no shared cursor. A source that leaves something out has `notes`, lines that say what.
     """
 
     fingerprint: str
@@ -47,4 +47,5 @@ def open_source(settings: SourceSettings | Custom, seed: int, cache: Path) -> So
 
         source = MapSource(settings, seed)
         return parted(source, settings.parted, settings.kind) if isinstance(settings.parted, Parted) else source
-    return imported(settings.factory)(settings, cache)
+    opener = imported(settings.factory)
+    return opener(settings, cache, seed) if settings.seeded else opener(settings, cache)

@@ -27,6 +27,7 @@ class Part:
         """`chosen` are their numbers in the source, ascending."""
         self._source, self._chosen = source, chosen
         self.thread_safe, self.fingerprint = source.thread_safe, fingerprint
+        self.notes: tuple[str, ...] = getattr(source, "notes", ())
 
     def __len__(self) -> int:
         """Number of samples of the part."""

@@ -35,6 +35,7 @@ class Work(NamedTuple):
     """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by.
 
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
+    `gaps`: some rank has no micro-batch.
     """
 
     step: int
@@ -43,6 +44,7 @@ class Work(NamedTuple):
     counts: Mapping[str, int]
     limits: Mapping[str, float] = MappingProxyType({})
     probe: Probe | None = None
+    gaps: bool = False
 
 
 class Engine:
@@ -118,6 +120,8 @@ class Engine:
                 probe.look(updaters, micro, work.counts["samples"], scale)
         if reduction:
             self.heart.enter("reduce")
+            if work.gaps:  # a rank without samples hears from the others which losses there are
+                sums.agree(self._group)
             reduction.finish(sums)
         if self._exact:
             require_still(self.buffers.first_changed)
@@ -127,7 +131,7 @@ class Engine:
     def culprits(self, names: tuple[str, ...], loss: LossFunction, work: Work) -> list[Micro]:
         """The micro-batches of this rank whose loss or gradients are not finite, each run again by itself.
 
-        The weights did not move, so the replay sees what the step saw. It leaves the gradients dirty: the run ends.
+        The weights did not move, so the replay sees what the step saw. It leaves gradients and buffers dirty.
         """
         parameters = [p for name in names for p in self.updaters[name].parameters]
         guilty = []

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from drivetrain.engine.losses import Term
+from drivetrain.runtime.group import Group
 
 SLOTS = 16
 """How many named losses one `minimize` may have where several processes add them up."""
@@ -55,6 +56,11 @@ class Sums:
         """All sums packed; those of the next lane begin anew."""
         packed, self.values = self.pack(), []
         return packed
+
+    def agree(self, group: Group) -> None:
+        """Take over the losses' names where this rank has computed none: all ranks must judge alike."""
+        told = group.gather_json(self.labels)
+        self.labels = [(name, over) for name, over in next(filter(None, told), [])]
 
     def unpack(self, packed: Tensor) -> None:
         """Take over the sums over all ranks (all slots, so that every rank votes on the same numbers)."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from drivetrain.ledger.story import OF_A_STEP, Attempt, Record, story
+from drivetrain.ledger.story import OF_A_STEP, Attempt, Record, goes_back_to, story
 from drivetrain.ledger.throughput import Throughput
 
 
 def lineage(records: Iterable[Record]) -> list[Record]:
-    """The history that counts: an attempt that begins at step s makes void what earlier attempts did after s."""
+    """The history that counts: an attempt that begins at step s, or a rollback to s, makes void what was done after."""
     history: list[Record] = []
     for record in records:
-        if record["kind"] == "attempt":
-            begin = record["from_step"]
+        begin = goes_back_to(record)
+        if begin is not None:
             history = [r for r in history if not (r["kind"] in OF_A_STEP and r["step"] > begin)]
         history.append(record)
     return history

@@ -28,6 +28,8 @@ class History:
     """What the run was told while it trained and has done, by id: the record of when it was first done."""
     refused: set[str] = field(default_factory=set)
     """Ids of what it was told and has not done."""
+    undone: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
+    """Bad steps, the ones that the run went back to, and the samples that it has left out since."""
     _tries: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any]) -> None:
@@ -37,9 +39,11 @@ class History:
             self.attempts += 1
             self.newest = self._tries[record["attempt"]] = record
             self.began = record["started"] if self.began is None else self.began
-            self.last_step = record["from_step"]
-            self.evaluations = {step: found for step, found in self.evaluations.items() if step <= self.last_step}
-            self.finals = {step: found for step, found in self.finals.items() if step <= self.last_step}
+            self._back_to(record["from_step"])
+        elif kind == "rollback":
+            self._back_to(record["to"])
+            self.undone.append((record["step"], record["to"], tuple(record["samples"])))
+            self.uncommitted = {step: made for step, made in self.uncommitted.items() if step <= self.last_step}
         elif kind == "step":
             self.last_step = record["step"]
             self.uncommitted[record["step"]] = record
@@ -54,6 +58,12 @@ class History:
                 self.commands.setdefault(record["id"], record)
         elif kind == "final":
             self.finals.setdefault(record["step"], {}).setdefault(record["part"], []).extend(record["metrics"])
+
+    def _back_to(self, step: int) -> None:
+        """What came after this step is void."""
+        self.last_step = step
+        self.evaluations = {at: found for at, found in self.evaluations.items() if at <= step}
+        self.finals = {at: found for at, found in self.finals.items() if at <= step}
 
     def promised(self) -> dict[int, dict[str, Any]]:
         """Of the steps that no commit has, those that the newest attempt must make again to the same bits."""

@@ -19,7 +19,7 @@ Record = dict[str, Any]
 By = Literal["step", "samples", "tokens", "seconds"]
 
 OF_A_STEP = ("step", "evaluation", "final", "telemetry", "commit", "show", "spike", "statistics", "pause", "command")
-"""Records that an attempt which begins at an earlier step makes void."""
+"""Records that an attempt or a rollback which goes on from an earlier step makes void."""
 BUCKETS: tuple[str, ...] = (
     "start",
     "compile",
@@ -28,6 +28,7 @@ BUCKETS: tuple[str, ...] = (
     "evaluation",
     "commit",
     "pause",
+    "rollback",
     "profile",
     "lost work",
     "restart",
@@ -35,7 +36,7 @@ BUCKETS: tuple[str, ...] = (
 )
 """What time is used for, in the order in which it is shown."""
 _KEPT = ("attempt", "evaluation", "final", "telemetry", "commit")
-_OWN = ("evaluation", "commit", "pause")  # records that are named like their bucket
+_OWN = ("evaluation", "commit", "pause", "rollback")  # records that are named like their bucket
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,19 @@ class Story:
         self.steps = Steps()
         self.records: list[Record] = []
         """Of the history: attempts, evaluations, final scores, telemetry and commits, in order."""
+        self.rollbacks: list[Record] = []
         self._tries: list[_Try] = []
         self._lost: dict[str, float] = {}
 
     def add(self, record: Record) -> None:
         """The next record of the ledger."""
         kind = record["kind"]
+        if (begin := goes_back_to(record)) is not None:
+            self._back_to(begin)
         if kind == "attempt":
-            self._begin(record)
+            self._tries.append(_Try(record, len(self.steps)))
+        if kind == "rollback":
+            self.rollbacks.append(record)
         if kind in _KEPT:
             self.records.append(record)
         if self._tries and kind != "repair":  # which is made before an attempt and belongs to none
@@ -215,9 +221,8 @@ class Story:
                 total += of_work(*self.steps.work(row, end), attempt)
         return total
 
-    def _begin(self, attempt: Record) -> None:
-        """An attempt begins: what earlier ones did after its step is void, and its time lost."""
-        begin = attempt["from_step"]
+    def _back_to(self, begin: int) -> None:
+        """What was done after this step is void, and its time lost."""
         for bucket, seconds in zip(("step", "data wait"), self.steps.cut(begin), strict=True):
             self._lose(bucket, seconds)
         void = [record for record in self.records if _void(record, begin)]
@@ -228,7 +233,6 @@ class Story:
             self.records = [record for record in self.records if not _void(record, begin)]
         for made in self._tries:
             made.row = min(made.row, len(self.steps))
-        self._tries.append(_Try(attempt, len(self.steps)))
 
     def _lose(self, bucket: str, seconds: float) -> None:
         self._lost[bucket] = self._lost.get(bucket, 0.0) + seconds
@@ -238,6 +242,13 @@ class Story:
         ends = [*(made.row for made in self._tries[1:]), len(self.steps)]
         for made, end in zip(self._tries, ends, strict=False):
             yield made.row, end, made.first
+
+
+def goes_back_to(record: Record) -> int | None:
+    """The step that this record goes on from, where it is an attempt or a rollback: what came after it is void."""
+    if record["kind"] == "attempt":
+        return record["from_step"]
+    return record["to"] if record["kind"] == "rollback" else None
 
 
 def story(records: Iterable[Record]) -> Story:
@@ -261,8 +272,8 @@ class _Try:
 
     def add(self, record: Record) -> None:
         self.ended = record["time"]
-        if record["kind"] == "step":
-            self._reached = record["step"]
+        if record["kind"] in ("step", "rollback"):
+            self._reached = record["step" if record["kind"] == "step" else "to"]
         for bucket, seconds in _spent(record):
             self.seconds[bucket] = self.seconds.get(bucket, 0.0) + seconds
         if record["kind"] == "exit":
@@ -302,7 +313,7 @@ def _spent(record: Record) -> list[tuple[str, float]]:
 
 
 def _void(record: Record, begin: int) -> bool:
-    """Whether an attempt that begins after this step makes the record void."""
+    """Whether what begins after this step makes the record void."""
     return record["kind"] in OF_A_STEP and record["step"] > begin
 
 

@@ -1,4 +1,4 @@
-"""The stop policy for losses and gradients that are not finite: who caused it, said on every rank alike."""
+"""Steps that come to the wrong numbers: who caused it, said on every rank alike."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ from drivetrain.spec.exits import Exit, Failure
 _SHOWN = 16
 
 
-def diverged(engine: Engine, group: Group, done: Done) -> Failure:
-    """Failure(82) naming step, ranks and sample ids; every rank calls it, at the same boundary.
+def guilty_samples(engine: Engine, group: Group, done: Done) -> list[tuple[int, list[int]]]:
+    """The rank and the sample ids of each micro-batch that is not finite; every rank calls it, at the same boundary.
 
     The weights have not moved. Each rank runs its micro-batches again, one by one, to find those that are not finite.
     """
     guilty = engine.culprits(done.move.networks, done.loss, done.work)
-    found = [
-        (rank, micro["start"], ids)
-        for rank, micros in enumerate(group.gather_json([{"start": m.start, "ids": m.ids.tolist()} for m in guilty]))
-        for micro in micros
-        for ids in [micro["ids"]]
-    ]
+    told = group.gather_json([micro.ids.tolist() for micro in guilty])
+    return [(rank, ids) for rank, micros in enumerate(told) for ids in micros]
+
+
+def what_diverged(done: Done) -> str:
+    """Which networks would have moved by which numbers."""
     scalars = done.move.read()
     networks = "+".join(done.move.networks)
     numbers = ", ".join(f"{name} {value:g}" for name, value in scalars.losses.items())
     norms = ", ".join(f"{name} {value:g}" for name, value in scalars.norms.items())
-    cause = f"not finite while {networks} moved: loss {numbers or 'unknown'}; gradient norm {norms}"
+    return f"not finite while {networks} moved: loss {numbers or 'unknown'}; gradient norm {norms}"
+
+
+def diverged(engine: Engine, group: Group, done: Done) -> Failure:
+    """Failure(82) naming step, ranks and sample ids; every rank calls it, at the same boundary."""
+    found, cause = guilty_samples(engine, group, done), what_diverged(done)
     if not found:
         return Failure(
             Exit.DIVERGED,
@@ -34,13 +39,29 @@ def diverged(engine: Engine, group: Group, done: Done) -> Failure:
             "each micro-batch is finite when run again alone: suspect the hardware, or a loss that couples samples",
             step=done.work.step,
         )
-    ids = [sample for _, _, samples in found for sample in samples]
+    ids = [sample for _, samples in found for sample in samples]
+    ranks = sorted({rank for rank, _ in found})
     return Failure(
         Exit.DIVERGED,
         cause,
         "look at these samples (data order is a function of position, so a restart meets them again); "
         "lower the learning rate, lengthen the warm-up or clip",
-        rank=found[0][0] if len({rank for rank, _, _ in found}) == 1 else sorted({rank for rank, _, _ in found}),
+        rank=ranks[0] if len(ranks) == 1 else ranks,
         step=done.work.step,
-        sample_ids=ids[:_SHOWN] + (["..."] if len(ids) > _SHOWN else []),
+        sample_ids=shown(ids),
+    )
+
+
+def shown(ids: list[int]) -> list[int | str]:
+    """The first of many sample ids."""
+    return ids[:_SHOWN] + (["..."] if len(ids) > _SHOWN else [])
+
+
+def not_again(step: int, wrong: str) -> Failure:
+    """Failure(83): a step was made again, and was not the same."""
+    return Failure(
+        Exit.CORRUPTION_SUSPECTED,
+        f"step {step} was made again and came to other numbers ({wrong})",
+        "suspect the hardware, or code that is not deterministic; `drivetrain verify` compares all steps",
+        step=step,
     )

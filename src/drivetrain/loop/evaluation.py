@@ -58,7 +58,7 @@ def evaluate(
 ) -> Scores | None:
     """Score all sets at a step; None where a stop was asked for on the way.
 
-    Where there is a gallery (on one rank only), the task may put into it what it makes of the first set's first block.
+    Where there is a gallery (on one rank only), the task may put into it what it makes of the first set's first ones.
 
     Lanes take blocks of a set in turn; the last blocks may be short or missing, and nothing is scored twice.
     The metrics' states are merged in the order of the lanes, so every rank has the same result.
@@ -87,7 +87,10 @@ def evaluate(
 
 def _show(task: Task, engine: Engine, validation: ValidationSet, step: int, gallery: Gallery) -> None:
     engine.seed(step, _SHOW)
-    ids = np.arange(min(validation.batch, validation.size), dtype=np.int64)
+    count = validation.batch if task.shown is None else task.shown
+    ids = np.arange(min(count, validation.size), dtype=np.int64)
+    if not len(ids):
+        return
     batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
     task.show(engine.networks, batch, gallery)
 

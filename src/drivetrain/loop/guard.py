@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise, takewhile
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+from drivetrain.data.quarantine import Quarantine
 from drivetrain.engine.move import Scalars
 from drivetrain.loop.recipe import Guard as Settings
 from drivetrain.loop.recipe import Spike
@@ -31,33 +32,86 @@ def limit(values: Sequence[float], deviations: float) -> float:
     return middle + deviations * max(spread, _LEAST_SPREAD * abs(middle))
 
 
-class Guard:
-    """Remembers a window of losses and norms, and how many steps were left out. `state` is what a commit keeps."""
+class Undone(NamedTuple):
+    """A bad step, the one that the run went back to, and the samples that it has left out since."""
 
-    def __init__(self, settings: Settings, state: Mapping[str, Any] | None = None, least_scale: float = 0.0) -> None:
-        """An overflow at `least_scale` counts as gradients that are not finite: the loss scale cannot help."""
-        state = state or {}
+    step: int
+    to: int
+    samples: tuple[int, ...]
+
+
+class Guard:
+    """Remembers a window of losses and norms, how many steps were left out, and what was undone. `state` is what a
+    commit keeps."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: Mapping[str, Any] | None = None,
+        least_scale: float = 0.0,
+        undone: Iterable[Undone] = (),
+    ) -> None:
+        """An overflow at `least_scale` counts as gradients that are not finite: the loss scale cannot help. `undone` is
+        what the ledger tells of it: the state may be older, and what is known to go wrong is not tried again."""
         self.least_scale = least_scale
         self.settings = settings
+        self._listed = settings.listed
+        kept = (Undone(step, to, tuple(samples)) for step, to, samples in (state or {}).get("undone", ()))
+        self.undone = list(dict.fromkeys([*kept, *undone]))
+        self._begin(state or {})
+
+    def _begin(self, state: Mapping[str, Any]) -> None:
         self.in_a_row: int = state.get("in_a_row", 0)
         self.in_all: int = state.get("in_all", 0)
         self._windows = {name: deque(map(tuple, pairs)) for name, pairs in state.get("windows", {}).items()}
-        self._listed = settings.listed
 
     @property
     def state(self) -> dict[str, Any]:
         """JSON data that the next attempt begins with."""
         windows = {name: [list(pair) for pair in pairs] for name, pairs in self._windows.items()}
-        return {"in_a_row": self.in_a_row, "in_all": self.in_all, "windows": windows}
+        undone = [[step, to, list(samples)] for step, to, samples in self.undone]
+        return {"in_a_row": self.in_a_row, "in_all": self.in_all, "windows": windows, "undone": undone}
+
+    def go_back(self, state: Mapping[str, Any], undone: Undone) -> None:
+        """Be as in this state of an earlier boundary, but for what was undone."""
+        self.undone.append(undone)
+        self._begin(state)
+
+    def too_many(self, step: int) -> str:
+        """Why this step must not be undone too, if so."""
+        steps = sorted([step, *(undone.step for undone in self.undone if undone.step <= step)], reverse=True)
+        row = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] <= pair[1] + 1, pairwise(steps)))
+        if row > self.settings.in_a_row:
+            return f"{row} steps in a row went wrong; guard.in_a_row is {self.settings.in_a_row}"
+        return self._too_many_in_all(1)
+
+    def _too_many_in_all(self, more: int = 0) -> str:
+        number = self.in_all + len(self.undone) + more
+        if number <= self.settings.in_all:
+            return ""
+        return f"{number} steps were left out or undone; guard.in_all is {self.settings.in_all}"
+
+    @property
+    def undoes_spikes(self) -> bool:
+        """Whether a spike makes the run go back."""
+        return self.settings.spike is not None and self.settings.spike.action == "rollback"
 
     @property
     def stops_at_spikes(self) -> bool:
         """Whether a spike ends the run."""
         return self.settings.spike is not None and self.settings.spike.action == "stop"
 
-    def leaves_out(self, step: int) -> bool:
-        """Whether the recipe says that this step is not to be made."""
-        return any(first <= step <= last for first, last in self._listed)
+    def leaves_out(self, step: int, counts: Mapping[str, int]) -> str:
+        """Why this step is not to be made: the recipe lists it, or all of its samples are in quarantine; "" where it
+        is. `counts` are the step's, over all ranks."""
+        if any(first <= step <= last for first, last in self._listed):
+            return "listed"
+        return "" if counts["samples"] else "quarantined"
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The samples that are left out."""
+        return Quarantine([(1, self.settings.quarantine), *((to + 1, samples) for _, to, samples in self.undone)])
 
     def limits(self, step: int, call: int) -> dict[str, float]:
         """The largest loss (`loss/NAME`) and norm (`norm/NETWORK`) with which the `call`-th move of a step is made."""
@@ -98,6 +152,4 @@ class Guard:
             self.in_a_row = 0
         if self.in_a_row > self.settings.in_a_row:
             return f"{self.in_a_row} steps in a row were left out; guard.in_a_row is {self.settings.in_a_row}"
-        if self.in_all > self.settings.in_all:
-            return f"{self.in_all} steps were left out; guard.in_all is {self.settings.in_all}"
-        return ""
+        return self._too_many_in_all()

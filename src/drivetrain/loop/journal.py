@@ -11,7 +11,7 @@ from drivetrain.ledger.again import unequal
 from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger, told_step
 
-_BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause")
+_BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause", "rollback")
 GROUP = 0.05
 """Seconds for which a step's record may wait for others. Steps that take longer are written one by one."""
 RECENT = 1.0
@@ -82,6 +82,8 @@ class Journal:
             self._history.add(record)
             if kind == "attempt":
                 self._promised = self._history.promised()
+            elif kind == "rollback":  # what comes after it is made of other samples
+                self._promised = {step: made for step, made in self._promised.items() if step <= fields["to"]}
             self._writer.append(record)
 
     @property

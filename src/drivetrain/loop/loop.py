@@ -21,14 +21,17 @@ from drivetrain.checkpoint.tensors import require_writable
 from drivetrain.data.feed import Share
 from drivetrain.data.prefetch import Bursts, Shares, prefetch
 from drivetrain.engine.statistics import Probe
-from drivetrain.loop.divergence import diverged
+from drivetrain.loop.control import REPLAYED
+from drivetrain.loop.divergence import not_again
 from drivetrain.loop.exchange import Heard
 from drivetrain.loop.finals import score_finals, score_sets
 from drivetrain.loop.gallery import Gallery
-from drivetrain.loop.outcome import StepOutcome, outcome_of
+from drivetrain.loop.outcome import outcome_of
 from drivetrain.loop.parts import Entry, Parts, Pending
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.replicas import replicated, require_equal
+from drivetrain.loop.ring import Ring
+from drivetrain.loop.rollback import Bad, act_on, undo
 from drivetrain.loop.step import Step
 from drivetrain.loop.stopping import exhausted, score_of
 from drivetrain.spec.exits import Exit, Failure, Outcome
@@ -49,7 +52,7 @@ class Loop:
         self.progress = progress
         self.why = ""
         """Why it ended, where it was not by the budget or by a request."""
-        self._scores = list(scores)
+        self._scores = [(progress.step, score) for score in scores]  # and after which step each was found
         self._begin = progress.step
         self.parts = parts
         self._committed = progress.step if committed else -1
@@ -64,8 +67,12 @@ class Loop:
         self._paused = self._told_to_stop = False
         self._asked: set[str] = set()  # what commands want at this boundary, and schedules do not
         self._watched = Watched(parts.engine.networks, parts.engine.others) if parts.group.world > 1 else None
-        # An accelerator's numbers are read a step later: by then they have arrived and nothing waits.
-        self._lag = 0 if parts.engine.device.type == "cpu" else 1
+        undoes = parts.guard.settings.undoes
+        self._ring = Ring(parts.guard.settings.rollback) if undoes else None
+        self._bad: Bad | None = None  # the step that has just been made, where it is to be undone
+        # An accelerator's numbers are read a step later: by then they have arrived and nothing waits. Where a step may
+        # be undone they are waited for: the state is then still the one that they were made with.
+        self._lag = 0 if parts.engine.device.type == "cpu" or undoes else 1
 
     def run(self) -> Exit:
         """DONE at the end of the budget, STOPPED after a stop request; either way with everything committed.
@@ -83,6 +90,7 @@ class Loop:
             return self._stop()
         if self._out_of_patience():
             return self._done()
+        self._keep()
         with closing(self):
             self._read_from(self.progress.step + 1)
             ahead = next(self._shares, None)
@@ -110,6 +118,10 @@ class Loop:
                 self._enter(heard.digest, wait, kept)  # 5 the ledger
                 counts = heard.counts
                 parts.observer.after(self.progress)
+                if self._bad:
+                    ahead, counts = self._go_back(self._bad)
+                    parts = self.parts
+                    continue
                 if self._pending:
                     self._take(parts.committer.finished() if parts.committer else None)
                 if heard.commands or parts.control.due(self.progress.step):
@@ -122,6 +134,7 @@ class Loop:
                     return self._end(heard.end)
                 if ahead is not None and self._at_a_stop():
                     return self._stop()
+                self._keep()
         return self._done()
 
     def close(self) -> None:
@@ -133,6 +146,30 @@ class Loop:
         self.close()
         parts = self.parts
         self._shares = prefetch(parts.feed, step, parts.timetable.steps, parts.ahead, parts.workers)
+
+    def _keep(self) -> None:
+        """Remember this boundary's state, where the run may have to go back to it."""
+        if self._ring is not None and self._ring.due(self.progress.step):
+            self.parts.engine.heart.enter("snapshot")
+            self._ring.keep(self.progress, self.parts.guard.state, self._state().tensors)
+
+    def _go_back(self, bad: Bad) -> tuple[Share | None, dict[str, int]]:
+        """Undo a step and some before it; the share that comes next, and the next step's counts, as at the start."""
+        parts = self.parts
+        assert self._ring is not None
+        parts.engine.heart.enter("rollback")
+        self.progress = undo(parts, self._ring, bad)
+        to = self.progress.step
+        self._scores = [(step, score) for step, score in self._scores if step <= to]
+        self._evaluated = self._evaluated if self._evaluated <= to else -1
+        parts.observer.back(to)
+        self.parts = replace(parts, feed=replace(parts.feed, quarantine=parts.guard.quarantine))
+        self._read_from(to + 1)
+        ahead = next(self._shares, None)
+        parts.exchange.send(ahead=ahead)
+        counts = parts.exchange.receive().counts
+        self._bad = None  # from here on the leader has told of it, so that the state may be handed over
+        return ahead, counts
 
     def _obey(self, heard: Heard) -> Heard:
         """Do what commands want after this step, and wait here for others while the run is paused."""
@@ -166,10 +203,13 @@ class Loop:
         """Do the commands that the leader has heard."""
         while command := self.parts.control.take(self.progress.step, self.parts):
             self._do(command)
+            self.parts.engine.heart.enter("pause")  # there may be many
 
     def _do(self, command: Mapping[str, Any]) -> None:
         """What one command wants, on every rank alike."""
         parts, step = self.parts, self.progress.step
+        if self._ring is not None and command["verb"] in REPLAYED:
+            self._ring.clear()  # it is not undone
         match command["verb"]:
             case "pause" | "resume" as verb:
                 self._paused = verb == "pause"
@@ -213,7 +253,7 @@ class Loop:
         probe = self._probe(share)
         step = Step(engine, share, counts, partial(guard.limits, number), probe)
         self._step, self._updated = (step, share, counts), False
-        if not guard.leaves_out(number):
+        if not guard.leaves_out(number, counts):
             self.parts.task.update(step)
         if engine.averages:  # also where nothing moved: a step that is left out is the same for whatever reason
             engine.averages.update(number)
@@ -226,7 +266,8 @@ class Loop:
     def _probe(self, share: Share) -> Probe | None:
         """What measures this step, where that is due; a step that ends early has ranks with nothing to measure."""
         settings, timetable = self.parts.statistics, self.parts.timetable
-        if settings is None or (share.start, share.stop) != timetable.scale.batches.span(share.step):
+        ragged = (share.start, share.stop) != timetable.scale.batches.span(share.step)
+        if settings is None or ragged or share.gaps:
             return None
         due = timetable.due(settings.every, Progress(share.step, share.stop))
         return Probe(settings, self.parts.engine.updaters) if due else None
@@ -247,8 +288,10 @@ class Loop:
         self.parts.engine.heart.enter("handover")
         if self._step and self._updated:
             share = self._step[1]
-            self._enter(self.parts.feed.order.digest(share.start, share.stop), 0.0, 0.0)
+            self._enter(self.parts.feed.digest(share.step), 0.0, 0.0)
         self._settle()
+        if self._bad:
+            return None
         step = self.progress.step
         done = hand_over(folder, rank, step, self._state(), self._facts(), self.parts.journal.recent)
         return step if done else None
@@ -269,7 +312,8 @@ class Loop:
         """Tell the journal of all but the newest `lag` steps; stop where their numbers are not finite."""
         while len(self._unread) > lag:
             entry = self._unread.popleft()
-            outcome = outcome_of(entry.step.done, self.parts.guard, entry.share.step, entry.step.networks)
+            guard, number = self.parts.guard, entry.share.step
+            outcome = outcome_of(entry.step.done, guard, number, entry.step.networks, entry.counts)
             self.progress = self.progress.moved(outcome.moved)
             wrong = self.parts.journal.step(
                 step=entry.share.step,
@@ -287,19 +331,8 @@ class Loop:
                 scale=outcome.scale,
             )
             if wrong:
-                self.parts.exchange.failure = _not_again(entry.share.step, wrong)
-            self._act_on(outcome, entry.share.step)
-
-    def _act_on(self, outcome: StepOutcome, step: int) -> None:
-        """What the guard wants after a step whose numbers are not finite or stand out: a note, or the end."""
-        guard = self.parts.guard
-        if outcome.culprit:
-            raise diverged(self.parts.engine, self.parts.group, outcome.culprit)
-        if outcome.spikes:
-            self.parts.journal.record("spike", step=step, text=outcome.spikes)
-        too_many = guard.count(left_out=outcome.left_out, moved=bool(outcome.moved))
-        if why := (outcome.spikes if guard.stops_at_spikes else "") or too_many:
-            raise Failure(Exit.DIVERGED, why, "lower the learning rate, or look at the samples", step=step)
+                self.parts.exchange.failure = not_again(number, wrong)
+            self._bad = self._bad or act_on(self.parts, outcome, number)
 
     def _evaluate(self) -> bool:
         """Score the validation sets unless that is done; False where a stop was heard on the way."""
@@ -312,17 +345,17 @@ class Loop:
         scores = score_sets(parts, self.progress, "evaluation", parts.validation, gallery)
         if scores is None:
             return False
-        if gallery and gallery.texts:
+        if gallery and gallery.files:
             parts.journal.record("show", step=step, text=gallery.texts, files=gallery.files)
         self._evaluated = step
         if parts.stop.patience:
             score = score_of(scores.metrics, parts.stop.patience.metric)
-            self._scores += [] if score is None else [score]
+            self._scores += [] if score is None else [(step, score)]
         return True
 
     def _out_of_patience(self) -> bool:
         patience = self.parts.stop.patience
-        if patience is None or not exhausted(self._scores, patience):
+        if patience is None or not exhausted([score for _, score in self._scores], patience):
             return False
         self.why = f"{patience.metric} has not become better in {patience.evaluations} evaluations"
         return True
@@ -355,6 +388,8 @@ class Loop:
             parts.committer.begin(step, self._state(), self._facts())
         self._pending = Pending(step, self.progress.position, parts.journal.lap("commit"), waited)
         self._committed = step
+        if self._ring is not None:
+            self._ring.clear()  # what is committed is not undone
 
     def _take(self, result: Commit | Missed | None) -> None:
         """Tell the ledger how the commit under way has ended, where it has. After too many misses all ranks end."""
@@ -416,7 +451,8 @@ class Loop:
         if code == Exit.STOPPED:
             return self._stop()
         failure = self.parts.exchange.failure
-        raise failure or Failure(Exit(code), "another rank ends the run: look at what it says")
+        told = self.parts.group.gather_json(failure.outcome.to_json() if failure else None)
+        raise Failure.of(next(Outcome.from_json(outcome) for outcome in told if outcome and outcome["code"] == code))
 
     def _done(self) -> Exit:
         self._commit()
@@ -440,13 +476,3 @@ class Loop:
         self.parts.journal.flush()
         now = {"position": self.progress.position, "ledger": self.parts.journal.tail, "parent": self._parent}
         return self.parts.facts | now
-
-
-def _not_again(step: int, wrong: str) -> Failure:
-    """A step was made again, and was not the same."""
-    return Failure(
-        Exit.CORRUPTION_SUSPECTED,
-        f"step {step} was made again and came to other numbers ({wrong})",
-        "suspect the hardware, or code that is not deterministic; `drivetrain verify` compares all steps",
-        step=step,
-    )

@@ -78,6 +78,10 @@ class Observer:
         if self._window is not None and now.step in self._window.steps:
             self._written(lambda window: window.after(now.step))
 
+    def back(self, step: int) -> None:
+        """The steps after this one are undone, and will be made again."""
+        self._meter.back(step)
+
     def _written(self, write: Callable[[Window], str]) -> None:
         """Have the profile written and noted; a full disk is told, and does not end the run."""
         assert self._window is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from drivetrain.engine.move import Scalars
@@ -14,7 +14,8 @@ from drivetrain.loop.step import Done
 class StepOutcome:
     """Means by loss, norms and reasons to stand still by network, and what the guard has to say.
 
-    `culprit` is the `minimize` that ends the run. `left_out`: some network did not move on account of its numbers.
+    `culprit` is the first `minimize` that was not finite, where such a step is not just left out. `left_out`: some
+    network did not move on account of its numbers.
     """
 
     losses: dict[str, float] = field(default_factory=dict)
@@ -27,10 +28,12 @@ class StepOutcome:
     left_out: bool = False
 
 
-def outcome_of(done: Sequence[Done], guard: Guard, step: int, networks: Sequence[str]) -> StepOutcome:
+def outcome_of(
+    done: Sequence[Done], guard: Guard, step: int, networks: Sequence[str], counts: Mapping[str, int]
+) -> StepOutcome:
     """Read the numbers of all that a step has done, waiting for the device where it must; `guard` learns them."""
-    if not done and guard.leaves_out(step):
-        return StepOutcome(skipped=dict.fromkeys(networks, "listed"))
+    if not done and (why := guard.leaves_out(step, counts)):
+        return StepOutcome(skipped=dict.fromkeys(networks, why))
     outcome = StepOutcome()
     for call, one in enumerate(done):
         scalars = one.move.read()
@@ -48,7 +51,7 @@ def outcome_of(done: Sequence[Done], guard: Guard, step: int, networks: Sequence
         outcome.skipped.update({name + again: scalars.why for name in one.move.networks})
         harmless = scalars.why == "overflow" and not _exhausted(scalars, guard)
         outcome.left_out |= not harmless
-        if scalars.why != "spike" and not harmless and guard.settings.nonfinite == "stop":
+        if scalars.why != "spike" and not harmless and guard.settings.nonfinite != "skip":
             outcome.culprit = outcome.culprit or one
     return outcome
 

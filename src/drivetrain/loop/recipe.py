@@ -37,7 +37,18 @@ class Spike(Settings):
 
     window: Annotated[int, Ge(4), bits("steps that it is compared with; half as many must be there")] = 100
     deviations: Annotated[Positive, bits("how far above the median, in robust standard deviations")] = 10.0
-    action: Annotated[Literal["note", "skip", "stop"], bits("say so, leave the step out, or end with 82")] = "note"
+    action: Annotated[
+        Literal["note", "skip", "stop", "rollback"],
+        bits("say so, leave the step out, end with 82, or go back and leave the step's samples out"),
+    ] = "note"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollback(Settings):
+    """How far a run goes back, without a restart, and how often its state is copied in memory for that."""
+
+    back: Annotated[Count, bits("steps to go back, or more; fewer after a commit, which is never undone")] = 10
+    every: Annotated[Count, bits("steps between two copies; back / every + 1 of them are kept")] = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +56,15 @@ class Guard(Settings):
     """What becomes of steps whose losses or gradients are not finite, or stand out."""
 
     nonfinite: Annotated[
-        Literal["stop", "skip"], bits("end with 82 and the samples that did it, or leave the step out")
+        Literal["stop", "skip", "rollback"],
+        bits("end with 82 and the samples that did it, leave the step out, or go back and leave the samples out"),
     ] = "stop"
-    in_a_row: Annotated[Count, bits("steps that may be left out one after the other")] = 3
-    in_all: Annotated[Count, bits("steps that may be left out in the whole run")] = 100
+    in_a_row: Annotated[Count, bits("steps that may be left out, or undone, one after the other")] = 3
+    in_all: Annotated[Count, bits("steps that may be left out, or undone, in the whole run")] = 100
+    rollback: Annotated[Rollback, bits("where an action is `rollback`: how it goes back")] = Rollback()
     spike: Annotated[Spike | None, bits("numbers that stand out; null: they are not looked for")] = None
     skip: Annotated[tuple[Steps, ...], bits("steps that are not made, such as 120 or 300-320; their data are")] = ()
+    quarantine: Annotated[tuple[Whole, ...], bits("ids of samples that nobody reads, as if they were not there")] = ()
     replicas: Annotated[
         Amount | None,
         cost("between comparisons of weights and optimizer state over ranks, and at every commit; null: none"),
@@ -60,6 +74,11 @@ class Guard(Settings):
     def skips(self) -> bool:
         """Whether a step may be left out on account of its numbers."""
         return self.nonfinite == "skip" or (self.spike is not None and self.spike.action == "skip")
+
+    @property
+    def undoes(self) -> bool:
+        """Whether a step may be undone, with those before it."""
+        return self.nonfinite == "rollback" or (self.spike is not None and self.spike.action == "rollback")
 
     @property
     def listed(self) -> list[tuple[int, int]]:

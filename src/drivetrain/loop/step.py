@@ -77,5 +77,6 @@ class Step:
             if name not in self._engine.updaters:
                 raise KeyError(f"minimize: no trainable network {name!r}; there are {sorted(self._engine.updaters)}")
         call = len(self.done)
-        work = Work(self.index, call, self._share.micro, self._counts, self._limits(call), self._probe)
+        share, limits = self._share, self._limits(call)
+        work = Work(self.index, call, share.micro, self._counts, limits, self._probe, share.gaps)
         self.done.append(Done(self._engine.minimize(names, loss, work), loss, work))

@@ -26,6 +26,9 @@ class Task:
     A recipe names a task by `kind: package.module:Name`; the other keys of its `task:` are the constructor's arguments.
     """
 
+    shown: int | None = None
+    """How many of the first validation samples `show` gets; None: as many as are scored at a time."""
+
     def networks(self) -> dict[str, nn.Module]:
         """The networks by name, on the CPU, with initial weights drawn from torch's default generator."""
         raise NotImplementedError(f"{type(self).__name__}.networks")

@@ -57,6 +57,10 @@ class Meter:
         if settings.every is not None and self._timetable.due(settings.every, now):
             self._tell(now.step)
 
+    def back(self, step: int) -> None:
+        """The steps after this one are undone: what is told next begins there."""
+        self._told = min(self._told, step)
+
     def end(self, now: Progress) -> None:
         """The loop has ended as it should, at the same step on all ranks: tell what no record has yet."""
         if self._settings.every is not None and now.step > self._told:

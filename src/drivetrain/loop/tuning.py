@@ -13,7 +13,7 @@ from drivetrain.data.blend import Blend, Stage, coverage
 from drivetrain.optim.updater import Updater, build_updaters, retuned
 from drivetrain.spec.affects import differences
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.load import load
+from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -32,8 +32,13 @@ class Tuning:
 
     def __init__(self, tree: Mapping[str, Any], folder: Path | None, texts: Sequence[str] = ()) -> None:
         """`tree` is the resolved recipe, `folder` that of its own modules, `texts` what was set so far (KEY=VALUE)."""
-        self._tree, self._folder, self._texts = tree, folder, list(texts)
-        self.recipe = self._with(self._texts)
+        self._folder = folder
+        self._resolved = load(tree, texts, folder=folder)
+
+    @property
+    def recipe(self) -> Recipe:
+        """With everything that was set."""
+        return self._resolved.recipe
 
     def effect(self, text: str, parts: Parts, step: int) -> dict[str, Any]:
         """What a `set` after this step comes to, as JSON data; nothing is changed yet.
@@ -41,7 +46,7 @@ class Tuning:
         Learning rates hold from the next step on. The next step's samples are read already, so other weights hold from
         the one after it on. Raises Failure(78) where the value is wrong, or may not change while a run trains.
         """
-        recipe = self._with([*self._texts, text])
+        recipe = self._with(text).recipe
         paths = [change.path for change in differences(self.recipe, recipe)]
         if refused := [path for path in paths if not _SETTABLE.fullmatch(path)]:
             raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
@@ -62,8 +67,7 @@ class Tuning:
 
     def apply(self, text: str, effect: Mapping[str, Any], parts: Parts) -> Parts:
         """The parts with the change in them; all ranks do the same."""
-        self._texts.append(text)
-        self.recipe = self._with(self._texts)
+        self._resolved = self._with(text)
         parts.engine.updaters.update(_build(partial(retuned, parts.engine.updaters), self.recipe, parts))
         evaluate, commit = self.recipe.evaluate.every, self.recipe.checkpoint.every
         parts = replace(parts, timetable=replace(parts.timetable, evaluate_every=evaluate, commit_every=commit))
@@ -76,8 +80,8 @@ class Tuning:
         feed = replace(parts.feed, order=order)
         return replace(parts, feed=feed, coverage=partial(coverage, order, names))
 
-    def _with(self, texts: Sequence[str]) -> Recipe:
-        return load(self._tree, texts, folder=self._folder).recipe
+    def _with(self, text: str) -> Resolved:
+        return load(self._resolved.tree, [text], folder=self._folder)
 
 
 def _build(build: Callable[..., dict[str, Updater]], recipe: Recipe, parts: Parts) -> dict[str, Updater]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import nn
 
-from drivetrain.optim.recipe import Group, Muon, Optimizer, Schedule
+from drivetrain.optim.recipe import OUTPUTS, GaLore, GaLoreGroup, Group, Muon, Optimizer, Schedule
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -16,7 +17,8 @@ from drivetrain.spec.exits import Exit, Failure
 class Parameters:
     """Parameters of one network that share a peak learning rate, a weight decay and a schedule.
 
-    `schedule` is None where it is the network's; `matrix` is whether Muon takes them.
+    `schedule` is None where it is the network's; `matrix` is whether Muon takes them, or GaLore projects them;
+    `options` are what else the optimizer wants to know of them.
     """
 
     names: tuple[str, ...]
@@ -25,21 +27,22 @@ class Parameters:
     weight_decay: float
     schedule: Schedule | None = None
     matrix: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, list[Parameters]]:
     """Groups of each network's trainable parameters; the first pattern that matches a dotted name takes it.
 
     Parameters with fewer than two dimensions (norms, biases) are not decayed unless their group gives a weight decay.
-    Raises Failure(78) for a pattern that is no regular expression, or that takes no parameter of any network, and for
-    Muon without a matrix.
+    Raises Failure(78) for a pattern that is no regular expression, or that takes no parameter of any network, for Muon
+    and GaLore without a matrix, and for a rank, gap or scale of a group without one.
     """
     patterns = [_compile("groups", group.match) for group in settings.groups]
     groups = (*settings.groups, Group(match=""))  # index -1: what no pattern takes
-    taken = [0] * len(patterns)
+    taken, projected = [0] * len(patterns), [0] * len(groups)
     result = {}
     for network, module in networks.items():
-        matrices = _matrices(module, settings) if isinstance(settings, Muon) else frozenset()
+        matrices = _matrices(module, settings)
         buckets: dict[tuple[int, float, float, bool], list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in module.named_parameters():
             if not parameter.requires_grad:
@@ -48,6 +51,7 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
             if index >= 0:
                 taken[index] += 1
             matrix = parameter in matrices
+            projected[index] += matrix
             key = (index, *_rates(parameter, settings, groups[index], matrix), matrix)
             buckets.setdefault(key, []).append((name, parameter))
         result[network] = [
@@ -58,16 +62,13 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
                 weight_decay=decay,
                 schedule=groups[index].schedule,
                 matrix=matrix,
+                options=settings.options(groups[index]),
             )
             for (index, lr, decay, matrix), members in sorted(buckets.items(), key=lambda item: item[0])
         ]
     _require_all_used(settings.groups, taken, networks)
-    if isinstance(settings, Muon) and not any(part.matrix for parts in result.values() for part in parts):
-        raise Failure(
-            Exit.BAD_RECIPE,
-            f"optimizer: muon takes no weight of {', '.join(networks)}: none is 2-D, no embedding and not of adamw",
-            "choose another kind, or a narrower optimizer.adamw",
-        )
+    if isinstance(settings, (Muon, GaLore)):
+        _require_matrices(settings, projected, networks)
     return result
 
 
@@ -88,23 +89,64 @@ def _rates(parameter: nn.Parameter, settings: Optimizer, group: Group, matrix: b
     return lr, settings.weight_decay if parameter.ndim >= 2 else 0.0
 
 
-def _matrices(module: nn.Module, settings: Muon) -> frozenset[nn.Parameter]:
-    """The weights that Muon takes: 2-D, of no embedding, and no name of theirs (tied ones have several) is AdamW's."""
-    pattern = _compile("adamw", settings.adamw)
+def _matrices(module: nn.Module, settings: Optimizer) -> frozenset[nn.Parameter]:
+    """The weights that Muon takes, or that GaLore projects."""
+    if isinstance(settings, Muon):
+        return _hidden(module, _compile("adamw", settings.adamw))
+    if not isinstance(settings, GaLore):
+        return frozenset()
+    if settings.match is None:
+        return _hidden(module, re.compile(OUTPUTS))
+    pattern = _compile("match", settings.match)
+    named = module.named_parameters(remove_duplicate=False)
+    return frozenset(parameter for name, parameter in named if parameter.ndim >= 2 and pattern.search(name))
+
+
+def _hidden(module: nn.Module, outputs: re.Pattern[str]) -> frozenset[nn.Parameter]:
+    """Weights that are 2-D, of no embedding, and of which no name (tied ones have several) is an output layer's."""
     embeddings = [m for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     others = {parameter for embedding in embeddings for parameter in embedding.parameters(recurse=False)}
     named = list(module.named_parameters(remove_duplicate=False))
-    others |= {parameter for name, parameter in named if parameter.ndim != 2 or pattern.search(name)}
+    others |= {parameter for name, parameter in named if parameter.ndim != 2 or outputs.search(name)}
     return frozenset(parameter for _, parameter in named) - others
+
+
+def _require_matrices(settings: Muon | GaLore, projected: Sequence[int], networks: Mapping[str, nn.Module]) -> None:
+    """`projected` counts the matrices of each group, and of what no group takes."""
+    if not any(projected) and isinstance(settings, Muon):
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"optimizer: muon takes no weight of {', '.join(networks)}: none is 2-D, no embedding and not of adamw",
+            "choose another kind, or a narrower optimizer.adamw",
+        )
+    if not any(projected):
+        why = "none is 2-D, no embedding and no output layer"
+        if isinstance(settings, GaLore) and settings.match is not None:
+            why = f"{settings.match!r} matches none with two dimensions or more that trains"
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"optimizer: galore projects no weight of {', '.join(networks)}: {why}",
+            f"mend optimizer.match; the parameters are: {_shown(networks)}",
+        )
+    for group, count in zip(settings.groups, projected, strict=False):
+        if isinstance(group, GaLoreGroup) and not count and (group.rank or group.gap or group.scale):
+            raise Failure(
+                Exit.BAD_RECIPE,
+                f"optimizer.groups: {group.match!r} has a rank, gap or scale, but takes nothing that is projected",
+                "name it in optimizer.match, too, or leave them out",
+            )
 
 
 def _require_all_used(groups: Sequence[Group], taken: Sequence[int], networks: Mapping[str, nn.Module]) -> None:
     for group, count in zip(groups, taken, strict=True):
         if count == 0:
-            names = [name for module in networks.values() for name, _ in module.named_parameters()]
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise Failure(
                 Exit.BAD_RECIPE,
                 f"optimizer.groups: {group.match!r} takes no trainable parameter",
-                f"no name matches, or earlier groups took them all; the parameters are: {shown}",
+                f"no name matches, or earlier groups took them all; the parameters are: {_shown(networks)}",
             )
+
+
+def _shown(networks: Mapping[str, nn.Module]) -> str:
+    names = [name for module in networks.values() for name, _ in module.named_parameters()]
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import Field
 
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, bits
+from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, Whole, bits
 
 Beta = Annotated[float, Ge(0), Lt(1)]
 Ratio = Annotated[float, Gt(0), Le(1)]
@@ -160,6 +160,9 @@ class WeightDecaySchedule(Settings):
 
 # Optimizers
 
+OUTPUTS = r"(^|\.)(\w*embed\w*|wte|wpe|(\w+_)?head|unembed|classifier)(\.|$)"
+"""Names of output layers, and of embeddings that are no nn.Embedding."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group(Settings):
@@ -188,6 +191,10 @@ class Optimizer(Component):
     def peak(self, matrix: bool) -> float:
         """Peak learning rate of parameters whose group gives none; `matrix`: of those that Muon takes."""
         return self.lr
+
+    def options(self, group: Group) -> dict[str, Any]:
+        """What the optimizer wants to know of a parameter group besides its rates."""
+        return {}
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for the torch optimizer that are the same for every group."""
@@ -324,7 +331,7 @@ class Muon(Optimizer):
         bits("factor on lr: 0.2 sqrt(max(rows, columns)) (arXiv 2502.16982), or sqrt(max(1, rows / columns))"),
     ] = "match_rms_adamw"
     adamw: Annotated[str, bits("regular expression of 2-D weights for AdamW besides embeddings: output layers")] = (
-        r"(^|\.)(\w*embed\w*|wte|wpe|(\w+_)?head|unembed|classifier)(\.|$)"
+        OUTPUTS
     )
     adamw_lr: Annotated[NonNegative | None, bits("AdamW's peak learning rate; null: the same")] = None
     betas: Annotated[tuple[Beta, Beta], bits("AdamW's decay of the first and second moment")] = (0.9, 0.95)
@@ -345,3 +352,102 @@ class Muon(Optimizer):
             },
             "adamw": {"betas": self.betas, "eps": self.eps},
         }
+
+
+# GaLore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projected(Component):
+    """What GaLore projects around."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedAdamW(Projected):
+    """AdamW, with eps added before the bias correction."""
+
+    factory: ClassVar[str] = "drivetrain.optim.bases:AdamW"
+    kind: Annotated[Literal["adamw"], bits("AdamW")] = "adamw"
+    betas: Annotated[tuple[Beta, Beta], bits("decay of the first and second moment")] = (0.9, 0.999)
+    eps: Annotated[Positive, bits("added to the denominator, before the bias correction")] = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedAdafactor(Projected):
+    """Adafactor whose step size is the learning rate itself."""
+
+    factory: ClassVar[str] = "drivetrain.optim.bases:Adafactor"
+    kind: Annotated[Literal["adafactor"], bits("Adafactor")] = "adafactor"
+    beta2_decay: Annotated[float, Le(0), bits("the second moment's decay is 1 - step ** this")] = -0.8
+    eps: Annotated[Positive, bits("added to squared gradients")] = 1e-30
+    threshold: Annotated[float, Ge(1), bits("largest RMS of an update, before the learning rate")] = 1.0
+    momentum: Annotated[Beta, bits("decay of the mean update; 0: none is kept")] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectedSGD(Projected):
+    """Stochastic gradient descent, with momentum by choice."""
+
+    factory: ClassVar[str] = "drivetrain.optim.bases:SGD"
+    kind: Annotated[Literal["sgd"], bits("SGD")] = "sgd"
+    momentum: Annotated[Beta, bits("decay of the velocity")] = 0.0
+
+
+AnyProjected = Annotated[ProjectedAdamW | ProjectedAdafactor | ProjectedSGD, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaLoreGroup(Group):
+    """A group whose matrices may be projected in a way of their own."""
+
+    rank: Annotated[Count | None, bits("the optimizer's where absent")] = None
+    gap: Annotated[Count | None, bits("the optimizer's where absent")] = None
+    scale: Annotated[Positive | None, bits("the optimizer's where absent")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaLore(Optimizer):
+    """A base optimizer on gradients projected to low rank (Zhao et al. 2024, arXiv 2403.03507), for less state.
+
+    Without a `match` it projects what Muon would take: 2-D weights of no embedding and no output layer. The base
+    optimizer moves what is not projected, too, at full rank.
+    """
+
+    factory: ClassVar[str] = "drivetrain.optim.galore:GaLore"
+    kind: Annotated[Literal["galore"], bits("GaLore")] = "galore"
+    lr: Annotated[NonNegative, bits("peak learning rate; that of a projected matrix is this times the scale")] = 1e-2
+    weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.0
+    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = 1.0
+    groups: Annotated[tuple[GaLoreGroup, ...], bits("parameter groups with settings of their own")] = ()
+    base: Annotated[AnyProjected, bits("what moves the projected matrices and all the rest")] = ProjectedAdamW()
+    match: Annotated[
+        str | None,
+        bits("regular expression of names to project, of two dimensions or more; null: hidden matrices"),
+    ] = None
+    rank: Annotated[Count, bits("of the projected gradients; more than a matrix has is all it has")] = 128
+    gap: Annotated[Count, bits("steps from one basis of a matrix to the next")] = 200
+    scale: Annotated[Positive, bits("factor on what is projected back")] = 0.25
+    projection: Annotated[
+        Literal["std", "reverse_std", "left", "right", "full"],
+        bits("std: along the smaller side; reverse_std: the larger; left: rows; right: columns; full: both"),
+    ] = "std"
+    refresh: Annotated[
+        Literal["subspace", "randomized", "exact"],
+        bits("how a basis is found: iterations from the last one, or from random numbers; or all singular vectors"),
+    ] = "subspace"
+    iterations: Annotated[Whole, bits("power iterations of a refresh that is not exact")] = 2
+    stagger: Annotated[bool, bits("matrices take turns, so that no step but the first refreshes all of them")] = True
+    moments: Annotated[Literal["keep", "rotate", "reset"], bits("what becomes of moments when the basis changes")] = (
+        "keep"
+    )
+    seed: Annotated[Whole, bits("of the random numbers that a basis is found with")] = 0
+
+    def options(self, group: Group) -> dict[str, Any]:
+        """Rank, gap and scale."""
+        own = {name: getattr(group, name, None) for name in ("rank", "gap", "scale")}
+        return {name: getattr(self, name) if value is None else value for name, value in own.items()}
+
+    def arguments(self) -> dict[str, Any]:
+        """The base, and what is the same for all matrices."""
+        names = ("base", "projection", "refresh", "iterations", "stagger", "moments", "seed")
+        return {name: getattr(self, name) for name in names}

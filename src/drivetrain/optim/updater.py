@@ -138,6 +138,7 @@ def _torch_optimizer(settings: Optimizer, groups: Sequence[Parameters]) -> torch
                 "weight_decay": group.weight_decay,
                 "full_decay": group.weight_decay,
                 "matrix": group.matrix,
+                **group.options,
             }
             for group in groups
         ],

@@ -28,6 +28,7 @@ from drivetrain.data.blend import Stage, coverage, training_order
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, choose_lanes
 from drivetrain.data.order import Ordering
+from drivetrain.data.quarantine import Quarantine
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import refusal
 from drivetrain.engine.recipe import scale_of
@@ -39,7 +40,7 @@ from drivetrain.ledger.ledger import Ledger
 from drivetrain.loop.control import Control
 from drivetrain.loop.exchange import WIDTH, Exchange
 from drivetrain.loop.finals import Finals
-from drivetrain.loop.guard import Guard
+from drivetrain.loop.guard import Guard, Undone
 from drivetrain.loop.journal import Journal, Stopwatch
 from drivetrain.loop.loop import Loop
 from drivetrain.loop.observe import build_observer
@@ -173,7 +174,12 @@ class _Attempt:
         known = [*history.commands, *history.refused]
         control = Control(inbox, group, journal, tuning, bits_digest(recipe), known, commands.again)
         stages = [stage_of(effect) for effect in commands.effects if "stage" in effect]
-        parts = self._parts(task, engine, inputs, timetable, group, journal, found, finals, lanes, control, stages)
+        state = found.state.values.get("guard") if found else None
+        undone = [Undone(step, to, tuple(samples)) for step, to, samples in group.broadcast_json(history.undone)]
+        guard = Guard(recipe.guard, state, recipe.scaling.least, undone)
+        parts = self._parts(
+            task, engine, inputs, timetable, group, journal, found, finals, lanes, control, stages, guard
+        )
         self._suspects(group, parts.feed.order, timetable)
         if group.leader:
             takeover.keep_recipe(self.environment)
@@ -207,6 +213,7 @@ class _Attempt:
         lanes: int,
         control: Control,
         stages: Sequence[Stage],
+        guard: Guard,
     ) -> Parts:
         """All that the loop works with, but for what only the ledger's keeper has."""
         recipe, scale = self.recipe, timetable.scale
@@ -214,6 +221,9 @@ class _Attempt:
         names = list(inputs.train)
         source, order = training_order(train, names, list(inputs.train.values()), recipe.seed, scale, stages)
         geometry = Geometry(scale.batches, lanes, group.world, recipe.batch.micro, apart=recipe.exact)
+        feed = Feed(
+            source, order, geometry, group.rank, timetable.total, task.collate, task.counts, _quarantine(guard, order)
+        )
         facts = {
             "recipe": bits_digest(recipe),
             "data": inputs.digests,
@@ -225,10 +235,10 @@ class _Attempt:
         return Parts(
             task=task,
             engine=engine,
-            feed=Feed(source, order, geometry, group.rank, timetable.total, task.collate, task.counts),
+            feed=feed,
             validation=inputs.sets(recipe, self._scored_by(lanes, group), recipe.evaluate.samples)["validation"],
             timetable=timetable,
-            guard=Guard(recipe.guard, found.state.values.get("guard") if found else None, recipe.scaling.least),
+            guard=guard,
             statistics=recipe.statistics,
             group=group,
             exchange=Exchange(Pulse(group, WIDTH), self.stops, group.world == 1, control.waiting),
@@ -286,6 +296,7 @@ class _Attempt:
             data=parts.facts["data"],
             environment={name: self.environment[name] for name in BITS},
             order=parts.feed.order.facts,
+            quarantine=[[first, list(ids)] for first, ids in parts.feed.quarantine.entries],
             batch={"size": timetable.scale.batches.size, "ramp": [list(c) for c in timetable.scale.batches.ramp]},
             lanes=parts.feed.geometry.lanes,
             sources={name: len(source) for name, source in inputs.train.items()},
@@ -294,7 +305,7 @@ class _Attempt:
             survivors=bool(found and found.volatile),
             replay=self._replay(before),
         )
-        for note in self.takeover.notes:
+        for note in [*self.takeover.notes, *inputs.notes]:
             journal.record("note", text=note)
         if before is not None and before["claim"] != claim:
             resized = before["world"] != group.world and not recipe.exact
@@ -382,6 +393,15 @@ def _claim(parts: Parts, *, exact: bool) -> dict[str, str]:
     if exact:
         return {"class": "exact", "key": devices.claim_key(device, lanes=parts.feed.geometry.lanes)}
     return {"class": "same-world", "key": devices.claim_key(device, world=parts.group.world)}
+
+
+def _quarantine(guard: Guard, order: Ordering) -> Quarantine:
+    """The samples that are left out; Failure(78) where the recipe names one that is not there."""
+    strange = [sample for sample in guard.settings.quarantine if sample >= order.size]
+    if strange:
+        cause = f"guard.quarantine: there is no sample {strange[0]}, they are 0 to {order.size - 1}"
+        raise Failure(Exit.BAD_RECIPE, cause, "give ids as the ledger tells them")
+    return guard.quarantine
 
 
 def _known(error: RuntimeError, group: Group) -> Failure | None:

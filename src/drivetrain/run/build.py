@@ -45,11 +45,21 @@ class Inputs:
         return sum(len(source) for source in self.train.values())
 
     @property
+    def notes(self) -> list[str]:
+        """What sources have left out, by place in the recipe."""
+        return [f"{place}: {note}" for place, source in self._placed.items() for note in getattr(source, "notes", ())]
+
+    @property
     def digests(self) -> dict[str, str]:
         """Content digests by place in the recipe."""
-        sources = {f"data.train.sources[{i}]": s.fingerprint for i, s in enumerate(self.train.values())}
-        sources |= {f"data.validation.{name}": source.fingerprint for name, source in self.validation.items()}
-        return sources | {f"data.test.{name}": source.fingerprint for name, source in self.test.items()}
+        return {place: source.fingerprint for place, source in self._placed.items()}
+
+    @property
+    def _placed(self) -> dict[str, Source]:
+        """Every source by its place in the recipe."""
+        sources = {f"data.train.sources[{i}]": source for i, source in enumerate(self.train.values())}
+        sources |= {f"data.validation.{name}": source for name, source in self.validation.items()}
+        return sources | {f"data.test.{name}": source for name, source in self.test.items()}
 
     def sets(self, recipe: Recipe, lanes: int, most: int | None = None) -> dict[str, list[ValidationSet]]:
         """The validation and test sets, cut as evaluation wants them, or at most so many samples of each.

@@ -37,7 +37,7 @@ def evaluate_run(
     `data` is the name of a validation or test set, or validation (the default), test, all. `samples` is how many of
     each set's first samples are scored, None for all of them. `weights` are those that training has scored, if None.
     """
-    recipe, task, networks, found = _restored(run, commit, weights)
+    recipe, task, networks, found = restored(run, commit, weights)
     inputs = open_inputs(recipe, run)
     sets = _chosen(inputs.sets(recipe, found.facts["lanes"] if recipe.exact else 1, samples), data)
     scored = {each.name for each in sets}
@@ -53,11 +53,11 @@ def evaluate_run(
 
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
-    _, task, networks, found = _restored(run, commit, weights)
+    _, task, networks, found = restored(run, commit, weights)
     return export(found, to, {name: task.layout(name) for name in networks})
 
 
-def _restored(
+def restored(
     run: Path, commit: str | None, weights: Weights | None
 ) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
     """A run's recipe and task, and its networks as of a commit; by default with the weights that training scores."""

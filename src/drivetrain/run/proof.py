@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,9 +15,11 @@ from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
 from drivetrain.data.blend import Blend, ordering_of
 from drivetrain.data.order import Ordering
+from drivetrain.data.quarantine import Quarantine
 from drivetrain.ledger.again import comparable, unequal
 from drivetrain.ledger.derive import Record, lineage, steps
 from drivetrain.ledger.ledger import read
+from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.tuning import stage_of
 from drivetrain.run.build import open_inputs
 from drivetrain.runtime.lease import fenced, takeovers
@@ -41,6 +44,8 @@ class Certificate:
     steps: int = 0
     samples: int = 0
     left_out: int = 0
+    rollbacks: int = 0
+    commands: int = 0
     again: dict[str, int] = field(default_factory=lambda: {"equal": 0, "not comparable": 0})
     commits: int = 0
     sources: int = 0
@@ -73,6 +78,7 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
         root=records[0]["chain"] if records else "",
         tail=records[-1]["chain"] if records else "",
         attempts=len(tries),
+        rollbacks=sum(record["kind"] == "rollback" for record in records),
         worlds=[record["world"] for record in tries.values()],
         claims=sorted({_claim(record) for record in tries.values()}),
     )
@@ -80,7 +86,9 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
         raise Failure(Exit.BAD_DATA, f"{run}: the ledger has no attempt", "train it first")
     _prove_attempts(records)
     _prove_samples(records, tries)
-    _prove_history(lineage(records), certificate)
+    history = lineage(records)
+    _prove_history(history, certificate)
+    _prove_commands(records, history, certificate)
     _prove_repeats(records, tries, certificate)
     _prove_commits(run, records, tries, certificate)
     newest = list(tries.values())[-1]
@@ -116,6 +124,10 @@ def _prove_attempts(records: Iterable[Record]) -> None:
             if record["from_step"] > reached:
                 raise _broken(f"attempt {number} begins after step {record['from_step']}, but {reached} was reached")
             reached = record["from_step"]
+        elif record["kind"] == "rollback":
+            if record["step"] != reached or not 0 <= record["to"] < reached:
+                raise _broken(f"it goes back from {record['step']} to {record['to']}; {reached} was reached", record)
+            reached = record["to"]
         elif record["kind"] == "step":
             if record["attempt"] != number:
                 raise _broken(f"a step of attempt {record['attempt']} stands in attempt {number}", record)
@@ -132,28 +144,33 @@ def _prove_samples(records: Iterable[Record], tries: Mapping[int, Record]) -> No
         orders.add(record)
         if record["kind"] != "step":
             continue
-        order = orders.current
         start, stop = spans[record["attempt"]].span(record["step"])
         stop = min(stop, tries[record["attempt"]]["budget"]["samples"])
         if (record["start"], record["stop"]) != (start, stop):
             given = f"[{record['start']}, {record['stop']})"
             raise _broken(f"step {record['step']} tells of the positions {given}, but has [{start}, {stop})", record)
-        if f"{order.digest(start, stop):016x}" != record["samples"]:
+        read = orders.quarantine.read(orders.current, record["step"], start, stop)
+        if f"{read.digest:016x}" != record["samples"]:
             raise _broken(f"step {record['step']} has read other samples than stand at its positions", record)
 
 
 class _Orders:
-    """The order of the samples as it stands after each record: an attempt's, with the stages that it was told of."""
+    """The order of the samples as it stands after each record: an attempt's, with the stages that it was told of, and
+    without the samples that are in quarantine."""
 
     def __init__(self) -> None:
         self._known: dict[str, Ordering] = {}  # attempts mostly have the same
         self.current = Ordering()
+        self.quarantine = Quarantine()
 
     def add(self, record: Record) -> None:
         """One record further."""
         if record["kind"] == "attempt":
             told = json.dumps(record["order"])
             self.current = self._known[told] = self._known.get(told) or ordering_of(record["order"])
+            self.quarantine = Quarantine(record["quarantine"])
+        elif record["kind"] == "rollback":
+            self.quarantine = Quarantine([*self.quarantine.entries, (record["to"] + 1, record["samples"])])
         elif record["kind"] == "command" and "stage" in record.get("effect", {}):
             if not isinstance(self.current, Blend):
                 raise _broken("a command tells of sources' weights where there is one source", record)
@@ -177,10 +194,32 @@ def _prove_history(history: Sequence[Record], certificate: Certificate) -> None:
     certificate.samples = position
 
 
+def _prove_commands(records: Iterable[Record], history: Sequence[Record], certificate: Certificate) -> None:
+    """What the run was told was done once in the history that counts, after the same step each time it was made."""
+    counted = Counter(record["id"] for record in history if record["kind"] == "command")
+    recipe = next(record["recipe"] for record in reversed(history) if record["kind"] == "attempt")
+    first: dict[str, Record] = {}
+    for record in records:
+        if record["kind"] != "command" or "refused" in record:
+            continue
+        told = first.setdefault(record["id"], record)
+        if record["step"] != told["step"]:
+            raise _broken(f"{record['verb']} was done after step {told['step']}, and after {record['step']}", record)
+    for id, record in first.items():
+        due = record["verb"] in REPLAYED and record["recipe"] == recipe and record["step"] < certificate.steps
+        if counted[id] > 1 or (due and not counted[id]):
+            raise _broken(f"{record['verb']} {record['argument']} was done {counted[id]} times", record)
+    certificate.commands = len(counted)
+
+
 def _prove_repeats(records: Iterable[Record], tries: Mapping[int, Record], certificate: Certificate) -> None:
     """What was made again under an equal claim came to the same numbers."""
     before: dict[int, Record] = {}
-    for record in steps(records):
+    for record in records:
+        if record["kind"] == "rollback":  # what comes after it is made of other samples
+            before = {step: made for step, made in before.items() if step <= record["to"]}
+        if record["kind"] != "step":
+            continue
         earlier, before[record["step"]] = before.get(record["step"]), record
         if earlier is None:
             continue
@@ -219,6 +258,8 @@ def _reached(records: Iterable[Record]) -> list[tuple[int, int]]:
     for record in records:
         if record["kind"] == "attempt":
             step = record["from_step"]
+        elif record["kind"] == "rollback":
+            step = record["to"]
         elif record["kind"] == "step":
             step = record["step"]
             stops[step] = record["stop"]

@@ -62,7 +62,8 @@ def _try_step(parts: Parts, share: Share) -> None:
     for updater in parts.engine.updaters.values():
         updater.advance(share.stop)
     parts.engine.buffers.begin()
-    parts.task.update(Step(parts.engine, share, counts))
+    if not parts.guard.leaves_out(share.step, counts):
+        parts.task.update(Step(parts.engine, share, counts))
 
 
 def _first(parts: Parts, source: Source) -> dict[str, Any]:

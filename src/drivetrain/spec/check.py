@@ -102,6 +102,10 @@ def _sources(recipe: Recipe) -> Iterator[Contradiction]:
     named: dict[Path_, Any] = {("data", "train", "sources", i): s for i, s in enumerate(recipe.data.train.sources)}
     named |= _sets(recipe)
     for path, source in named.items():
+        reads = getattr(recipe.task, "reads", None)
+        if reads and not isinstance(source, Custom) and source is not None and source.kind not in reads:
+            yield Contradiction((*path, "kind"), f"the task reads sources of kind {' or '.join(reads)}")
+            continue
         without = not isinstance(source, Custom) and getattr(source, "context", 0) is None
         if without and recipe.task is not None:
             yield Contradiction(path, "needs a context (tokens in a sample), since the task gives none")

@@ -6,8 +6,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
@@ -42,12 +43,15 @@ from drivetrain.spec.tree import (
     to_data,
 )
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 SHIPPED = Path(__file__).parent.parent / "recipes"
 """The folder of the recipes that come with the package."""
 
 _BY_NETWORK = ("optimizer", "schedule")
 _OPTIONAL = (*_BY_NETWORK, "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
-_DERIVED = ("context", "vocabulary")
+_DERIVED = ("context", "vocabulary", "rate", "seconds")
 _OF_A_SOURCE = ("name", "weight", "parted")
 
 
@@ -188,6 +192,14 @@ def _overridden(tree: Tree, overrides: Sequence[str], mistakes: list[Mistake]) -
     return tree
 
 
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    """What checks values of a type; making one takes longer than many checks."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls)
+
+
 class _Checker:
     """Checks a tree section by section and gathers every mistake."""
 
@@ -248,10 +260,10 @@ class _Checker:
 
     def _settings(self, cls: Any, data: Any, path: Path_) -> Any:
         """A value of a settings class or another type, or None with its mistakes noted."""
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         try:
-            return TypeAdapter(cls).validate_json(json.dumps(data), strict=True)
+            return _adapter(cls).validate_json(json.dumps(data), strict=True)
         except ValidationError as error:
             problems: dict[Path_, list[Any]] = {}
             for problem in error.errors(include_url=False):

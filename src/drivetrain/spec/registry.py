@@ -17,7 +17,10 @@ from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.settings import Component, Settings
 
 KINDS: Mapping[str, Mapping[str, str]] = {
-    "task": {"language_model": "drivetrain.tasks.language_model.recipe:LanguageModel"},
+    "task": {
+        "language_model": "drivetrain.tasks.language_model.recipe:LanguageModel",
+        "speech": "drivetrain.tasks.speech.recipe:Speech",
+    },
     "source": {
         "text": "drivetrain.data.recipe:Text",
         "tokens": "drivetrain.data.recipe:Tokens",
@@ -25,6 +28,8 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "jsonl": "drivetrain.data.recipe:JsonLines",
         "parquet": "drivetrain.data.recipe:Parquet",
         "datasets": "drivetrain.data.recipe:Datasets",
+        "speech": "drivetrain.tasks.speech.recipe:SpeechFolders",
+        "harmonics": "drivetrain.tasks.speech.recipe:Harmonics",
     },
     "optimizer": {
         "adamw": "drivetrain.optim.recipe:AdamW",
@@ -34,6 +39,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "adafactor": "drivetrain.optim.recipe:Adafactor",
         "rmsprop": "drivetrain.optim.recipe:RMSprop",
         "muon": "drivetrain.optim.recipe:Muon",
+        "galore": "drivetrain.optim.recipe:GaLore",
     },
     "schedule": {
         "constant": "drivetrain.optim.recipe:Constant",

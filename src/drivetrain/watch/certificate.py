@@ -25,6 +25,10 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "samples", f"{found['steps']} steps used the positions 0 to {found['samples']}, each once, as the recipe says"
     if found["left_out"]:
         yield "", f"{found['left_out']} of the steps were left out: their samples moved nothing"
+    if found["rollbacks"]:
+        yield "rollbacks", f"{found['rollbacks']}, and the samples that were left out were read by nobody since"
+    if found["commands"]:
+        yield "commands", f"{found['commands']}, each done once, and again where steps were made again"
     again = found["again"]
     yield "made again", f"{again['equal']} steps, to the same bits; {again['not comparable']} under another claim"
     yield "commits", f"{found['commits']} whole, each at its place in the chain"

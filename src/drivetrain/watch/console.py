@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from drivetrain.ledger.story import goes_back_to
 from drivetrain.ledger.throughput import full_rate, work
 from drivetrain.spec.exits import Exit, Outcome
 
@@ -59,8 +60,10 @@ class ConsoleSink:
         show = getattr(self, f"_{record['kind']}", None)
         if self._mine and show:
             show(record)
-        if record["kind"] in ("attempt", "step"):
-            self._reached = record["step" if record["kind"] == "step" else "from_step"]
+        if record["kind"] == "step":
+            self._reached = record["step"]
+        elif (begin := goes_back_to(record)) is not None:
+            self._reached = begin
 
     def close(self) -> None:
         """Leave the last picture of the live line standing."""
@@ -141,6 +144,12 @@ class ConsoleSink:
         told = printable(f"{record['verb']} {record['argument']}".rstrip())
         why = f"refused: {printable(record['refused'])}" if "refused" in record else f"done after step {record['step']}"
         self._print(Text(f"control: {told}  {why}", style="cyan"))
+
+    def _rollback(self, record: dict[str, Any]) -> None:
+        count = len(record["samples"])
+        left_out = f"{count} sample{' is' if count == 1 else 's are'} left out from there on"
+        words = f"step {record['step']} is undone, back to step {record['to']}: {printable(record['why'])}; {left_out}"
+        self._print(Text(words, style="yellow"))
 
     def _miss(self, record: dict[str, Any]) -> None:
         self._print(Text(f"commit missed: {printable(record['cause'])}", style="bold yellow"))

@@ -29,6 +29,7 @@ _LAST = 100  # steps that the newest throughput is taken over
 
 
 _HEARSAY = (None, Exit.PEER_UNAVAILABLE, Exit.INTERNAL)  # ends of which another process may know better
+_OF_A_ROLLBACK = ("attempt", "step", "to", "why", "samples")
 _CAUSE = 120  # characters of a cause
 
 
@@ -41,6 +42,7 @@ def summary(run: Path, story: Story) -> dict[str, Any]:
         "losses": steps.newest(),
         "metrics": {f"{name}.{metric}": points[-1][1] for (name, metric), points in scores(records).items()},
         "left_out": story.left_out,
+        "rollbacks": [{name: made[name] for name in _OF_A_ROLLBACK} for made in story.rollbacks],
         "attempts": [vars(attempt) for attempt in told(run, story.attempts)],
         "seconds": spent,
         "wall_clock": sum(spent.values()),
@@ -76,6 +78,9 @@ def show(console: Console, run: Path, story: Story) -> None:
         say(console, Text(f"step {steps.step[-1]} of {story.budget}  {_pace(story)}"))
         for why, count in story.left_out.items():
             say(console, Text(f"{count} {'step' if count == 1 else 'steps'} left out: {why}", style="yellow"))
+        for made in story.rollbacks:
+            words = f"step {made['step']} undone, back to step {made['to']}: {printable(made['why'])}"
+            say(console, Text(f"{words}; samples left out: {len(made['samples'])}", style="yellow"))
     for name in steps.newest():
         say(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
         say(console, chart(points(steps.losses[name], steps.step), fitting(console)))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import struct
+import wave
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger import telemetry
+from drivetrain.ledger.story import goes_back_to
 from drivetrain.ledger.throughput import full_rate, trained
 from drivetrain.spec.exits import Exit, Failure
 
@@ -18,8 +22,8 @@ _FLUSH = 10  # seconds until a point is on disk
 class TensorBoardSink:
     """Writes scalars and texts by step. The files are derived: a new sink writes them anew from the ledger's start.
 
-    Where an attempt goes back, TensorBoard's own mark for a restart makes void what was written beyond, so that a
-    point is never shown twice.
+    Where an attempt or a rollback goes back, TensorBoard's own mark for a restart makes void what was written beyond,
+    so that a point is never shown twice.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,20 +47,55 @@ class TensorBoardSink:
             self._writer = _begin(self._folder)
         if record["kind"] == "attempt":
             self._full_rate = full_rate(record)
+        if (begin := goes_back_to(record)) is not None:
             start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=record["time"], step=record["from_step"] + 1, session_log=start))
+            self._writer.add_event(Event(wall_time=record["time"], step=begin + 1, session_log=start))
             return
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record, self._full_rate)]
         if record["kind"] == "show":
             values += [_text(f"gallery/{name}", text) for name, text in record["text"].items()]
+            values += list(self._media(record["files"]))
         if values:
             event = Event(wall_time=record["time"], step=record["step"], summary=Summary(value=values))
             self._writer.add_event(event)
+
+    def _media(self, files: dict[str, str]) -> Iterator[Any]:
+        """The sounds and pictures of a gallery that are still there: who clears it away wants them gone here too."""
+        for name, relative in files.items():
+            path = self._folder.parent / relative
+            kind = _MEDIA.get(path.suffix)
+            if kind and path.is_file():
+                yield kind(f"gallery/{name}", path.read_bytes())
 
     def close(self) -> None:
         """Flush and close the files."""
         if self._writer is not None:
             self._writer.close()
+
+
+def _audio(tag: str, content: bytes) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+
+    with wave.open(io.BytesIO(content)) as file:
+        audio = Summary.Audio(
+            sample_rate=file.getframerate(),
+            num_channels=file.getnchannels(),
+            length_frames=file.getnframes(),
+            encoded_audio_string=content,
+            content_type="audio/wav",
+        )
+    return Summary.Value(tag=tag, audio=audio)
+
+
+def _image(tag: str, content: bytes) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+
+    width, height = struct.unpack(">II", content[16:24])  # of a PNG's header
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=content)
+    return Summary.Value(tag=tag, image=image)
+
+
+_MEDIA = {".wav": _audio, ".png": _image}
 
 
 def _begin(folder: Path) -> Any:

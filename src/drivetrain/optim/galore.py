@@ -1,0 +1,277 @@
+"""GaLore: a base optimizer on gradients that are projected to low rank (Zhao et al. 2024, arXiv 2403.03507).
+
+A weight W (m, n; more dimensions are unfolded to rows of the first) has a gradient G, and a basis for its left side
+L (m, r), its right side R (n, r), or both. The base sees L' G, G R or L' G R and keeps its moments in that shape; its
+update U goes back as scale * L U, scale * U R' or scale * L U R'. Every `gap` steps the basis is made anew of G's
+leading singular vectors.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+
+from drivetrain.optim.bases import Base, Shape
+from drivetrain.optim.recipe import Projected
+from drivetrain.optim.sharded import Rows, local, rows_of
+from drivetrain.optim.subspace import OVERSAMPLING, exact, orthonormal, subspace
+from drivetrain.runtime.seeds import mix
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.registry import imported
+
+SIDES = ("left", "right")
+
+
+class GaLore(torch.optim.Optimizer):
+    """Projects the groups with a true "matrix", which have a "rank", "gap" and "scale"; the base moves the others as
+    they are.
+
+    State is in the parameter's type: "step" (0-d, on the CPU), the base's moments, and "left" (m, r) and "right"
+    (n, r) where there are such sides; r is the rank, but at most m and n. Factorisations and projections are computed
+    in float32, or float64 for such weights. The next basis depends on the gradient, the last basis, the seed, the
+    parameter's place and its step count only, so replicas with the same gradients have the same bases.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[dict[str, Any]],
+        *,
+        base: Projected,
+        projection: str,
+        refresh: str,
+        iterations: int,
+        stagger: bool,
+        moments: str,
+        seed: int,
+    ) -> None:
+        """Raises Failure(78) for a sharded parameter whose shards cannot move apart."""
+        super().__init__(groups, {})
+        self._base: Base = imported(base.factory)(base)
+        self._projection = projection
+        self._refresh = refresh
+        self._iterations = iterations
+        self._moments = moments
+        self._seed = seed
+        self._stagger = stagger
+        self._settle()
+        self.register_load_state_dict_post_hook(lambda _: self._settle())
+        self._rows = {parameter: rows_of(parameter) for parameter in self._groups}
+        if any(rows.group for rows in self._rows.values()) and not self._base.elementwise:
+            raise Failure(
+                Exit.BAD_RECIPE,
+                f"optimizer.base: {type(self._base).__name__} takes means of whole tensors, but parameters are sharded",
+                "choose adamw or sgd",
+            )
+
+    def _settle(self) -> None:
+        """Look up each parameter's group, which loading replaces, and each matrix's place among all of them."""
+        self._groups = {parameter: group for group in self.param_groups for parameter in group["params"]}
+        matrices = [parameter for parameter, group in self._groups.items() if group["matrix"]]
+        self._places = {parameter: place for place, parameter in enumerate(matrices)}
+
+    def state_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
+        """The shape of each slot of a parameter's state on this rank; a left side is whole on every rank."""
+        if not self._groups[parameter]["matrix"]:
+            return {"step": (), **self._base.slots(tuple(local(parameter).shape))}
+        m, n = self._sizes(parameter)
+        rank = min(self._groups[parameter]["rank"], m, n)
+        here = local(parameter).shape[0]
+        left, right = self._sides(m, n)
+        bases = {side: (size, rank) for side, size, has in zip(SIDES, (m, n), (left, right), strict=True) if has}
+        return {"step": (), **bases, **self._base.slots((rank if left else here, rank if right else n))}
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move every parameter that has a gradient; the closure, which computes the loss, is called once, before.
+
+        Raises Failure(82) where a basis is due and the gradient is not finite: it never reaches a factorisation.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            move = self._move_projected if group["matrix"] else self._move
+            for age, parameters in self._by_age(group):
+                move(parameters, age, group)
+        return loss
+
+    def _by_age(self, group: dict[str, Any]) -> Iterator[tuple[int, list[nn.Parameter]]]:
+        """The parameters with a gradient, their bases refreshed where due, by how old their moments are."""
+        ages: dict[int, list[nn.Parameter]] = defaultdict(list)
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter] or self._begin(parameter)
+            count, made = int(state["step"]), 0
+            if group["matrix"]:
+                made = made_at(count, group["gap"], self._offset(parameter, group["gap"]))
+                if made == count:
+                    self._renew(parameter, count)
+            state["step"] += 1
+            ages[count + 1 - (made if self._moments == "reset" else 0)].append(parameter)
+        yield from ages.items()
+
+    def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        weights, state = local(parameter), self.state[parameter]
+        for slot, shape in self.state_shapes(parameter).items():
+            same = shape == tuple(weights.shape)  # then in the same layout, as fused kernels want it
+            state[slot] = torch.zeros_like(weights) if same else weights.new_zeros(shape)
+        state["step"] = torch.tensor(0.0)
+        return state
+
+    def _offset(self, parameter: nn.Parameter, gap: int) -> int:
+        return self._places[parameter] * gap // len(self._places) if self._stagger else 0
+
+    # Moving
+
+    def _move(self, parameters: Sequence[nn.Parameter], age: int, group: dict[str, Any]) -> None:
+        weights = [local(p) for p in parameters]
+        keep = 1.0 - group["lr"] * group["weight_decay"]
+        if keep != 1.0 and not self._base.decays_last:
+            torch._foreach_mul_(weights, keep)
+        self._base.move(weights, [_gradient(p) for p in parameters], self._states(parameters), age, group["lr"])
+        if keep != 1.0 and self._base.decays_last:
+            torch._foreach_mul_(weights, keep)
+
+    def _move_projected(self, parameters: Sequence[nn.Parameter], age: int, group: dict[str, Any]) -> None:
+        states = self._states(parameters)
+        gradients = [self._project(p, state) for p, state in zip(parameters, states, strict=True)]
+        updates = [torch.zeros_like(gradient) for gradient in gradients]
+        self._base.move(updates, gradients, states, age, group["lr"])
+        keep = 1.0 - group["lr"] * group["weight_decay"]
+        scale = group["scale"] * (keep if self._base.decays_last else 1.0)
+        for parameter, state, update in zip(parameters, states, updates, strict=True):
+            left, right = _bases(state, self._rows[parameter])
+            _add(local(parameter), *_factors(left, right, update), keep, scale)
+
+    def _states(self, parameters: Sequence[nn.Parameter]) -> list[dict[str, Tensor]]:
+        return [self.state[parameter] for parameter in parameters]
+
+    def _project(self, parameter: nn.Parameter, state: dict[str, Tensor]) -> Tensor:
+        rows, gradient = self._rows[parameter], _computed(_gradient(parameter).flatten(1))
+        left, right = _bases(state, rows)
+        if right is not None:
+            gradient = gradient @ right
+        if left is not None:
+            gradient = rows.sum(left.mT @ gradient)
+        return gradient.to(parameter.dtype)
+
+    # Bases
+
+    def _sizes(self, parameter: nn.Parameter) -> tuple[int, int]:
+        """Rows and columns of a weight, on all ranks together."""
+        return parameter.shape[0], parameter.shape[1:].numel()
+
+    def _sides(self, m: int, n: int) -> tuple[bool, bool]:
+        """Whether there is a left basis, and whether there is a right one."""
+        if self._projection == "full":
+            return True, True
+        left = {"left": True, "right": False, "std": m < n, "reverse_std": m >= n}[self._projection]
+        return left, not left
+
+    def _renew(self, parameter: nn.Parameter, count: int) -> None:
+        """Make the bases of this gradient, and carry the moments over."""
+        gradient = _computed(self._rows[parameter].whole(_gradient(parameter).flatten(1)))
+        if not bool(gradient.isfinite().all()):
+            raise Failure(
+                Exit.DIVERGED,
+                f"optimizer: a gradient of shape {tuple(parameter.shape)} is not finite where its basis is due",
+                "leave out steps whose gradients are not finite, as the loop does",
+            )
+        state = self.state[parameter]
+        fresh = self._vectors(parameter, gradient, count)
+        if self._moments == "rotate" and count:
+            self._rotate(state, {side: basis.mT @ _computed(state[side]) for side, basis in fresh.items()})
+        if self._moments == "reset":
+            for slot in state.keys() - {"step", *SIDES}:
+                state[slot].zero_()
+        for side, basis in fresh.items():
+            state[side].copy_(basis)
+
+    def _vectors(self, parameter: nn.Parameter, gradient: Tensor, count: int) -> dict[str, Tensor]:
+        """The bases that the parameter has: that of the smaller side is found, the other one follows from it."""
+        near, far = SIDES
+        if gradient.shape[0] > gradient.shape[1]:
+            gradient, near, far = gradient.mT, far, near
+        state = self.state[parameter]
+        rank = min(self._groups[parameter]["rank"], gradient.shape[0])
+        if self._refresh == "exact" or rank + OVERSAMPLING >= gradient.shape[0]:
+            found = exact(gradient, rank)
+        else:
+            start = self._noise(parameter, gradient, rank, count)
+            if self._refresh == "subspace" and count:
+                start[:, :rank] = gradient.mT @ _computed(state[near]) if near in state else _computed(state[far])
+            found = subspace(gradient, rank, start, self._iterations)
+        bases = {near: found}
+        if far in state:
+            bases[far] = orthonormal(gradient.mT @ found)
+        return {side: basis for side, basis in bases.items() if side in state}
+
+    def _noise(self, parameter: nn.Parameter, gradient: Tensor, rank: int, count: int) -> Tensor:
+        """Random numbers by (seed, parameter, step): what a sketch of a gradient starts with."""
+        generator = torch.Generator(gradient.device)
+        generator.manual_seed(mix(self._seed, self._places[parameter], count))
+        size = (gradient.shape[1], rank + OVERSAMPLING)
+        return torch.randn(size, dtype=gradient.dtype, device=gradient.device, generator=generator)
+
+    def _rotate(self, state: dict[str, Tensor], turns: dict[str, Tensor]) -> None:
+        """Tell the moments in the new basis: C m for first ones; for second ones, as if directions were independent,
+        C * C in place of C. C (r, r) is the new basis times the old one."""
+        for slot in state.keys() - {"step", *SIDES}:
+            moment = _computed(state[slot])
+            for side, turn in turns.items():
+                if slot == ("col" if side == "left" else "row"):
+                    continue  # a mean over this side
+                turn = turn.square() if slot in self._base.squares else turn
+                moment = turn @ moment if side == "left" else moment @ turn.mT
+            state[slot].copy_(moment)
+
+
+def made_at(count: int, gap: int, offset: int) -> int:
+    """The step count at which the basis was made that is in use at `count`: 0, then offset, offset + gap, ..."""
+    return offset + (count - offset) // gap * gap if count >= offset else 0
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return local(parameter.grad)
+
+
+def _computed(tensor: Tensor) -> Tensor:
+    """In the type that products and factorisations are computed in: float32 at least."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _bases(state: dict[str, Tensor], rows: Rows) -> tuple[Tensor | None, Tensor | None]:
+    """The bases, the left one of this rank's rows only."""
+    left, right = state.get("left"), state.get("right")
+    return None if left is None else _computed(left[rows.here]), None if right is None else _computed(right)
+
+
+def _factors(left: Tensor | None, right: Tensor | None, update: Tensor) -> tuple[Tensor, Tensor]:
+    """Two matrices whose product is the update, projected back."""
+    update = _computed(update)
+    if right is None:
+        assert left is not None
+        return left, update
+    return update if left is None else left @ update, right.mT
+
+
+def _add(weights: Tensor, first: Tensor, second: Tensor, keep: float, scale: float) -> None:
+    """weights = keep * weights + scale * first @ second: in place where the product can go there."""
+    if weights.dtype == first.dtype and weights.ndim == 2:
+        weights.addmm_(first, second, beta=keep, alpha=scale)
+    else:
+        flat = torch.addmm(_computed(weights.flatten(1)), first, second, beta=keep, alpha=scale)
+        weights.copy_(flat.view(weights.shape))

@@ -1,0 +1,1 @@
+"""Speech: networks that take noise away."""
