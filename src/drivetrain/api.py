@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -205,7 +206,8 @@ def compare(
 
 
 def _say(text: str) -> None:
-    print(f"drivetrain: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the terminal is gone: the run is not
+        print(f"drivetrain: {text}", file=sys.stderr, flush=True)
 
 
 def _recorded(run: Path, outcome: Outcome, place: Place, started: float) -> Outcome:

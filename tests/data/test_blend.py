@@ -15,7 +15,7 @@ weights = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 @settings(max_examples=60, deadline=None)
 @given(weights)
 def test_at_every_prefix_each_source_is_less_than_one_sample_from_its_share(parts):
-    table, total = period(parts), sum(parts)
+    table, total = period(tuple(parts)), sum(parts)
     for source, part in enumerate(parts):
         taken = np.cumsum(table == source)
         exact = part * np.arange(1, total + 1) / total

@@ -10,7 +10,7 @@ from drills import commands
 from drills.runs import one_server
 from drivetrain import Failure
 from drivetrain.launch.inbox import post
-from drivetrain.ledger.ledger import read
+from drivetrain.ledger.ledger import Ledger, read
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
@@ -181,3 +181,72 @@ def test_verify_finds_a_command_that_was_dropped_doubled_or_moved(tmp_path, seen
     with pytest.raises(Failure) as found:
         prove(run, data=False)
     assert found.value.outcome.code is Exit.BAD_DATA
+
+
+def test_an_evaluation_that_a_stop_has_cut_off_is_made_at_the_next_start(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(40, 1, seen)
+    with one_server():
+        assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
+        ledger = Ledger.open(run / "ledger.jsonl")
+        told = {"id": "x", "verb": "evaluate", "argument": "", "effect": {}}
+        made = records(run, "attempt")[0]["settings"]
+        ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "recipe": made, **told})
+        ledger.close()
+        assert commands.train(settings, run).code is Exit.DONE
+    assert [record["step"] for record in records(run, "evaluation")] == [10, 40]
+    assert prove(run, data=False).commands == 1
+
+
+@pytest.mark.parametrize(("verb", "code"), [("stop", Exit.STOPPED), ("resume", Exit.DONE)])
+def test_a_stop_before_a_kill_still_counts_after_it(tmp_path, seen, verb, code):
+    run, settings = tmp_path / "run", commands.recipe(40, 1, seen)
+    with one_server():
+        assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
+        ledger = Ledger.open(run / "ledger.jsonl")
+        told = {"id": "x", "verb": verb, "argument": "", "effect": {}}
+        made = records(run, "attempt")[0]["settings"]
+        ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "recipe": made, **told})
+        ledger.close()
+        assert commands.train(settings, run).code is code
+
+
+def test_what_waits_when_a_run_ends_is_refused(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(40, 1, seen)
+    run.mkdir()
+    post(run, Command("stop"))
+    with one_server():
+        assert commands.train(settings, run).code is Exit.STOPPED
+        post(run, Command("stop"))  # left while nobody trains: for the next start
+        assert commands.train(settings, run).code is Exit.STOPPED
+        assert commands.train(settings, run).code is Exit.DONE
+    assert not list((run / "control").iterdir())
+
+
+def test_a_replay_that_is_past_what_its_source_was_told_later_is_refused(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(40, 1, seen)
+    with one_server():
+        assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
+        assert commands.train(settings | {"stop": {"at": [30]}}, tmp_path / "again", replay=run).code is Exit.STOPPED
+        told(run, "optimizer.lr=0.5")
+        assert commands.train(settings, run).code is Exit.DONE
+        assert commands.train(settings, tmp_path / "again", replay=run).code is Exit.INCOMPATIBLE
+
+
+def test_a_weight_that_the_recipe_has_at_its_top_can_be_set_where_a_stage_says_something_else(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(40, 1, seen)
+    train = settings["data"]["train"] | {"stages": [{"from": {"samples": 1}, "weights": {"b": 1}}]}
+    run.mkdir()
+    told(run, "data.train.sources[name=a].weight=1")
+    with one_server():
+        data = settings["data"] | {"train": train}
+        assert commands.train(settings | {"data": data}, run).code is Exit.DONE
+    assert records(run)[0]["effect"]["stage"]["weights"] == [1, 1]
+
+
+def test_what_lies_in_the_folder_and_is_no_command_does_not_end_the_run(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(20, 1, seen)
+    (run / "control" / ("0" * 20 + "-" + "0" * 16 + ".json")).mkdir(parents=True)
+    (run / "control" / ("1" * 20 + "-" + "0" * 16 + ".json")).write_text("[" * 60_000)
+    with one_server():
+        assert commands.train(settings, run).code is Exit.DONE
+    assert [record["id"][0] for record in records(run)] == ["1"]

@@ -17,6 +17,7 @@ from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
+from engines import build, mean_loss, micros, minimize, weights
 
 PROJECTIONS = ("std", "reverse_std", "left", "right", "full")
 BASES = {
@@ -283,6 +284,17 @@ def test_gradients_that_are_not_finite_reach_no_factorisation(bad):
     with pytest.raises(Failure, match="not finite") as caught:
         train(network, optimizer, [grad])
     assert caught.value.outcome.code == Exit.DIVERGED
+
+
+def test_the_engine_leaves_such_a_step_out_before_the_optimizer_sees_it():
+    engine = build(GaLore(rank=2, lr=0.1))
+    start = weights(engine)
+    moved = minimize(engine, lambda nets, batch: mean_loss(nets, batch) * math.nan, micros(4))
+    assert moved.read().why == "not finite"
+    assert torch.equal(weights(engine), start)
+    assert not engine.optimizers["model"].state
+    minimize(engine, mean_loss, micros(4), step=2)
+    assert not torch.equal(weights(engine), start)
 
 
 @pytest.mark.parametrize("refresh", ["subspace", "randomized", "exact"])

@@ -1,4 +1,5 @@
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -106,6 +107,20 @@ def test_files_that_cannot_be_read_are_named_and_the_others_are_done(tmp_path):
     assert [path.name for path in done.written] == ["good.wav"]
     assert sorted(path.name for path in done.failed) == ["bad.flac", "cut.flac", "none.wav"]
     assert [path.name for path in to.rglob("*")] == ["good.wav"]
+
+
+def test_a_place_that_is_full_ends_it_and_is_no_fault_of_the_file(tmp_path):
+    sounds.write(tmp_path / "in" / "a.wav", sounds.tone(400_000, 8000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        found = find_sounds(tmp_path / "in")
+        with pytest.raises(Failure, match=r"a\.wav: .*rror") as caught:
+            convert(network(), SETTINGS, found, tmp_path / "in", tmp_path / "out", lambda *stand: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.outcome.code is Exit.STORAGE
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_folder_that_is_missing_empty_or_in_use_is_told(tmp_path):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import soundfile
+import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -83,6 +84,22 @@ def test_exactly_the_first_samples_are_shown_to_ear_and_eye(recipe, tmp_path):
     assert (picture.width, picture.height) == (52, 486)
 
 
+def test_half_precision_trains_scores_and_shows(recipe, tmp_path):
+    run = train(recipe, tmp_path / "run", "budget.steps=2", "schedule.warmup=null", "precision=bf16").run
+    assert np.isfinite(list(scores(run)[-1]["held-out"].values())).all()
+    assert (run / "gallery" / "step-00000002" / "2-mel.png").is_file()
+
+
+def test_exact_mode_gives_the_same_bits_on_one_and_two_processes(recipe, tmp_path):
+    recipe |= {"exact": True, "batch": {"size": 4, "micro": 1}, "budget": {"steps": 6}}
+    recipe["evaluate"] = {"every": {"steps": 3}, "batch": 2}
+    for processes in (1, 2):
+        outcome = run_under_supervisor(recipe, tmp_path / str(processes), f"launch.processes={processes}")
+        assert outcome.code == Exit.DONE
+    assert trace(tmp_path / "1").losses == trace(tmp_path / "2").losses
+    assert scores(tmp_path / "1") == scores(tmp_path / "2")
+
+
 def test_nothing_is_shown_where_nothing_is_asked_for(recipe, tmp_path):
     run = train(recipe, tmp_path / "run", "budget.steps=1", "schedule.warmup=null", "task.shown=0").run
     assert not (run / "gallery").exists()
@@ -136,7 +153,8 @@ def test_silent_speech_has_no_si_sdr_and_a_fresh_denoiser_improves_nothing():
     source = open_harmonics(Harmonics(rate=8000, seconds=0.2, samples=6), None, 0)
     samples = source.read(np.arange(2), np.arange(2))
     metrics = subject.metrics()
-    subject.evaluate(nets, subject.collate([*samples, SAMPLES]), metrics)
+    with torch.no_grad():
+        subject.evaluate(nets, subject.collate([*samples, SAMPLES]), metrics)
     assert metrics["si_sdr"].state()[1] == 2
     assert metrics["loss"].state()[1] == 3
     assert metrics["si_sdr_improvement"].value() == pytest.approx(0, abs=1e-3)

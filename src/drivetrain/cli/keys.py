@@ -14,6 +14,7 @@ from pathlib import Path
 
 from drivetrain.launch.inbox import post
 from drivetrain.spec.commands import Command
+from drivetrain.spec.exits import Failure
 
 KEYS = {"p": "pause", "r": "resume", "s": "save", "e": "evaluate", "k": "pin", "q": "stop"}
 HELP = "keys: " + ", ".join(f"{key} {verb}" for key, verb in KEYS.items())
@@ -56,11 +57,18 @@ def _read(descriptor: int, run: Path, say: Callable[[str], None], ended: threadi
             if pressed == "":
                 return
             if pressed in KEYS:
-                post(run, Command(KEYS[pressed]))
+                _post(run, Command(KEYS[pressed]), say)
             elif pressed is not None and pressed.isprintable():
                 say(HELP)
     except OSError:
         return  # the terminal is gone: the run goes on
+
+
+def _post(run: Path, command: Command, say: Callable[[str], None]) -> None:
+    try:
+        post(run, command)
+    except Failure as failure:
+        say(failure.outcome.line())
 
 
 def _in_front(descriptor: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -66,11 +68,13 @@ def train(
         *(overrides or []),
         *([f"launch.processes={place.world if place else processes}"] if place or processes else []),
     ]
-    source = Path(recipe)
+    source = Path(recipe).resolve() if replay else Path(recipe)
     if replay and not (source / "ledger.jsonl").is_file():
         raise Failure(Exit.BAD_COMMAND, f"--replay: {recipe} is no run", "name a run directory")
     if run is None and source.is_dir():
-        run = source.with_name(f"{source.resolve().name}-replay") if replay else source
+        run = source.with_name(f"{source.name}-replay") if replay else source
+    if replay and run is not None and run.resolve() == source:
+        raise Failure(Exit.BAD_COMMAND, f"--replay into {run} itself", "leave --run out, or name another directory")
     resolved = load(recipe, asked)
     job = plan_job(
         resolved,
@@ -81,7 +85,7 @@ def train(
         ignore=ignore or [],
         strict_environment=strict_env,
         most_steps=steps,
-        replay=str(source.resolve()) if replay else None,
+        replay=str(source) if replay else None,
         started=started,
     )
     console = Console(file=sys.stdout)
@@ -91,10 +95,25 @@ def train(
         with keys(Path(job.folder), console.print) if place is None else nullcontext():
             outcome = start(job, console if leads else None, in_process=place is not None)
         if leads:
-            closing(console, Path(job.folder), outcome, shlex.join(["drivetrain", *sys.argv[1:]]))
-    sys.stdout.flush()
-    if outcome.code is not Exit.DONE:
-        print(outcome.line(), file=sys.stderr, flush=True)
+            with _terminal_may_be_gone():
+                closing(console, Path(job.folder), outcome, shlex.join(["drivetrain", *sys.argv[1:]]))
+    with _terminal_may_be_gone():
+        sys.stdout.flush()
+        if outcome.code is not Exit.DONE:
+            print(outcome.line(), file=sys.stderr, flush=True)
     if place is not None:
         os._exit(outcome.code)  # gloo's threads sometimes abort the interpreter's own teardown
     return int(outcome.code)
+
+
+@contextmanager
+def _terminal_may_be_gone() -> Iterator[None]:
+    """What is said to a terminal that was closed goes nowhere, and is no error."""
+    import os
+
+    try:
+        yield
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, sys.stderr.fileno())

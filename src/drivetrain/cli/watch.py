@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def watch(run: Path) -> int:
     if not (run / "ledger.jsonl").is_file() or not alive(run):
         raise Failure(Exit.INPUT_MISSING, f"nobody trains in {run}", "`drivetrain report` says how it stands")
     newest = Newest(ConsoleSink(tolerant(Console()), 0.0), time.time() - _BEFORE)
-    with closing(Follower(run / "ledger.jsonl", [newest])):
+    with closing(Follower(run / "ledger.jsonl", [newest])), suppress(KeyboardInterrupt):
         while not newest.ended.wait(1.0) and alive(run):
             pass
     return Exit.DONE

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import lru_cache, reduce
 from math import gcd, lcm
 from typing import Any
 
@@ -42,7 +42,8 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
     return rounded
 
 
-def period(weights: Sequence[int]) -> np.ndarray:
+@lru_cache(maxsize=32)
+def period(weights: tuple[int, ...]) -> np.ndarray:
     """Which source each place of a period takes, int32 [sum of weights]: at every prefix each source's count is less
     than one sample away from its exact share.
 
@@ -80,7 +81,7 @@ class _Proportions:
         whole = whole_weights([weights[k] for k in used])
         self.start = start
         self._before = before
-        self._table = np.array(used, np.int32)[period(whole)]
+        self._table = np.array(used, np.int32)[period(tuple(whole))]
         self._length = len(self._table)
         each = self._table[:, None] == np.arange(len(weights), dtype=np.int32)
         self._counts = np.concatenate([np.zeros((1, len(weights)), np.int64), np.cumsum(each, axis=0)])

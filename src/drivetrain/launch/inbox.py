@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,8 @@ def tell(run: Path, command: Command, wait: float) -> dict[str, Any]:
     Raises Failure: 66 where nobody trains in this directory, 64 where the run refuses, 69 where it does not get to it
     in time.
     """
+    if not (math.isfinite(wait) and wait >= 0):
+        raise Failure(Exit.BAD_COMMAND, f"--wait {wait}", "give seconds; 0: only leave the command there")
     ledger = run / "ledger.jsonl"
     if not ledger.is_file():
         raise Failure(Exit.INPUT_MISSING, f"{run} is no run", "name a run directory")
@@ -114,19 +118,21 @@ class Inbox:
         for name in self._names():
             try:
                 yield Posted(name.removesuffix(".json"), self._read(name))
-            except (OSError, ValueError, AttributeError) as error:
+            except (OSError, ValueError, AttributeError, RecursionError) as error:
                 yield Posted(name.removesuffix(".json"), None, f"the file is no command: {error}")
             except Failure as failure:
                 yield Posted(name.removesuffix(".json"), None, failure.outcome.cause)
 
     def done(self, id: str) -> None:
-        """The command is in the ledger."""
-        (self._folder / f"{id}.json").unlink(missing_ok=True)
+        """The command is in the ledger. Where its file cannot be removed, its id says that it was done."""
+        with suppress(OSError):
+            (self._folder / f"{id}.json").unlink()
 
     def _names(self) -> list[str]:
         try:
-            return sorted(name for name in os.listdir(self._folder) if _NAME.fullmatch(name))
-        except (FileNotFoundError, NotADirectoryError):
+            with os.scandir(self._folder) as found:
+                return sorted(one.name for one in found if _NAME.fullmatch(one.name) and not one.is_dir())
+        except OSError:  # there is none yet, or it cannot be read now: whoever leaves a command is told of no answer
             return []
 
     def _read(self, name: str) -> Command:

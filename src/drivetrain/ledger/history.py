@@ -28,6 +28,10 @@ class History:
     """What the run was told while it trained and has done, by id: the record of when it was first done."""
     refused: set[str] = field(default_factory=set)
     """Ids of what it was told and has not done."""
+    ended: set[str] = field(default_factory=set)
+    """Ids of what was done under other settings than an attempt after it had."""
+    standing: str = ""
+    """The pause or stop that the newest attempt was told, where it was cut off in it."""
     undone: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
     """Bad steps, the ones that the run went back to, and the samples that it has left out since."""
     _tries: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -37,6 +41,7 @@ class History:
         kind = record["kind"]
         if kind == "attempt":
             self.attempts += 1
+            self.ended |= {id for id, told in self.commands.items() if told["recipe"] != record.get("settings")}
             self.newest = self._tries[record["attempt"]] = record
             self.began = record["started"] if self.began is None else self.began
             self._back_to(record["from_step"])
@@ -56,6 +61,10 @@ class History:
                 self.refused.add(record["id"])
             else:
                 self.commands.setdefault(record["id"], record)
+                told = {"pause": "pause", "resume": "", "stop": "stop"}
+                self.standing = told.get(record["verb"], self.standing)
+        elif kind == "exit":
+            self.standing = ""
         elif kind == "final":
             self.finals.setdefault(record["step"], {}).setdefault(record["part"], []).extend(record["metrics"])
 

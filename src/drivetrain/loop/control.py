@@ -10,7 +10,7 @@ from drivetrain.loop.journal import Journal
 from drivetrain.loop.tuning import Tuning
 from drivetrain.runtime.group import Group
 from drivetrain.spec.commands import Command
-from drivetrain.spec.exits import Failure
+from drivetrain.spec.exits import Exit, Failure
 
 if TYPE_CHECKING:
     from drivetrain.loop.parts import Parts
@@ -31,15 +31,17 @@ class Control:
         recipe: str,
         known: Iterable[str] = (),
         again: Iterable[Mapping[str, Any]] = (),
+        begin: int = 0,
     ) -> None:
-        """`inbox` is the leader's, `recipe` the digest of the run's own. `known` are ids of commands that are in the
-        ledger, `again` records of those to do again."""
+        """`inbox` is the leader's, `recipe` the settings' digest. `known` are ids of commands that are in the ledger,
+        `again` records of those to do again, `begin` is the step that the attempt goes on from."""
         self.tuning = tuning
         self._inbox = inbox
         self._group = group
         self._journal = journal
         self._recipe = recipe
         self._known = set(known)
+        self._begin = begin
         self._again: dict[int, list[Mapping[str, Any]]] = {}
         for record in again:
             self._again.setdefault(record["step"], []).append(record)
@@ -55,7 +57,7 @@ class Control:
     def again(self, step: int) -> list[Mapping[str, Any]]:
         """The commands that are done again after this step, with a record of each."""
         records = self._again.pop(step, [])
-        for record in records:
+        for record in records if step > self._begin else ():  # what was told at the start stands in the ledger
             told = {name: record[name] for name in ("id", "verb", "argument", "effect")}
             self._keep(step, **told, replayed=True)
         return records
@@ -81,6 +83,16 @@ class Control:
                 return told
         return None
 
+    def close(self, step: int) -> None:
+        """The run is at its end: what still waits is refused, so that the next start does not stumble over it."""
+        if self._inbox is None:
+            return
+        for posted in self._inbox.take():
+            if posted.id not in self._known:
+                told = posted.command.to_json() if posted.command else {"verb": "", "argument": ""}
+                self._keep(step, id=posted.id, **told, refused="the run was at its end")
+            self._inbox.done(posted.id)
+
     def _decided(self, posted: Posted, step: int, parts: Parts) -> dict[str, Any]:
         """The command and what it comes to, or why it is refused."""
         if posted.command is None:
@@ -94,6 +106,8 @@ class Control:
     def _effect(self, command: Command, step: int, parts: Parts) -> dict[str, Any]:
         if command.verb == "profile":
             parts.observer.require_free(step + 1)
+        if command.verb == "evaluate" and not parts.validation:
+            raise Failure(Exit.BAD_COMMAND, "there are no validation sets", "name some under data.validation")
         return self.tuning.effect(command.argument, parts, step) if command.verb == "set" else {}
 
     def _keep(self, step: int, **told: Any) -> None:

@@ -45,10 +45,18 @@ class Loop:
     """Trains from a progress to the end of the budget, or until all ranks hear a stop request."""
 
     def __init__(
-        self, parts: Parts, progress: Progress, *, committed: bool, evaluated: bool, scores: Sequence[float] = ()
+        self,
+        parts: Parts,
+        progress: Progress,
+        *,
+        committed: bool,
+        evaluated: bool,
+        scores: Sequence[float] = (),
+        standing: str = "",
     ) -> None:
         """`committed`, `evaluated`: whether this progress is in a commit, and its evaluation in the ledger. `scores`:
-        those of earlier evaluations by which it may stop early."""
+        those of earlier evaluations by which it may stop early. `standing`: the pause or stop that it was told when it
+        was cut off."""
         self.progress = progress
         self.why = ""
         """Why it ended, where it was not by the budget or by a request."""
@@ -64,7 +72,7 @@ class Loop:
         self._step: tuple[Step, Share, dict[str, int]] | None = None  # made, or being made, and not entered
         self._updated = False  # whether that step has moved all that it moves
         self._shares: Shares = Bursts(parts.feed, range(0), 0)  # reads nothing yet
-        self._paused = self._told_to_stop = False
+        self._paused, self._told_to_stop = standing == "pause", standing == "stop"
         self._asked: set[str] = set()  # what commands want at this boundary, and schedules do not
         self._watched = Watched(parts.engine.networks, parts.engine.others) if parts.group.world > 1 else None
         undoes = parts.guard.settings.undoes
@@ -86,7 +94,7 @@ class Loop:
         require_writable(state)
         if parts.committer:
             parts.committer.prepare(state)
-        if not self._do_what_is_due():
+        if not (self._do_again() and self._do_what_is_due()):
             return self._stop()
         if self._out_of_patience():
             return self._done()
@@ -124,7 +132,7 @@ class Loop:
                     continue
                 if self._pending:
                     self._take(parts.committer.finished() if parts.committer else None)
-                if heard.commands or parts.control.due(self.progress.step):
+                if heard.commands or self._paused or parts.control.due(self.progress.step):
                     heard = self._obey(heard)
                 if not self._do_what_is_due():  # 7 commit, 8 evaluation
                     return self._stop()
@@ -173,11 +181,9 @@ class Loop:
 
     def _obey(self, heard: Heard) -> Heard:
         """Do what commands want after this step, and wait here for others while the run is paused."""
-        step, control = self.progress.step, self.parts.control
-        for command in control.again(step):
-            self._do(command)
-        if heard.commands:
-            self._do_all()
+        step = self.progress.step
+        if not self._do_again() or (heard.commands and not self._do_all()):
+            return replace(heard, end=Exit.STOPPED)
         if not self._paused:
             return heard
         parts, seconds = self.parts, 0.0
@@ -190,20 +196,29 @@ class Loop:
             parts.exchange.send()
             heard = parts.exchange.receive()
             seconds += parts.journal.lap("pause")
-            if heard.commands:
-                self._do_all()
+            if heard.commands and not self._do_all():
+                heard = replace(heard, end=Exit.STOPPED)
             if self._pending:
                 self._take(parts.committer.finished() if parts.committer else None)
-            if not self._do_what_is_due():
-                heard = replace(heard, end=Exit.STOPPED)
         parts.journal.record("pause", step=step, seconds=seconds)
         return heard
 
-    def _do_all(self) -> None:
-        """Do the commands that the leader has heard."""
+    def _do_all(self) -> bool:
+        """Do the commands that the leader has heard, each with what it makes due; False where a stop was heard."""
         while command := self.parts.control.take(self.progress.step, self.parts):
             self._do(command)
             self.parts.engine.heart.enter("pause")  # there may be many
+            if not self._do_what_is_due():
+                return False
+        return True
+
+    def _do_again(self) -> bool:
+        """Do what was told after this step before, in the same way."""
+        for command in self.parts.control.again(self.progress.step):
+            self._do(command)
+            if not self._do_what_is_due():
+                return False
+        return True
 
     def _do(self, command: Mapping[str, Any]) -> None:
         """What one command wants, on every rank alike."""
@@ -212,7 +227,7 @@ class Loop:
             self._ring.clear()  # it is not undone
         match command["verb"]:
             case "pause" | "resume" as verb:
-                self._paused = verb == "pause"
+                self._paused = verb == "pause" and not self._told_to_stop
             case "stop":
                 self._told_to_stop, self._paused = True, False
             case "save" | "evaluate" as verb:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.data.blend import Blend, Stage, coverage
 from drivetrain.optim.updater import Updater, build_updaters, retuned
-from drivetrain.spec.affects import differences
+from drivetrain.spec.affects import bits_digest, differences, leaves
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
@@ -46,12 +48,15 @@ class Tuning:
         Learning rates hold from the next step on. The next step's samples are read already, so other weights hold from
         the one after it on. Raises Failure(78) where the value is wrong, or may not change while a run trains.
         """
-        recipe = self._with(text).recipe
+        resolved = self._with(text)
+        recipe = resolved.recipe
         paths = [change.path for change in differences(self.recipe, recipe)]
         if refused := [path for path in paths if not _SETTABLE.fullmatch(path)]:
             raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
         effect: dict[str, Any] = {"changed": paths}
-        chosen = {int(found[1]): place for place, path in enumerate(paths) if (found := _WEIGHT.fullmatch(path))}
+        # Also one that the recipe has already, since a stage may say something else.
+        named = [path for path, origin in resolved.origins.items() if origin.layer == "command line"]
+        chosen = [int(found[1]) for path in named if (found := _WEIGHT.fullmatch(path))]
         if chosen:
             order, start = parts.feed.order, parts.timetable.scale.batches.span(step + 1)[1]
             if not isinstance(order, Blend):
@@ -59,6 +64,8 @@ class Tuning:
             weights = list(order.weights_at(start))
             for place in chosen:
                 weights[place] = recipe.data.train.sources[place].weight
+            if start >= parts.timetable.total:
+                raise Failure(Exit.BAD_RECIPE, "the samples of all steps that are left are chosen already", "")
             if not any(weights):
                 raise Failure(Exit.BAD_RECIPE, "no training source has a weight above 0", "keep one")
             effect["stage"] = {"start": start, "weights": weights}
@@ -82,6 +89,13 @@ class Tuning:
 
     def _with(self, text: str) -> Resolved:
         return load(self._resolved.tree, [text], folder=self._folder)
+
+
+def settings_digest(recipe: Recipe) -> str:
+    """A digest of what decides bits and of what may be set: a recipe that has another one was changed by hand."""
+    every = {str(path): value for path, value, _ in leaves(recipe) if path[0] in ("evaluate", "checkpoint")}
+    content = json.dumps([bits_digest(recipe), every], sort_keys=True, default=list)
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def _build(build: Callable[..., dict[str, Updater]], recipe: Recipe, parts: Parts) -> dict[str, Updater]:

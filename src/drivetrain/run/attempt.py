@@ -48,7 +48,7 @@ from drivetrain.loop.parts import Parts
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.stopping import deadline
 from drivetrain.loop.task import Task
-from drivetrain.loop.tuning import Tuning, stage_of
+from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
 from drivetrain.optim.updater import build_updaters
 from drivetrain.plan.flops import peak
 from drivetrain.run.build import Inputs, build_engine, build_networks, build_task, open_inputs, require_metrics
@@ -172,7 +172,8 @@ class _Attempt:
         finals = Finals(inputs.finals(recipe, self._scored_by(lanes, group)), progress.step, scored)
         inbox = Inbox(self.folder) if group.leader else None
         known = [*history.commands, *history.refused]
-        control = Control(inbox, group, journal, tuning, bits_digest(recipe), known, commands.again)
+        settings = settings_digest(recipe)
+        control = Control(inbox, group, journal, tuning, settings, known, commands.again, progress.step)
         stages = [stage_of(effect) for effect in commands.effects if "stage" in effect]
         state = found.state.values.get("guard") if found else None
         undone = [Undone(step, to, tuple(samples)) for step, to, samples in group.broadcast_json(history.undone)]
@@ -198,6 +199,7 @@ class _Attempt:
             committed=found is not None and not found.volatile,
             evaluated=group.broadcast_json(history.evaluated(progress.step)),
             scores=group.broadcast_json([past[step] for step in sorted(past) if step <= progress.step]),
+            standing=group.broadcast_json(history.standing),
         )
 
     def _parts(
@@ -260,7 +262,10 @@ class _Attempt:
     def _told(self, history: History, found: Found | None) -> dict[str, Any]:
         """What the run was told before this attempt, which only the ledger's keeper knows."""
         replay = self._replay(history.newest)
-        commands = told(history, found.step if found else 0, bits_digest(self.recipe), replay)
+        digests = bits_digest(self.recipe), settings_digest(self.recipe)
+        commands = told(history, found.step if found else 0, *digests, replay)
+        if history.standing:
+            self.takeover.notes.append(f"it was cut off after it was told to {history.standing}: that still counts")
         if commands.dropped:
             texts = "; ".join(f"{record['verb']} {record['argument']}" for record in commands.dropped)
             self.takeover.notes.append(f"the recipe has changed, so this no longer counts: {texts}")
@@ -293,6 +298,7 @@ class _Attempt:
             tokens_per_sample=timetable.scale.tokens,
             parameters={name: sum(p.numel() for p in net.parameters()) for name, net in networks.items()},
             recipe=parts.facts["recipe"],
+            settings=settings_digest(recipe),
             data=parts.facts["data"],
             environment={name: self.environment[name] for name in BITS},
             order=parts.feed.order.facts,
@@ -319,6 +325,7 @@ class _Attempt:
         try:
             with loop.parts.observer.watching(loop):
                 code = loop.run()
+            loop.parts.control.close(loop.progress.step)
         except Exception as error:
             known = _known(error, loop.parts.group) if isinstance(error, RuntimeError) else None
             first = known or error

@@ -197,7 +197,7 @@ def _prove_history(history: Sequence[Record], certificate: Certificate) -> None:
 def _prove_commands(records: Iterable[Record], history: Sequence[Record], certificate: Certificate) -> None:
     """What the run was told was done once in the history that counts, after the same step each time it was made."""
     counted = Counter(record["id"] for record in history if record["kind"] == "command")
-    recipe = next(record["recipe"] for record in reversed(history) if record["kind"] == "attempt")
+    settings = next(record["settings"] for record in reversed(history) if record["kind"] == "attempt")
     first: dict[str, Record] = {}
     for record in records:
         if record["kind"] != "command" or "refused" in record:
@@ -206,7 +206,7 @@ def _prove_commands(records: Iterable[Record], history: Sequence[Record], certif
         if record["step"] != told["step"]:
             raise _broken(f"{record['verb']} was done after step {told['step']}, and after {record['step']}", record)
     for id, record in first.items():
-        due = record["verb"] in REPLAYED and record["recipe"] == recipe and record["step"] < certificate.steps
+        due = record["verb"] in REPLAYED and record["recipe"] == settings and record["step"] < certificate.steps
         if counted[id] > 1 or (due and not counted[id]):
             raise _broken(f"{record['verb']} {record['argument']} was done {counted[id]} times", record)
     certificate.commands = len(counted)

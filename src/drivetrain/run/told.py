@@ -39,21 +39,32 @@ class Told:
         return asdict(self)
 
 
-def told(history: History, step: int, recipe: str, replay: str | None) -> Told:
+def told(history: History, step: int, recipe: str, settings: str, replay: str | None) -> Told:
     """What an attempt that begins after `step` takes over from the ledger, and from that of the run that it replays.
 
-    `recipe` is the digest of its recipe. Raises Failure(78) where the other run has another recipe, 66 where it has no
-    ledger.
+    `recipe` is the digest of its recipe, `settings` that of all that may be set. Raises Failure(78) where the other run
+    has another recipe, 66 where it has no ledger, 76 where it was told something that this one has passed without it.
     """
     records = dict(history.commands)
     if replay:
-        records |= {id: record for id, record in _of(Path(replay), recipe).items() if id not in records}
+        fresh = {id: record for id, record in _of(Path(replay), recipe).items() if id not in records}
+        late = [record for record in fresh.values() if record["step"] <= step and record["verb"] in REPLAYED]
+        if late and step:
+            cause = f"{replay} was told `{late[0]['verb']} {late[0]['argument']}` after step {late[0]['step']}"
+            hint = "replay it anew, in another directory (--run)"
+            raise Failure(Exit.INCOMPATIBLE, f"{cause}; this replay is at step {step} without it", hint)
+        records |= fresh
     ordered = sorted(records.values(), key=lambda record: (record["step"], record["time"]))
     deciding = [record for record in ordered if record["verb"] in REPLAYED]
-    dropped = [record for record in deciding if record["recipe"] != recipe]
+    dropped = [record for record in deciding if record["recipe"] != settings or record["id"] in history.ended]
+    owed = [] if history.evaluated(step) else ["evaluate"]  # an evaluation that was cut off is made at the start
     return Told(
         past=[record for record in deciding if record["step"] <= step],
-        again=[record for record in deciding if record["step"] > step and record not in dropped],
+        again=[
+            record
+            for record in deciding
+            if record not in dropped and (record["step"] > step or (record["step"] == step and record["verb"] in owed))
+        ],
         dropped=dropped,
     )
 

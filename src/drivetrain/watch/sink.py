@@ -79,7 +79,8 @@ class Follower:
             action()
         except Exception as error:
             self._sinks = [other for other in self._sinks if other is not sink]
-            name = type(sink).__name__
+            name, why = type(sink).__name__, f"{type(error).__name__}: {error}"
             with suppress(Exception):  # a terminal's live line, for one, must not stay behind
                 sink.close()
-            print(f"drivetrain: {name} is dropped, the run goes on: {type(error).__name__}: {error}", file=sys.stderr)
+            with suppress(OSError):  # the terminal is gone
+                print(f"drivetrain: {name} is dropped, the run goes on: {why}", file=sys.stderr)

@@ -144,13 +144,23 @@ def _convert(network: nn.Module, settings: Denoiser, path: Path, target: Path, t
                 left = heard.frames
                 blocks = _told(heard, told)
                 for block in enhanced(network, settings, blocks, heard.samplerate, heard.channels):
-                    written.write(block[:left])
+                    _write(written, block[:left])
                     left -= min(left, len(block))
             if left or not heard.frames:
                 raise ValueError(f"it ends {left} frames early" if left else "it holds no sound")
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _write(written: SoundFile, block: np.ndarray) -> None:
+    """Raises OSError, so that a full disk is not taken for a file that cannot be read."""
+    import soundfile
+
+    try:
+        written.write(block)
+    except soundfile.SoundFileError as error:
+        raise OSError(str(error)) from error
 
 
 def _told(heard: SoundFile, told: Callable[[int], None]) -> Iterator[np.ndarray]:

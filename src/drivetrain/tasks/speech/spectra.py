@@ -76,7 +76,8 @@ def mel_decibels(sound: Tensor, rate: int, bands: int = 80) -> Tensor:
     """
     size = 1 << round(rate * 0.032).bit_length() - 1
     power = stft(sound.float(), size, size // 4).abs().square()
-    mel = _mel_bands(rate, size, bands).to(sound.device) @ power
+    with torch.autocast(sound.device.type, enabled=False):
+        mel = _mel_bands(rate, size, bands).to(sound.device) @ power
     decibels = 10 * mel.clamp(min=1e-10).log10()
     return decibels - decibels.max()
 
