@@ -16,6 +16,7 @@ from drivetrain.optim.updater import Updater, build_updaters, retuned
 from drivetrain.spec.affects import bits_digest, differences, leaves
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
+from drivetrain.spec.override import chosen
 from drivetrain.spec.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -48,21 +49,20 @@ class Tuning:
         Learning rates hold from the next step on. The next step's samples are read already, so other weights hold from
         the one after it on. Raises Failure(78) where the value is wrong, or may not change while a run trains.
         """
-        resolved = self._with(text)
-        recipe = resolved.recipe
+        recipe = self._with(text).recipe
         paths = [change.path for change in differences(self.recipe, recipe)]
         if refused := [path for path in paths if not _SETTABLE.fullmatch(path)]:
             raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
         effect: dict[str, Any] = {"changed": paths}
         # Also one that the recipe has already, since a stage may say something else.
-        named = [path for path, origin in resolved.origins.items() if origin.layer == "command line"]
-        chosen = [int(found[1]) for path in named if (found := _WEIGHT.fullmatch(path))]
-        if chosen:
+        named = {*paths, *chosen(self._resolved.tree, text)}
+        places = [int(found[1]) for path in named if (found := _WEIGHT.fullmatch(path))]
+        if places:
             order, start = parts.feed.order, parts.timetable.scale.batches.span(step + 1)[1]
             if not isinstance(order, Blend):
                 raise Failure(Exit.BAD_RECIPE, "the run has one training source, so its weight says nothing", "")
             weights = list(order.weights_at(start))
-            for place in chosen:
+            for place in places:
                 weights[place] = recipe.data.train.sources[place].weight
             if start >= parts.timetable.total:
                 raise Failure(Exit.BAD_RECIPE, "the samples of all steps that are left are chosen already", "")

@@ -11,7 +11,19 @@ from typing import Any
 from drivetrain.spec.check import shown
 from drivetrain.spec.parse import parse
 from drivetrain.spec.registry import nearest
-from drivetrain.spec.tree import UNITS, Mistake, Node, Origin, Path_, RecipeMistakes, Tree, Value, merge
+from drivetrain.spec.tree import (
+    UNITS,
+    Mistake,
+    Node,
+    Origin,
+    Path_,
+    RecipeMistakes,
+    Tree,
+    Value,
+    dotted,
+    from_data,
+    merge,
+)
 
 _KEY = re.compile(r"[A-Za-z0-9_\-]+")
 _BRACKET = re.compile(r"""\[([^\[\]]*?[=<>]\s*"(?:[^"\\]|\\.)*"\s*|[^\[\]]*?[=<>]\s*'(?:[^']|'')*'\s*|[^\[\]]*)\]""")
@@ -47,6 +59,13 @@ def override(tree: Tree, text: str) -> Tree:
     for path in paths:  # what is put at one leaves the others where they are
         tree = _put(tree, path, value, origin)
     return tree
+
+
+def chosen(data: Mapping[str, Any], text: str) -> list[str]:
+    """The dotted paths that an override puts its value at, in plain data. Raises RecipeMistakes as `override` does."""
+    origin = Origin("command line", text=text)
+    tree, steps = from_data(data, origin, [], {}), _Reader(text, origin).read()[0]
+    return [dotted(path) for path in _chosen(tree, steps, (), origin, [])]
 
 
 def sets_kind(text: str) -> bool:
