@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from drivetrain.launch.job import plan_job
-from drivetrain.launch.supervisor import WORKER, supervise
+from drivetrain.launch.supervisor import PRELOAD, WORKER, supervise
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Outcome
@@ -66,10 +67,17 @@ def run_under_supervisor(recipe: dict, run: Path, *overrides: str, **options) ->
         "overrides": overrides,
         "resume": "auto",
         "override": (),
-        "started": __import__("time").time(),
+        "started": time.time(),
     } | options
-    worker = settings.pop("worker", WORKER)
-    return supervise(plan_job(load(recipe, overrides), run=run, **settings), worker=worker)
+    where = {"worker": settings.pop("worker", WORKER), "preload": settings.pop("preload", PRELOAD)}
+    return supervise(plan_job(load(recipe, overrides), run=run, **settings), **where)
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    """Processes that a test starts find the modules beside this one: tasks, sources, what ranks do."""
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from conftest import trace
+from conftest import run_under_supervisor, trace
 from drills.runs import PRELOAD, WORKER
 from drivetrain import Task
-from drivetrain.launch import supervisor
 from drivetrain.launch.inbox import post
-from drivetrain.launch.job import plan_job
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Outcome
-from drivetrain.spec.load import load
 
 
 class Rows:
@@ -150,16 +147,8 @@ class Poster:
 
 def train(settings: dict, run: Path, replay: Path | None = None, override: tuple[str, ...] = ()) -> Outcome:
     """Under the real supervisor."""
-    job = plan_job(
-        load(settings),
-        run=run,
-        overrides=(),
-        resume="auto",
-        override=override,
-        started=time.time(),
-        replay=str(replay) if replay else None,
-    )
-    return supervisor.supervise(job, worker=WORKER, preload=PRELOAD)
+    again = str(replay) if replay else None
+    return run_under_supervisor(settings, run, worker=WORKER, preload=PRELOAD, override=override, replay=again)
 
 
 def wrong(run: Path, seen: Path, posted: list[str]) -> list[str]:

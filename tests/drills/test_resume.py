@@ -41,8 +41,7 @@ def test_c07_the_same_samples_on_another_number_of_processes(tiny, tmp_path):
     assert trace(run).samples == trace(tmp_path / "alone").samples
 
 
-def test_c11_ranks_with_different_recipes_are_78(tiny, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(os.path.dirname(__file__)))
+def test_c11_ranks_with_different_recipes_are_78(tiny, tmp_path, importable):
     outcome = run_under_supervisor(tiny, tmp_path / "run", "launch.processes=2", worker="ranks:with_another_rate")
     assert outcome.code == Exit.BAD_RECIPE
     assert "recipe differs between ranks" in outcome.cause

@@ -1,7 +1,6 @@
 """Exact mode's tree: the same sums for every number of processes, and what it refuses."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +17,6 @@ from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 from engines import CPU
 from trees import Lanes, tree_sum
-
-TESTS = Path(__file__).parent.parent
 
 powers = st.integers(0, 5).map(lambda power: 1 << power)
 numbers = st.floats(-(2.0**100), 2.0**100, width=32)
@@ -55,9 +52,8 @@ def test_gradients_and_losses_of_lanes_make_the_tree_of_plain_additions(lanes, l
 
 
 @pytest.mark.parametrize(("micros", "at_once"), [([1] * 8, 0), ([2, 2, 2, 2, 2, 1, 0, 0], 2000)])
-def test_one_two_four_and_eight_processes_come_to_the_same_bits(tmp_path, monkeypatch, micros, at_once):
+def test_one_two_four_and_eight_processes_come_to_the_same_bits(tmp_path, importable, micros, at_once):
     """Whether buffers travel whole or by halves, and with lanes that have no sample."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
     bits = set()
     for processes in (1, 2, 4, 8):
         folder = tmp_path / str(processes)

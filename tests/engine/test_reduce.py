@@ -1,19 +1,15 @@
 import json
 import os
-from pathlib import Path
 
 import pytest
 
 from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import supervise
 
-TESTS = Path(__file__).parent.parent
-
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_gradients_are_summed_in_the_same_order_in_every_step(tmp_path, monkeypatch, processes):
+def test_gradients_are_summed_in_the_same_order_in_every_step(tmp_path, importable, processes):
     """DDP's are not for three processes and more: it lays its buckets out anew after the first step."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
     job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=processes)
     outcome = supervise(job, worker="ranks_engine:reduce", preload=("torch", "ranks_engine"))
     assert outcome.code == 0, outcome

@@ -15,12 +15,9 @@ from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import supervise
 from drivetrain.spec.exits import Exit, Failure
 
+pytestmark = pytest.mark.usefixtures("importable")
+
 TESTS = Path(__file__).parent.parent
-
-
-@pytest.fixture(autouse=True)
-def _path(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
 
 
 def run(folder, worker, processes=2, overrides=(), **options):

@@ -190,7 +190,7 @@ def test_an_evaluation_that_a_stop_has_cut_off_is_made_at_the_next_start(tmp_pat
         ledger = Ledger.open(run / "ledger.jsonl")
         told = {"id": "x", "verb": "evaluate", "argument": "", "effect": {}}
         made = records(run, "attempt")[0]["settings"]
-        ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "recipe": made, **told})
+        ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "settings": made, **told})
         ledger.close()
         assert commands.train(settings, run).code is Exit.DONE
     assert [record["step"] for record in records(run, "evaluation")] == [10, 40]
@@ -205,7 +205,7 @@ def test_a_stop_before_a_kill_still_counts_after_it(tmp_path, seen, verb, code):
         ledger = Ledger.open(run / "ledger.jsonl")
         told = {"id": "x", "verb": verb, "argument": "", "effect": {}}
         made = records(run, "attempt")[0]["settings"]
-        ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "recipe": made, **told})
+        ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "settings": made, **told})
         ledger.close()
         assert commands.train(settings, run).code is code
 

@@ -1,7 +1,6 @@
 """`exact: true`: the same files, losses and scores on 1, 2 and 4 processes, and when their number changes midway."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +12,8 @@ from drivetrain.run.finished import evaluate_run
 from drivetrain.run.proof import prove
 from drivetrain.spec.exits import Exit
 
+pytestmark = pytest.mark.usefixtures("importable")
+
 WORLDS = (1, 2, 4)
 
 
@@ -20,11 +21,6 @@ WORLDS = (1, 2, 4)
 def _server():
     with one_server():
         yield
-
-
-@pytest.fixture(autouse=True)
-def _tasks_can_be_found(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
 
 
 @pytest.fixture

@@ -13,10 +13,7 @@ from drivetrain.ledger.ledger import read
 from drivetrain.run.finished import evaluate_run
 from drivetrain.spec.exits import Exit, Failure
 
-
-@pytest.fixture(autouse=True)
-def _guarded_can_be_found(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+pytestmark = pytest.mark.usefixtures("importable")
 
 
 def everything(tiny: dict, corpus: Path) -> dict:

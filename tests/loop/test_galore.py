@@ -4,7 +4,6 @@ import json
 import os
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -87,9 +86,8 @@ def test_exact_mode_has_the_same_bits_on_one_and_two_processes(galore, tmp_path)
     assert all(one[name].equal(two[name]) for name in one)
 
 
-def test_shards_of_fully_shard_move_as_whole_parameters_do(tmp_path, monkeypatch):
+def test_shards_of_fully_shard_move_as_whole_parameters_do(tmp_path, monkeypatch, importable):
     """Twenty steps, two refreshes of each matrix after the first, on two processes."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
     monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
     job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=2)
     outcome = supervise(job, worker="ranks_galore:sharded", preload=("torch", "ranks_galore"))

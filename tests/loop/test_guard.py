@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,12 +17,9 @@ from drivetrain.loop.recipe import Guard as Settings
 from drivetrain.loop.recipe import Spike
 from drivetrain.spec.exits import Exit
 
+pytestmark = pytest.mark.usefixtures("importable")
+
 BATCH = 8
-
-
-@pytest.fixture(autouse=True)
-def _guarded_can_be_found(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
 
 
 def recipe(**changes) -> dict:

@@ -41,7 +41,7 @@ class History:
         kind = record["kind"]
         if kind == "attempt":
             self.attempts += 1
-            self.ended |= {id for id, told in self.commands.items() if told["recipe"] != record.get("settings")}
+            self.ended |= {id for id, told in self.commands.items() if told["settings"] != record.get("settings")}
             self.newest = self._tries[record["attempt"]] = record
             self.began = record["started"] if self.began is None else self.began
             self._back_to(record["from_step"])

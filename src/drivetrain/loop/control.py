@@ -28,18 +28,18 @@ class Control:
         group: Group,
         journal: Journal,
         tuning: Tuning,
-        recipe: str,
+        settings: str,
         known: Iterable[str] = (),
         again: Iterable[Mapping[str, Any]] = (),
         begin: int = 0,
     ) -> None:
-        """`inbox` is the leader's, `recipe` the settings' digest. `known` are ids of commands that are in the ledger,
-        `again` records of those to do again, `begin` is the step that the attempt goes on from."""
+        """`inbox` is the leader's, `settings` the digest of all that may be set. `known` are ids of commands in
+        the ledger, `again` records of those to do again, `begin` is the step that the attempt goes on from."""
         self.tuning = tuning
         self._inbox = inbox
         self._group = group
         self._journal = journal
-        self._recipe = recipe
+        self._settings = settings
         self._known = set(known)
         self._begin = begin
         self._again: dict[int, list[Mapping[str, Any]]] = {}
@@ -89,15 +89,14 @@ class Control:
             return
         for posted in self._inbox.take():
             if posted.id not in self._known:
-                told = posted.command.to_json() if posted.command else {"verb": "", "argument": ""}
-                self._keep(step, id=posted.id, **told, refused="the run was at its end")
+                self._keep(step, **_said(posted), refused="the run was at its end")
             self._inbox.done(posted.id)
 
     def _decided(self, posted: Posted, step: int, parts: Parts) -> dict[str, Any]:
         """The command and what it comes to, or why it is refused."""
+        told = _said(posted)
         if posted.command is None:
-            return {"id": posted.id, "verb": "", "argument": "", "refused": posted.wrong}
-        told = {"id": posted.id, **posted.command.to_json()}
+            return told | {"refused": posted.wrong}
         try:
             return told | {"effect": self._effect(posted.command, step, parts)}
         except Failure as failure:
@@ -111,4 +110,10 @@ class Control:
         return self.tuning.effect(command.argument, parts, step) if command.verb == "set" else {}
 
     def _keep(self, step: int, **told: Any) -> None:
-        self._journal.record("command", step=step, recipe=self._recipe, **told)
+        self._journal.record("command", step=step, settings=self._settings, **told)
+
+
+def _said(posted: Posted) -> dict[str, Any]:
+    """What was posted, as records name it; a file that holds no command has an empty verb."""
+    said = posted.command.to_json() if posted.command else {"verb": "", "argument": ""}
+    return {"id": posted.id, **said}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -182,7 +182,7 @@ class Loop:
     def _obey(self, heard: Heard) -> Heard:
         """Do what commands want after this step, and wait here for others while the run is paused."""
         step = self.progress.step
-        if not self._do_again() or (heard.commands and not self._do_all()):
+        if not self._do_again() or (heard.commands and not self._do_fresh()):
             return replace(heard, end=Exit.STOPPED)
         if not self._paused:
             return heard
@@ -196,26 +196,26 @@ class Loop:
             parts.exchange.send()
             heard = parts.exchange.receive()
             seconds += parts.journal.lap("pause")
-            if heard.commands and not self._do_all():
+            if heard.commands and not self._do_fresh():
                 heard = replace(heard, end=Exit.STOPPED)
             if self._pending:
                 self._take(parts.committer.finished() if parts.committer else None)
         parts.journal.record("pause", step=step, seconds=seconds)
         return heard
 
-    def _do_all(self) -> bool:
-        """Do the commands that the leader has heard, each with what it makes due; False where a stop was heard."""
-        while command := self.parts.control.take(self.progress.step, self.parts):
-            self._do(command)
-            self.parts.engine.heart.enter("pause")  # there may be many
-            if not self._do_what_is_due():
-                return False
-        return True
+    def _do_fresh(self) -> bool:
+        """Do the commands that the leader has heard; False where a stop was heard on the way."""
+        return self._do_each(iter(lambda: self.parts.control.take(self.progress.step, self.parts), None))
 
     def _do_again(self) -> bool:
-        """Do what was told after this step before, in the same way."""
-        for command in self.parts.control.again(self.progress.step):
+        """Do what was told after this step before, in the same way; False where a stop was heard on the way."""
+        return self._do_each(self.parts.control.again(self.progress.step))
+
+    def _do_each(self, commands: Iterable[Mapping[str, Any]]) -> bool:
+        """Do commands, each with what it makes due; False where a stop was heard on the way."""
+        for command in commands:
             self._do(command)
+            self.parts.engine.heart.enter("pause")  # there may be many
             if not self._do_what_is_due():
                 return False
         return True

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from drivetrain.checkpoint.snapshot import checksums
 from drivetrain.checkpoint.state import NETWORKS, capture
+from drivetrain.data.order import GOLDEN
 from drivetrain.engine.engine import Engine
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
-_FACTOR = 0x9E3779B97F4A7C15  # odd, so that nothing is lost when a number is multiplied by it
 _MASK = (1 << 64) - 1
 
 
@@ -49,7 +49,7 @@ def fold(sums: Mapping[str, int]) -> int:
     """One number of 64 bits for all checksums in their order; a change of any one of them changes it."""
     total = 0
     for value in sums.values():
-        total = (total * _FACTOR + value) & _MASK
+        total = (total * GOLDEN + value) & _MASK  # GOLDEN is odd, so that nothing is lost
     return total
 
 

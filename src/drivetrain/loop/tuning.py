@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.override import chosen
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.tree import dotted
 
 if TYPE_CHECKING:
     from drivetrain.loop.parts import Parts
@@ -69,13 +70,13 @@ class Tuning:
             if not any(weights):
                 raise Failure(Exit.BAD_RECIPE, "no training source has a weight above 0", "keep one")
             effect["stage"] = {"start": start, "weights": weights}
-        _build(build_updaters, recipe, parts)  # raises where groups or schedule cannot be
+        _updaters(recipe, parts)  # raises where groups or schedule cannot be
         return effect
 
     def apply(self, text: str, effect: Mapping[str, Any], parts: Parts) -> Parts:
         """The parts with the change in them; all ranks do the same."""
         self._resolved = self._with(text)
-        parts.engine.updaters.update(_build(partial(retuned, parts.engine.updaters), self.recipe, parts))
+        parts.engine.updaters.update(retuned(parts.engine.updaters, _updaters(self.recipe, parts)))
         evaluate, commit = self.recipe.evaluate.every, self.recipe.checkpoint.every
         parts = replace(parts, timetable=replace(parts.timetable, evaluate_every=evaluate, commit_every=commit))
         if "stage" not in effect:
@@ -93,14 +94,14 @@ class Tuning:
 
 def settings_digest(recipe: Recipe) -> str:
     """A digest of what decides bits and of what may be set: a recipe that has another one was changed by hand."""
-    every = {str(path): value for path, value, _ in leaves(recipe) if path[0] in ("evaluate", "checkpoint")}
-    content = json.dumps([bits_digest(recipe), every], sort_keys=True, default=list)
+    settable = {dotted(path): value for path, value, _ in leaves(recipe) if _SETTABLE.fullmatch(dotted(path))}
+    content = json.dumps([bits_digest(recipe), settable], sort_keys=True, default=list)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _build(build: Callable[..., dict[str, Updater]], recipe: Recipe, parts: Parts) -> dict[str, Updater]:
+def _updaters(recipe: Recipe, parts: Parts) -> dict[str, Updater]:
     timetable = parts.timetable
-    return build(parts.engine.networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale)
+    return build_updaters(parts.engine.networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale)
 
 
 def stage_of(effect: Mapping[str, Any]) -> Stage:

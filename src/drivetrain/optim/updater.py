@@ -82,20 +82,11 @@ def build_updaters(
     }
 
 
-def retuned(
-    updaters: Mapping[str, Updater],
-    networks: Mapping[str, nn.Module],
-    optimizer: Optimizer | Mapping[str, Optimizer],
-    schedule: Schedule | Mapping[str, Schedule],
-    budget: int,
-    scale: Scale,
-) -> dict[str, Updater]:
-    """The updaters with the learning rates, weight decays, clipping and schedules of other settings.
+def retuned(updaters: Mapping[str, Updater], fresh: Mapping[str, Updater]) -> dict[str, Updater]:
+    """The updaters with the learning rates, weight decays, clipping and schedules of fresh ones of the same networks.
 
-    The optimizers, what they remember, and which parameters share a group stay as they are. Arguments and errors are
-    those of `build_updaters`.
+    The optimizers, what they remember, and which parameters share a group stay as they are.
     """
-    fresh = build_updaters(networks, optimizer, schedule, budget, scale)
     result = {}
     for name, updater in updaters.items():
         group_of = {

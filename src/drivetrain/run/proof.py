@@ -206,7 +206,7 @@ def _prove_commands(records: Iterable[Record], history: Sequence[Record], certif
         if record["step"] != told["step"]:
             raise _broken(f"{record['verb']} was done after step {told['step']}, and after {record['step']}", record)
     for id, record in first.items():
-        due = record["verb"] in REPLAYED and record["recipe"] == settings and record["step"] < certificate.steps
+        due = record["verb"] in REPLAYED and record["settings"] == settings and record["step"] < certificate.steps
         if counted[id] > 1 or (due and not counted[id]):
             raise _broken(f"{record['verb']} {record['argument']} was done {counted[id]} times", record)
     certificate.commands = len(counted)

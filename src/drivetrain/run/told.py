@@ -56,7 +56,7 @@ def told(history: History, step: int, recipe: str, settings: str, replay: str | 
         records |= fresh
     ordered = sorted(records.values(), key=lambda record: (record["step"], record["time"]))
     deciding = [record for record in ordered if record["verb"] in REPLAYED]
-    dropped = [record for record in deciding if record["recipe"] != settings or record["id"] in history.ended]
+    dropped = [record for record in deciding if record["settings"] != settings or record["id"] in history.ended]
     owed = [] if history.evaluated(step) else ["evaluate"]  # an evaluation that was cut off is made at the start
     return Told(
         past=[record for record in deciding if record["step"] <= step],
