@@ -9,7 +9,7 @@ import numpy as np
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
-_FIRST, _MOST = 1 << 10, 1 << 14
+_FIRST, _MOST = 1 << 10, 1 << 15
 """Positions that are computed at a time, four times as many each time: the first steps do not wait for those of the
 last, and later a small request costs a slice, and few walks are long."""
 
@@ -104,16 +104,19 @@ class Order(Ordering):
 
     def _permute(self, values: np.ndarray, epochs: np.ndarray, tables: np.ndarray) -> np.ndarray:
         """Encipher until every value lies below `size` again: less than four rounds of walking on average."""
-        result = self._encipher(values, epochs, tables)
-        outside = np.flatnonzero(result >= self.size)
-        while len(outside):
-            result[outside] = self._encipher(result[outside], epochs[outside], tables)
-            outside = outside[result[outside] >= self.size]
+        starts = epochs << self._half if epochs[-1] else None  # of each value's epoch in a table
+        result = self._encipher(values, starts, tables)
+        (places,) = (result >= self.size).nonzero()
+        walking = result[places]
+        while len(places):
+            walking = self._encipher(walking, None if starts is None else starts[places], tables)
+            result[places] = walking
+            (outside,) = (walking >= self.size).nonzero()
+            places, walking = places[outside], walking[outside]
         return result
 
-    def _encipher(self, values: np.ndarray, epochs: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    def _encipher(self, values: np.ndarray, starts: np.ndarray | None, tables: np.ndarray) -> np.ndarray:
         left, right = values >> self._half, values & ((1 << self._half) - 1)
-        starts = epochs << self._half if epochs[-1] else None  # of each epoch's part of a table
         for table in tables:
             mixed = table[right if starts is None else starts + right]
             mixed ^= left
