@@ -15,9 +15,10 @@ from torch import nn
 from drivetrain.checkpoint.snapshot import checksums
 from drivetrain.checkpoint.state import capture, put_back
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.recompute import fold
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Rollback
-from drivetrain.loop.replicas import fold, replicated
+from drivetrain.loop.replicas import replicated
 from drivetrain.loop.ring import Ring
 from drivetrain.optim.recipe import AdamW, Constant
 from drivetrain.optim.updater import build_updaters

@@ -50,3 +50,32 @@ class Flipped(Fit):
         self.mine = True
         weight = next(p for group in optimizer.param_groups for p in group["params"] if p.ndim == 2)
         flip(weight if self.what == "weight" else optimizer.state[weight][self.what])
+
+
+class Added(Fit):
+    """In step `step` a gradient of rank `rank` has another bit before it is summed: that of its own first micro-batch."""
+
+    def __init__(self, seen: str, rank: int = 1, step: int = 7):
+        super().__init__()
+        self.rank, self.step, self.seen = rank, step, Path(seen)
+        self.index, self.first, self.mine = 0, -1, False
+
+    def networks(self):
+        networks = super().networks()
+        networks["model"][0].weight.register_post_accumulate_grad_hook(self.after)
+        return networks
+
+    def update(self, step):
+        self.index, self.first = step.index, int(step._share.micro[0].ids[0])
+        step.minimize("model", self.loss)
+
+    def loss(self, nets, batch):
+        self.mine = int(batch[0, 0]) == self.first
+        return super().loss(nets, batch)
+
+    def after(self, weight):
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        mark = self.seen / f"flipped-{rank}"
+        if (self.index, rank) == (self.step, self.rank) and self.mine and not mark.exists():
+            mark.touch()
+            flip(weight.grad)

@@ -113,3 +113,11 @@ class Plain(Fit):
 
     def networks(self):
         return {"model": Reassigned()}
+
+
+class PlainTwice(Plain):
+    """The second time it is moved in a step, each process has its own running mean."""
+
+    def update(self, step):
+        step.minimize("model", self.loss)
+        step.minimize("model", self.loss)

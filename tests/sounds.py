@@ -66,3 +66,61 @@ def tiny_recipe(root, **source):
         "evaluate": {"every": {"steps": 30}, "batch": 2},
         "launch": {"threads": 1},
     }
+
+
+VOCODER = {
+    "kind": "vocoder",
+    "rate": 8000,
+    "seconds": 0.1,
+    "bands": 20,
+    "latent": 8,
+    "extra": 4,
+    "width": 16,
+    "depth": 1,
+}
+
+
+def tiny_vocoder(**task):
+    """A vocoder against a discriminator from step 20 on, on computed voices."""
+    voices = {"kind": "harmonics", "samples": 30, "split": [0.8, 0.2, 0.0], "snr": [0, 10]}
+    return {
+        "name": "tiny-vocoder",
+        "task": {
+            "kind": "vocoder",
+            "model": VOCODER,
+            "discriminator": {"periods": [2], "width": 2},
+            "shown": 1,
+        }
+        | task,
+        "data": {
+            "train": {"sources": [voices | {"part": "train"}]},
+            "validation": {"held-out": voices | {"part": "validation"}},
+        },
+        "lanes": 4,
+        "batch": {"size": 4},
+        "budget": {"steps": 60},
+        "networks": {"discriminator": {"start": 20}},
+        "optimizer": {"kind": "adamw", "lr": 5e-3, "clip": 1.0},
+        "schedule": {"kind": "constant"},
+        "checkpoint": {"every": {"steps": 25}},
+        "evaluate": {"every": {"steps": 20}, "batch": 2},
+        "launch": {"threads": 1},
+    }
+
+
+def tiny_enhancer(stage_one, **task):
+    """An enhancer in the latent space of a run of `tiny_vocoder`."""
+    recipe = tiny_vocoder()
+    del recipe["networks"]
+    return recipe | {
+        "name": "tiny-enhancer",
+        "task": {
+            "kind": "enhancer",
+            "model": VOCODER,
+            "denoiser": {"width": 4, "depth": 2},
+            "flow": {"width": 16, "depth": 1, "steps": 2},
+            "shown": 1,
+        }
+        | task,
+        "init": {"from": str(stage_one), "part": "generator", "freeze": True},
+    }

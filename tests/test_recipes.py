@@ -7,20 +7,49 @@ from pathlib import Path
 import pytest
 
 import drivetrain
+import glues
 import sounds
+from drivetrain.data.documents import find_inputs
+from drivetrain.data.prepare import Preparation, encoding, prepare
+from drivetrain.plan.flops import parameters
 from drivetrain.spec.load import load, shipped_names
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+LLAMAS = {"9m": 9.0, "20m": 19.5, "35m": 35.2, "60m": 58.1, "130m": 134.1, "350m": 367.9, "1b": 1339.1, "7b": 6738.4}
+"""Millions of parameters, as GaLore's configurations have them."""
+TINY_GLUE = ["task.model=bert", "task.folder=.", "task.length=32", "checkpoint.keep_best=null"]
 SMALLER = {
+    "glue": TINY_GLUE,
+    "glue-mnli": TINY_GLUE,
+    "llama-9m": [
+        "task.model={vocabulary: 256, width: 16, hidden: 32, depth: 1, heads: 2, context: 16}",
+        "batch={size: 32, micro: 32}",
+        "optimizer.rank=4",
+    ],
     "denoise": ["batch={size: 8, micro: 2}", "task.model.seconds=0.2", "task.model.width=4", "data.train.workers=0"],
 }
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("size", LLAMAS)
+def test_each_llama_has_the_parameters_of_its_name(size):
+    recipe = load(f"llama-{size}").recipe
+    assert parameters(recipe.task.model.shape) / 1e6 == pytest.approx(LLAMAS[size], abs=0.1)
+    assert recipe.optimizer.kind == "galore"
+    assert recipe.schedule.warmup.steps * 10 == recipe.budget.steps
+
+
+TRAINED = [name for name in shipped_names() if name == "llama-9m" or not name.startswith("llama-")]  # the rest are alike
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_every_shipped_recipe_trains_three_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(sounds.folders(tmp_path))
+    if name.startswith("glue"):
+        glues.folders(Path())
+    if name.startswith("llama"):
+        prepare(Preparation(Path("c4-train"), tuple(find_inputs([str(DOCS / "*.md")])), encoding(None, eod="0")))
     overrides = ["budget.steps=3", "data.validation={}", "schedule.warmup=null", *SMALLER.get(name, [])]
     assert drivetrain.train(name, overrides, run=tmp_path / "run", progress=False).step == 3
 

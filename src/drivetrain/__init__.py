@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from drivetrain.api import evaluate as evaluate
     from drivetrain.api import export as export
     from drivetrain.api import infer_speech as infer_speech
+    from drivetrain.api import predict as predict
     from drivetrain.api import train as train
     from drivetrain.api import verify as verify
     from drivetrain.engine.losses import Losses as Losses
@@ -35,6 +36,7 @@ _HOMES = {
     "evaluate": "drivetrain.api",
     "export": "drivetrain.api",
     "infer_speech": "drivetrain.api",
+    "predict": "drivetrain.api",
     "train": "drivetrain.api",
     "verify": "drivetrain.api",
     "Losses": "drivetrain.engine.losses",

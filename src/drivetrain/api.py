@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from drivetrain.launch import output
 from drivetrain.launch.job import Job, plan_job
-from drivetrain.launch.supervisor import prepare, record, supervise
-from drivetrain.runtime.place import Place, from_environment
+from drivetrain.launch.node import settle
+from drivetrain.launch.submission import Work
+from drivetrain.launch.supervisor import last_word, prepare, record_first, supervise
+from drivetrain.runtime.place import Node, Place, from_environment, node_from_environment
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.load import load
 from drivetrain.watch.sinks import follow
@@ -79,27 +82,50 @@ def train(
     return _result(Path(job.folder), outcome)
 
 
-def start(job: Job, console: Console | None, *, in_process: bool) -> Outcome:
-    """Run a job with its sinks: beside this process, or in it, as the place that torchrun or srun gave it."""
+def start(job: Job, console: Console | None, *, in_process: bool, node: Node | None = None) -> Outcome:
+    """Run a job with its sinks: beside this process, alone or as one node of several, or in it, as the place that
+    torchrun or srun gave it. The sinks are the first node's."""
     run = Path(job.folder)
     prepare(run)
     place = from_environment(os.environ) or Place()
     watch = load(job.recipe).recipe.watch
     if not in_process:
-        with_sinks = follow(run, watch, console, job.started)
+        sinks = follow(run, watch, console, job.started) if node is None or node.rank == 0 else None
         try:
-            return supervise(job, say=_say)
+            return supervise(job, node=node, say=_say)
         finally:
-            with_sinks.close()
+            if sinks:
+                sinks.close()
     from drivetrain.run.attempt import execute
 
+    before = last_word(run)
     sinks = follow(run, watch, console, job.started) if place.rank == 0 else None
     try:
         outcome = execute(job, place)
     finally:
         if sinks:
             sinks.close()
-    return _recorded(run, outcome, place, job.started)
+    return record_first(run, outcome, place.rank, before)
+
+
+def work(given: Work, environment: Mapping[str, str]) -> Outcome:
+    """Do one node's part of a submitted job: its environment, its code, and its share of the ranks.
+
+    `environment` tells which node this is, and where its output goes. Changes this process's own environment and
+    folder. Raises Failure(64) for an environment that makes no sense, 66 for a secret or archive that is not there.
+    """
+    from rich.console import Console
+
+    node = node_from_environment(environment)
+    attempt = int(environment.get("DRIVETRAIN_ATTEMPT", "0"))
+    job = replace(given.job, started=time.time())
+    if place := environment.get("DRIVETRAIN_OUTPUT"):
+        begin = output.begin(Path(place), attempt)
+        output.redirect(Path(f"{begin}-node-{node.rank}.log"))
+        job = replace(job, output=str(begin))
+    job = settle(given, job)
+    console = Console(file=sys.stdout) if node.rank == 0 else None
+    return start(job, console, in_process=False, node=node)
 
 
 def evaluate(
@@ -135,6 +161,24 @@ def export(
     from drivetrain.run.finished import export_run
 
     return export_run(Path(run), Path(to), commit, weights)
+
+
+def predict(
+    run: str | Path,
+    data: str,
+    to: str | Path,
+    commit: str | None = None,
+    *,
+    weights: Literal["averaged", "trained"] | None = None,
+) -> int:
+    """Write what a run's newest commit, or the named one, predicts of each sample of a set, in the set's order.
+
+    `to` is a new .jsonl, .csv or .tsv file; returns how many samples there are. Raises Failure: 64 where the task
+    predicts nothing, 66 where run, commit or set are missing, 73 where the file cannot be made.
+    """
+    from drivetrain.run.prediction import predict_run
+
+    return predict_run(Path(run), data, Path(to), commit, weights)
 
 
 def infer_speech(
@@ -208,17 +252,6 @@ def compare(
 def _say(text: str) -> None:
     with suppress(OSError):  # the terminal is gone: the run is not
         print(f"drivetrain: {text}", file=sys.stderr, flush=True)
-
-
-def _recorded(run: Path, outcome: Outcome, place: Place, started: float) -> Outcome:
-    """Keep the outcome in `exit.json`. Of several ranks it is rank 0's to write, or that of one that failed by itself;
-    the loss of a peer never hides what that peer said."""
-    own = outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.PEER_UNAVAILABLE)
-    path = run / "exit.json"
-    said_before = path.is_file() and path.stat().st_mtime >= started
-    if own or (place.rank == 0 and not (outcome.code is Exit.PEER_UNAVAILABLE and said_before)):
-        return record(run, outcome)
-    return outcome
 
 
 def _result(run: Path, outcome: Outcome) -> Result:

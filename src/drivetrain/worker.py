@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.launch.job import Job
+from drivetrain.launch.output import redirect
 from drivetrain.run.attempt import execute
 from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.place import Place
@@ -23,9 +24,11 @@ def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int], hea
     socket for the rendezvous that is bound to the loopback.
     """
     here, asked = Place(**place), Job(**job)
+    if asked.output:
+        redirect(Path(f"{asked.output}-rank-{here.rank}.log"))
     logs = Path(asked.folder) / "logs"
     stacks = _stacks(logs / f"stacks-{here.rank}.txt")
-    alive = heart.shared(descriptors[0], here.rank)
+    alive = heart.shared(descriptors[0], here.local_rank)
     alive.start()
     outcome = execute(asked, here, descriptors[1] if len(descriptors) > 1 else None, alive)
     if os.fstat(stacks).st_size == 0:

@@ -1,3 +1,5 @@
+import hashlib
+
 import pytest
 import torch
 from torch import nn
@@ -45,7 +47,13 @@ def test_weights_come_from_a_run_a_commit_or_a_file(run, place):
     networks = {"model": net(seed=4)}
     report = load_initial(init(run / place), networks)
     assert len(report.loaded) == 9
-    assert str(report) == "9 tensors loaded"
+    assert report.bytes == sum(tensor.nbytes for tensor in net().state_dict().values())
+    commit = run / "checkpoints" / "step-00000003"
+    source = run / place if place.endswith("safetensors") else commit
+    data = source.read_bytes() if source.is_file() else (commit / "MANIFEST.json").read_bytes().split(b"\n")[0]
+    digest = hashlib.sha256(data).hexdigest()
+    assert (report.source, report.digest) == (source.name, digest)
+    assert str(report) == f"9 tensors ({report.bytes:,} bytes) of {source.name} (sha256 {digest[:12]}) loaded"
     assert torch.equal(networks["model"]["body"].weight, net()["body"].weight)
 
 

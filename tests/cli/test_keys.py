@@ -2,6 +2,8 @@
 
 import os
 import pty
+import resource
+import signal
 import sys
 import termios
 import time
@@ -63,3 +65,18 @@ def test_a_standard_input_that_is_no_terminal_closed_or_absent_is_no_error(tmp_p
     monkeypatch.setattr(sys, "stdin", None)
     with keys(tmp_path, lambda _: None):
         pass
+
+
+def test_quitting_leaves_the_terminal_as_it_was(tmp_path):
+    code = "import time; from pathlib import Path; from drivetrain.cli.keys import keys\n"
+    code += f"with keys(Path({str(tmp_path)!r}), print):\n    time.sleep(60)"
+    process, terminal = pty.fork()
+    if process == 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    before = termios.tcgetattr(terminal)
+    until(lambda: not termios.tcgetattr(terminal)[3] & termios.ICANON)
+    os.write(terminal, b"\x1c")  # Ctrl-\
+    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGQUIT
+    assert termios.tcgetattr(terminal) == before
+    os.close(terminal)

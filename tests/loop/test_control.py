@@ -2,15 +2,20 @@
 
 import json
 import shutil
+from collections import Counter
 
 import pytest
 
 from conftest import trace
 from drills import commands
-from drills.runs import one_server
+from drills.fault import Fault
+from drills.runs import drill, one_server
 from drivetrain import Failure
+from drivetrain.checkpoint.manifest import step_of
+from drivetrain.checkpoint.retention import pinned_steps
 from drivetrain.launch.inbox import post
 from drivetrain.ledger.ledger import Ledger, read
+from drivetrain.loop.control import AT_ONCE
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
@@ -145,7 +150,7 @@ def test_what_is_no_command_is_told_before_it_is_left(words):
     assert told.value.outcome.code is Exit.BAD_COMMAND
 
 
-def test_hundreds_of_commands_that_wait_are_done_at_once_and_are_no_hang(tmp_path, seen):
+def test_hundreds_of_commands_that_wait_are_done_at_several_boundaries_and_are_no_hang(tmp_path, seen):
     run = tmp_path / "run"
     run.mkdir()
     ids = told(run, *(f"optimizer.lr={number / 1000}" for number in range(1, 301)))
@@ -154,6 +159,7 @@ def test_hundreds_of_commands_that_wait_are_done_at_once_and_are_no_hang(tmp_pat
         assert commands.train(settings | {"launch": settings["launch"] | {"hang_after": 2.0}}, run).code is Exit.DONE
     assert [record["id"] for record in records(run)] == ids
     assert len(records(run, "attempt")) == 1
+    assert max(Counter(record["step"] for record in records(run)).values()) <= AT_ONCE
 
 
 @pytest.mark.parametrize("forge", ["dropped", "doubled", "moved"])
@@ -250,3 +256,37 @@ def test_what_lies_in_the_folder_and_is_no_command_does_not_end_the_run(tmp_path
     with one_server():
         assert commands.train(settings, run).code is Exit.DONE
     assert [record["id"][0] for record in records(run)] == ["1"]
+
+
+def test_a_replay_needs_the_other_run_only_for_its_first_start(tmp_path, seen):
+    run, again, settings = tmp_path / "run", tmp_path / "again", commands.recipe(40, 1, seen)
+    run.mkdir()
+    told(run, "optimizer.lr=0.5")
+    with one_server():
+        assert commands.train(settings, run).code is Exit.DONE
+        wanted = trace(run)
+        (set_,) = records(run)
+        early = settings | {"stop": {"at": [set_["step"] + 5]}}
+        assert commands.train(early, again, replay=run).code is Exit.STOPPED
+        shutil.rmtree(run)
+        assert commands.train(settings, again).code is Exit.DONE
+    assert trace(again) == wanted
+    assert prove(again, data=False).replayed == 1
+    assert (again / "replay.json").stat().st_mode & 0o777 == 0o600
+    kept = json.loads((again / "replay.json").read_text())
+    kept["commands"][set_["id"]]["step"] += 1
+    (again / "replay.json").write_text(json.dumps(kept))
+    with pytest.raises(Failure, match="this replay was not"):
+        prove(again, data=False)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_pin_that_is_cut_off_before_its_commit_is_done_by_the_next_attempt(tmp_path, seen, processes):
+    run = tmp_path / "run"
+    run.mkdir()
+    told(run, "", verb="pin")
+    with one_server():
+        found = drill(commands.recipe(40, processes, seen), run, Fault("kill", 0, "write", 1))
+    assert (found.outcome.code, found.starts) == (Exit.DONE, 2)
+    assert pinned_steps(run)[-1] in {step_of(path.name) for path in (run / "checkpoints").iterdir()}
+    assert prove(run, data=False).commands == 1

@@ -17,6 +17,7 @@ from drivetrain.ledger.ledger import read
 from drivetrain.ledger.story import story
 from drivetrain.loop.evaluation import ValidationSet, _blocks
 from drivetrain.runtime.group import Group
+from drivetrain.spec.load import load
 from drivetrain.watch.report import summary
 
 NUMBERS = """
@@ -110,7 +111,7 @@ def everything(size):
 
 
 def test_megatron_1_one_validation_set_is_scored_in_part_and_at_the_end_whole(recipe, tmp_path):
-    run = train(recipe, tmp_path, "evaluate.samples=5", "evaluate.every.steps=3").run
+    run = train(recipe, tmp_path, "evaluate.budget.samples=5", "evaluate.every.steps=3").run
     assert [record["counts"] for record in records(run, "evaluation")] == [{"same": 5}, {"same": 5}]
     assert {record["metrics"]["same"]["marks"] for record in records(run, "evaluation")} == {everything(5)}
     (final,) = records(run, "final")
@@ -118,10 +119,23 @@ def test_megatron_1_one_validation_set_is_scored_in_part_and_at_the_end_whole(re
     assert final["metrics"]["same"]["marks"] == everything(40)
 
 
+def test_an_evaluation_on_a_budget_of_tokens_scores_as_many_samples_as_hold_them(tiny, tmp_path):
+    run = train(tiny, tmp_path, "evaluate.budget.tokens=100", "evaluate.every=null", "budget.steps=3").run
+    assert [record["counts"] for record in records(run, "evaluation")] == [{"dogs": 7}]  # of 16 tokens each
+
+
+@pytest.mark.parametrize(("task", "budget"), [("rows", {"tokens": 9}), ("rows", {"steps": 9}), ("tiny", {"epochs": 1})])
+def test_a_budget_in_a_unit_that_a_set_has_not_is_78(recipe, tiny, task, budget):
+    chosen = {"rows": recipe, "tiny": tiny}[task]
+    with pytest.raises(Failure) as found:
+        load(chosen | {"evaluate": {"budget": budget}})
+    assert found.value.outcome.code == Exit.BAD_RECIPE
+
+
 def test_the_whole_set_is_not_scored_at_the_end_where_nobody_asks_for_it(recipe, tmp_path):
-    run = train(recipe, tmp_path, "evaluate.samples=5", "evaluate.full_at_end=false").run
+    run = train(recipe, tmp_path, "evaluate.budget.samples=5", "evaluate.full_at_end=false").run
     assert not records(run, "final")
-    run = train(recipe, tmp_path, "evaluate.samples=40", run="no_part").run
+    run = train(recipe, tmp_path, "evaluate.budget.samples=40", run="no_part").run
     assert not records(run, "final")
 
 

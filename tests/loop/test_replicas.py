@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from conftest import run_under_supervisor, trace
 from drills.runs import one_server
-from drivetrain.loop.replicas import fold, odd_ones, unequal
+from drivetrain.engine.recompute import fold
+from drivetrain.loop.replicas import odd_ones, unequal
 from drivetrain.spec.exits import Exit
 
 

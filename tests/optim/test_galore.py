@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drivetrain.checkpoint.state import capture, restore
+from drivetrain.optim.bases import AdamW8bit
 from drivetrain.optim.galore import made_at
-from drivetrain.optim.recipe import Constant, GaLore, GaLoreGroup, ProjectedAdafactor, ProjectedAdamW, ProjectedSGD
+from drivetrain.optim.quantized import BLOCK, levels
+from drivetrain.optim.recipe import (
+    Constant,
+    GaLore,
+    GaLoreGroup,
+    ProjectedAdafactor,
+    ProjectedAdamW,
+    ProjectedAdamW8bit,
+    ProjectedSGD,
+)
 from drivetrain.optim.subspace import OVERSAMPLING, exact, subspace
 from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Scale
@@ -22,6 +32,7 @@ from engines import build, mean_loss, micros, minimize, weights
 PROJECTIONS = ("std", "reverse_std", "left", "right", "full")
 BASES = {
     "adamw": ProjectedAdamW(),
+    "adamw in 8 bits": ProjectedAdamW8bit(),
     "adafactor": ProjectedAdafactor(),
     "adafactor with momentum": ProjectedAdafactor(momentum=0.9),
     "sgd": ProjectedSGD(),
@@ -29,6 +40,11 @@ BASES = {
 }
 SHAPES = [(6, 10), (10, 6), (8, 8)]
 LR, DECAY, GAP = 0.03, 0.1, 4
+
+
+@pytest.fixture(autouse=True)
+def _small_tensors_in_8_bits_too(monkeypatch):
+    monkeypatch.setattr(AdamW8bit, "LEAST", 1)
 
 
 def optimizer_of(network, settings, position=1):
@@ -71,6 +87,14 @@ def bases_by_svd(grad, rank, projection):
     )
 
 
+def in_8_bits(values, signed):
+    """Each number becomes the nearest of its block's 256."""
+    blocks = values.flatten().split(BLOCK)
+    table = levels(signed, values.device).double()
+    rounded = [table[(b[:, None] / b.abs().max() - table).abs().argmin(1)] * b.abs().max() for b in blocks]
+    return torch.cat(rounded).view(values.shape)
+
+
 def reference(weight, grads, base, projection, rank, scale):
     """GaLore as its paper and its published code have it."""
     m = v = row = col = 0.0
@@ -78,11 +102,13 @@ def reference(weight, grads, base, projection, rank, scale):
         if count % GAP == 0:
             a, b = bases_by_svd(grad, rank, projection)
         r, t = a.mT @ grad @ b, count + 1
-        if base.kind == "adamw":
+        if base.kind in ("adamw", "adamw8bit"):
             (b1, b2), m = base.betas, base.betas[0] * m + (1 - base.betas[0]) * r
             v = b2 * v + (1 - b2) * r**2
             n = LR * math.sqrt(1 - b2**t) / (1 - b1**t) * m / (v.sqrt() + base.eps)
             weight = (weight - scale * (a @ n @ b.mT)) * (1 - LR * DECAY)
+            if base.kind == "adamw8bit":
+                m, v = in_8_bits(m, signed=True), in_8_bits(v, signed=False)
         elif base.kind == "adafactor":
             b2, squares = 1 - t**base.beta2_decay, r**2 + base.eps
             row = b2 * row + (1 - b2) * squares.mean(1)
@@ -169,6 +195,16 @@ def test_d_state_is_mr_and_twice_nr_numbers_and_pins_no_factors(shape, refresh):
     assert storages(optimizer) == 4 * (m * rank + 2 * n * rank + 1)  # 1: the count of steps
 
 
+@pytest.mark.parametrize("shape", [(40, 96), (96, 40)])
+def test_state_in_8_bits_is_a_basis_and_a_byte_for_each_moment(shape):
+    """4 mr + 2 nr bytes in fp32, and 4 for each 256 numbers of a moment."""
+    network, rank = matrix(shape, torch.float32), 16
+    optimizer = optimizer_of(network, GaLore(rank=rank, gap=2, base=ProjectedAdamW8bit()))
+    train(network, optimizer, gradients(shape, 5))
+    m, n = sorted(shape)
+    assert storages(optimizer) == 4 * m * rank + 2 * n * rank + 2 * 4 * math.ceil(n * rank / BLOCK) + 4
+
+
 def llama_7b():
     """Shapes of a Llama with seven billion parameters: width 4096, 32 layers, MLPs of 11008, 32000 tokens, untied."""
     with torch.device("meta"):
@@ -192,6 +228,17 @@ def test_the_published_savings_at_seven_billion_parameters():
     assert numbers == 4_702_347_264
     assert 1 - numbers / (2 * parameters) == pytest.approx(0.655, abs=0.005)
     assert 1 - numbers / (2 * 2 * parameters) == pytest.approx(0.825, abs=0.005)
+
+
+def test_the_savings_of_8_bit_moments_at_seven_billion_parameters():
+    """Bases stay in bf16, and each 256 numbers have a scale: the paper's 82.5 % would be one byte for all of them."""
+    network, settings = llama_7b(), GaLore(rank=1024, base=ProjectedAdamW8bit())
+    optimizer = optimizer_of(network, settings)
+    sizes = {name: dtype.itemsize for name, dtype in AdamW8bit.dtypes.items()}
+    slots = [slot for parameter in network.parameters() for slot in optimizer.state_shapes(parameter).items()]
+    found = sum(math.prod(shape) * sizes.get(name, 2) for name, shape in slots if name != "step")
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    assert 1 - found / (2 * 2 * parameters) == pytest.approx(0.7885, abs=0.0005)
 
 
 class Convolutional(nn.Module):
@@ -271,7 +318,9 @@ def test_f_bf16_weights_are_projected_in_fp32(base, projection):
     grads = [grad.bfloat16() for grad in gradients((24, 32), 6)]
     optimizer = optimizer_of(half, settings)
     found, expected = train(half, optimizer, grads), train(single, optimizer_of(single, settings), grads)
-    assert {t.dtype for name, t in optimizer.state[half.weight].items() if name != "step"} == {torch.bfloat16}
+    kept = {name: tensor.dtype for name, tensor in optimizer.state[half.weight].items() if name != "step"}
+    own = AdamW8bit.dtypes if base == "adamw in 8 bits" else {}
+    assert kept == {name: own.get(name, torch.bfloat16) for name in kept}
     torch.testing.assert_close(found.float(), expected, rtol=0.03, atol=0.01)
 
 

@@ -33,3 +33,10 @@ def test_multiples_of_steps_are_counted_in_steps_whatever_their_size(size, ramp,
     scale = Scale(batches, 16, 100)
     assert Amount(steps=every).multiples(step, batches.samples(step), scale) == step // every
     assert Amount(steps=every).samples_at(scale) == batches.samples(every)
+
+
+@given(st.integers(1, 9), ramps, st.integers(0, 40), st.integers(1, 40))
+def test_batches_since_a_step_are_those_of_the_steps_after_it(size, ramp, steps, step):
+    batches = Batches(size, ramp)
+    begin = batches.samples(steps)
+    assert batches.since(steps).span(step) == tuple(place - begin for place in batches.span(steps + step))

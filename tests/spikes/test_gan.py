@@ -35,7 +35,7 @@ def test_two_to_one_updates_are_the_schedule_by_hand(tmp_path):
     kept = state(run)
     assert kept.values["moves"] == {"discriminator": 10, "generator": 5}
     steps = [r for r in read(run / "ledger.jsonl") if r["kind"] == "step"]
-    assert set(steps[0]["losses"]) == {"loss"}
+    assert set(steps[0]["losses"]) == {"discriminator.loss"}
     assert set(steps[1]["losses"]) == {"discriminator.loss", "generator.loss"}
 
     from drivetrain.data.dataset import MapSource

@@ -190,5 +190,5 @@ def test_real_recordings_of_held_out_speakers_are_read(tmp_path):
     where = {"key": "_([a-z]+)_", "split": [0.6, 0.4, 0]}
     where |= {"path": str(sounds.REAL / "fg"), "background": {"path": str(sounds.REAL / "bg")}}
     recipe = sounds.tiny_recipe(sounds.folders(tmp_path), **where, responses={"path": str(sounds.REAL / "rir")})
-    run = train(recipe, tmp_path / "run", "budget.steps=2", "schedule.warmup=null", "evaluate.samples=20").run
+    run = train(recipe, tmp_path / "run", "budget.steps=2", "schedule.warmup=null", "evaluate.budget.samples=20").run
     assert np.isfinite(scores(run)[-1]["held-out"]["si_sdr"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -14,16 +15,32 @@ from drivetrain.checkpoint.snapshot import pieces_of
 from drivetrain.checkpoint.state import network_tensors
 from drivetrain.checkpoint.tensors import write_tensors
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import write_json
+from drivetrain.spec.files import write_json, write_private
 
-Layout = Callable[[Mapping[str, Tensor]], "tuple[dict[str, Tensor], dict[str, Any]]"]
+
+class Exported(NamedTuple):
+    """A network for others: its tensors, a configuration, what their two files are called, and more files.
+
+    `marked`: the configuration may say which commit it is of.
+    """
+
+    tensors: Mapping[str, Tensor]
+    config: Mapping[str, Any]
+    weights: str = "model"
+    settings: str = "config"
+    files: Mapping[str, bytes] = MappingProxyType({})
+    marked: bool = True
+
+
+Layout = Callable[[Mapping[str, Tensor]], Exported | tuple[dict[str, Tensor], dict[str, Any]]]
+"""A pair is tensors and configuration."""
 
 
 def export(found: Found, to: Path, layouts: Mapping[str, Layout | None]) -> list[Path]:
     """Write each network of a commit to `to` (a new or empty folder), in its layout; returns the files.
 
-    One network goes straight into the folder as `model.safetensors` and `config.json`, several into folders of their
-    names. Raises Failure(73) where the folder cannot be used.
+    One network goes straight into the folder, as `model.safetensors` and `config.json` where its layout says nothing
+    else, several go into folders of their names. Raises Failure(73) where the folder cannot be used.
     """
     networks = network_tensors(found.state.tensors)
     _require_empty(to)
@@ -32,12 +49,14 @@ def export(found: Found, to: Path, layouts: Mapping[str, Layout | None]) -> list
         folder = to if len(networks) == 1 else to / name
         folder.mkdir(parents=True, exist_ok=True)
         layout = layouts.get(name)
-        renamed, config = layout(tensors) if layout else (tensors, {})
-        write_tensors(folder / "model.safetensors", pieces_of(renamed), {"format": "pt"})
-        write_json(
-            folder / "config.json", config | {"drivetrain": {"step": found.facts["step"], "commit": found.path.name}}
-        )
-        written += [folder / "model.safetensors", folder / "config.json"]
+        made = Exported(*layout(tensors)) if layout else Exported(tensors, {})
+        weights, settings = folder / f"{made.weights}.safetensors", folder / f"{made.settings}.json"
+        write_tensors(weights, pieces_of(made.tensors), {"format": "pt"})
+        about = {"drivetrain": {"step": found.facts["step"], "commit": found.path.name}} if made.marked else {}
+        write_json(settings, {**made.config, **about})
+        for extra, content in made.files.items():
+            write_private(folder / extra, content)
+        written += [weights, settings, *(folder / extra for extra in made.files)]
     return written
 
 

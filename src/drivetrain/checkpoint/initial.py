@@ -3,10 +3,12 @@ for."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,15 +25,20 @@ from drivetrain.spec.exits import Exit, Failure
 
 @dataclass(frozen=True)
 class Report:
-    """What became of every tensor, by NETWORK/NAME."""
+    """What became of every tensor, by NETWORK/NAME. `source` is the commit or file that they come from, `digest` the
+    SHA-256 of the commit's manifest, or of the file; `bytes` are those of what was loaded."""
 
+    source: str
+    digest: str
+    bytes: int
     loaded: tuple[str, ...]
     renamed: tuple[tuple[str, str], ...]
     fresh: tuple[str, ...]
     left_out: tuple[str, ...]
 
     def __str__(self) -> str:
-        parts = [f"{len(self.loaded)} tensors loaded"]
+        source = f"{self.source} (sha256 {self.digest[:12]})"
+        parts = [f"{len(self.loaded)} tensors ({self.bytes:,} bytes) of {source} loaded"]
         parts += [f"{len(self.renamed)} of them renamed ({_some(f'{a} -> {b}' for a, b in self.renamed)})"] * bool(
             self.renamed
         )
@@ -48,7 +55,8 @@ def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
     """
     chosen = _chosen(settings, networks)
     wanted = named_tensors(chosen)
-    given, renamed, left_out = _mapped(_there(settings, chosen), settings.map)
+    there = _there(settings, chosen)
+    given, renamed, left_out = _mapped(there.tensors, settings.map)
     if settings.part is not None:
         given = {name: tensor for name, tensor in given.items() if name.startswith(f"{settings.part}/")}
     fresh = [name for name in wanted if name not in given and _matches(settings.fresh, name)]
@@ -56,7 +64,15 @@ def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
     with torch.no_grad():
         for name, tensor in given.items():
             wanted[name].copy_(tensor)
-    return Report(tuple(given), tuple(r for r in renamed if r[1] in given), tuple(fresh), tuple(left_out))
+    return Report(
+        source=there.source,
+        digest=there.digest,
+        bytes=sum(tensor.nbytes for tensor in given.values()),
+        loaded=tuple(given),
+        renamed=tuple(pair for pair in renamed if pair[1] in given),
+        fresh=tuple(fresh),
+        left_out=tuple(left_out),
+    )
 
 
 def freeze(settings: Init, networks: Mapping[str, nn.Module]) -> int:
@@ -88,20 +104,29 @@ def _chosen(settings: Init, networks: Mapping[str, nn.Module]) -> dict[str, nn.M
     return chosen
 
 
-def _there(settings: Init, networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    """The tensors at the place that `init.from` names, by NETWORK/NAME."""
+class _There(NamedTuple):
+    """What is at the place that `init.from` names: its name, its digest, its tensors by NETWORK/NAME."""
+
+    source: str
+    digest: str
+    tensors: dict[str, Tensor]
+
+
+def _there(settings: Init, networks: Mapping[str, nn.Module]) -> _There:
     path = Path(settings.from_)
     try:
         if (path / FOLDER).is_dir():
             found = newest(path)
             if found is None:
                 raise Failure(Exit.INPUT_MISSING, f"init.from: {path} has no commit", "train it first, or name another")
-            return _networks(found.state.tensors)
+            return _There(found.path.name, found.facts["sha256"], _networks(found.state.tensors))
         if path.is_dir():
-            return _networks(load(path)[1].tensors)
+            facts, state = load(path)
+            return _There(path.name, facts["sha256"], _networks(state.tensors))
         if path.is_file():
-            network = settings.part or _only(networks)
-            return {f"{network}/{name}": tensor for name, tensor in parse_tensors(read_file(path)).items()}
+            network, data = settings.part or _only(networks), read_file(path)
+            tensors = {f"{network}/{name}": tensor for name, tensor in parse_tensors(data).items()}
+            return _There(path.name, hashlib.sha256(data).hexdigest(), tensors)
     except (Damaged, ValueError) as error:
         raise Failure(Exit.BAD_DATA, f"init.from: {path} is damaged: {error}", "restore it from a copy") from error
     raise Failure(Exit.INPUT_MISSING, f"init.from: nothing at {path}", "name a run, a commit or a safetensors file")

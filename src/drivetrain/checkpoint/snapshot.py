@@ -8,9 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drivetrain.checkpoint.memory import buffer, checksum, touch
+from drivetrain.checkpoint.memory import buffer, checksum, copied, touch
 
-_CHUNK = 1 << 20  # bytes that are still in the cache when they are read a second time
 _WORDS = (1 << 64) - 1
 
 
@@ -45,16 +44,15 @@ class Arena:
     def take(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
         """Copies of all tensors; the ones of the snapshot before are overwritten."""
         self.reserve(tensors)
-        pieces, at = [], 0
+        places, at = [], 0
         # Wide types first: then every tensor starts on a multiple of its own width, whatever the sizes.
         for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize):
-            room = self._memory[at : at + tensor.nbytes]
+            places.append((name, tensor, self._memory[at : at + tensor.nbytes]))
             at += tensor.nbytes
-            pieces.append((name, tensor, room, _copy(_flat(tensor), room)))
-        sums = _on_host([total for *_, total in pieces])
+        sums = _copy([(_flat(tensor), room) for _, tensor, room in places])
         return [
             Piece(name, tensor.dtype, tuple(tensor.shape), room, total)
-            for (name, tensor, room, _), total in zip(pieces, sums, strict=True)
+            for (name, tensor, room), total in zip(places, sums, strict=True)
         ]
 
 
@@ -67,16 +65,22 @@ def pieces_of(tensors: Mapping[str, Tensor]) -> list[Piece]:
     return pieces
 
 
-def put(piece: Piece, tensor: Tensor) -> bool:
-    """Copy a piece back into a tensor of its type and shape; whether its bytes are still those of its checksum.
+def put(pieces: Mapping[str, Piece], tensors: Mapping[str, Tensor]) -> str | None:
+    """Copy pieces back into tensors of their types and shapes; the first one whose bytes are no longer those of its
+    checksum, None where there is none.
 
     Nothing is counted as a change in place: this is no step of training.
     """
-    target = tensor.data
-    if target.device.type == "cpu" and target.is_contiguous():
-        return bool(_copy(piece.data, target.reshape(-1).view(torch.uint8)) == piece.checksum)
-    target.copy_(piece.data.view(piece.dtype).reshape(piece.shape))
-    return checksum(piece.data.numpy()) == piece.checksum
+    pairs = []
+    for name, piece in pieces.items():
+        target = tensors[name].data
+        if target.device.type == "cpu" and target.is_contiguous():
+            pairs.append((piece.data.numpy(), target.reshape(-1).view(torch.uint8).numpy()))
+        else:
+            target.copy_(piece.data.view(piece.dtype).reshape(piece.shape), non_blocking=True)
+            pairs.append((piece.data.numpy(), None))
+    found = zip(pieces.items(), copied(pairs), strict=True)
+    return next((name for (name, piece), total in found if total != piece.checksum), None)
 
 
 def checksums(tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -90,18 +94,13 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _copy(live: Tensor, room: Tensor) -> int | Tensor:
-    """Copy, and the checksum of what was copied from."""
-    if live.device.type == "cpu":
-        source, target = live.numpy(), room.numpy()
-        total = 0
-        for at in range(0, len(source), _CHUNK):
-            part = source[at : at + _CHUNK]
-            target[at : at + _CHUNK] = part
-            total += checksum(part)
-        return total & _WORDS
-    room.copy_(live, non_blocking=True)
-    return _sum(live)
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[int]:
+    """Copy from live tensors to room on the host; the checksums of what was copied from."""
+    if all(live.device.type == "cpu" for live, _ in pairs):
+        return copied([(live.numpy(), room.numpy()) for live, room in pairs])
+    for live, room in pairs:
+        room.copy_(live, non_blocking=True)
+    return _on_host([_sum(live) for live, _ in pairs])
 
 
 def _sum(live: Tensor) -> int | Tensor:

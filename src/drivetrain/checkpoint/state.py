@@ -79,10 +79,10 @@ def put_back(
     Raises Failure(83) where a piece has changed in memory meanwhile; what was put back then is of no use.
     """
     held = {piece.name: piece for piece in pieces}
-    for name, tensor in capture(networks, optimizers, others).items():
-        if name in held and not put(held[name], tensor):
-            hint = "a bit has flipped: suspect this machine's memory; the commit before is whole"
-            raise Failure(Exit.CORRUPTION_SUSPECTED, f"the copy of {name} has changed in memory", hint, tensor=name)
+    tensors = capture(networks, optimizers, others)
+    if changed := put({name: held[name] for name in tensors if name in held}, tensors):
+        hint = "a bit has flipped: suspect this machine's memory; the commit before is whole"
+        raise Failure(Exit.CORRUPTION_SUSPECTED, f"the copy of {changed} has changed in memory", hint, tensor=changed)
     for network, optimizer in optimizers.items():
         for group in optimizer.param_groups:
             for name, parameter in zip(group["names"], group["params"], strict=True):
@@ -119,10 +119,10 @@ def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], wher
         raise failure
 
 
-def averaged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A commit's tensors with the averages in the weights' places. Raises Failure(66) where it has none."""
-    kind = f"{AVERAGES}/"
-    averages = {f"{NETWORKS}/{name.removeprefix(kind)}": t for name, t in tensors.items() if name.startswith(kind)}
+def averaged(tensors: Mapping[str, Tensor], networks: Iterable[str]) -> dict[str, Tensor]:
+    """A commit's tensors with these networks' averages in the weights' places. Raises Failure(66) where it has none."""
+    kinds = tuple(f"{AVERAGES}/{network}/" for network in networks)
+    averages = {name.replace(AVERAGES, NETWORKS, 1): t for name, t in tensors.items() if name.startswith(kinds)}
     if not averages:
         raise Failure(Exit.INPUT_MISSING, "the commit has no averaged weights", "its recipe has no `average`")
     return {**tensors, **averages}

@@ -122,9 +122,9 @@ def _of_recipe(
 ) -> list[dict[str, Any]]:
     import tempfile
 
-    from drivetrain.data.blend import training_order
-    from drivetrain.data.source import open_source
+    from drivetrain.data.buckets import reading_order
     from drivetrain.engine.recipe import scale_of
+    from drivetrain.run.build import build_task, only_training, open_inputs
     from drivetrain.spec.check import source_names
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
@@ -134,10 +134,10 @@ def _of_recipe(
     recipe = load(what, overrides).recipe
     train = recipe.data.train
     with tempfile.TemporaryDirectory() as folder:
-        sources = [open_source(source, recipe.seed, Path(folder) / "digests.json") for source in train.sources]
+        sources = list(open_inputs(only_training(recipe), Path(folder), build_task(recipe)).train.values())
     names = source_names(train.sources)
     scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
-    source, order = training_order(train, names, sources, recipe.seed, scale)
+    source, order = reading_order(train, names, sources, recipe.seed, scale)
     start, stop = scale.batches.span(step) if step is not None else (position or 0, (position or 0) + 1)
     stop = start + count if count else stop
     firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]

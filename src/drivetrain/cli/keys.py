@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import termios
 import threading
@@ -11,6 +12,7 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from drivetrain.launch.inbox import post
 from drivetrain.spec.commands import Command
@@ -25,7 +27,8 @@ _LOOK = 0.2  # seconds
 def keys(run: Path, say: Callable[[str], None], descriptor: int | None = None) -> Iterator[None]:
     """While entered, a key that is pressed becomes a command to the run, and any other one shows what there is.
 
-    Where standard input (or `descriptor`) is no terminal or closed, or in the background, nothing is read.
+    Where standard input (or `descriptor`) is no terminal or closed, or in the background, nothing is read. The terminal
+    is left as it was, also where the process is quit (Ctrl-\\).
     """
     given = _standard_input() if descriptor is None else descriptor
     if given is None or not os.isatty(given):
@@ -35,14 +38,38 @@ def keys(run: Path, say: Callable[[str], None], descriptor: int | None = None) -
     ended = threading.Event()
     reader = threading.Thread(target=_read, args=(given, run, say, ended), name="keys", daemon=True)
     reader.start()
-    try:
-        yield
-    finally:
+
+    def end() -> None:
         ended.set()
         reader.join()
         with suppress(OSError, termios.error):  # the terminal is gone
             if _in_front(given):
                 termios.tcsetattr(given, termios.TCSADRAIN, before)
+
+    with _before_quitting(end):
+        try:
+            yield
+        finally:
+            end()
+
+
+@contextmanager
+def _before_quitting(end: Callable[[], None]) -> Iterator[None]:
+    """While entered, SIGQUIT ends the process as it does without us, after `end`."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may handle signals
+        yield
+        return
+
+    def quit(number: int, _: FrameType | None) -> None:
+        end()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(signal.SIGQUIT, quit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGQUIT, before)
 
 
 def _read(descriptor: int, run: Path, say: Callable[[str], None], ended: threading.Event) -> None:

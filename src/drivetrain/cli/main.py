@@ -11,7 +11,29 @@ try:  # newer typers carry their own click
 except ImportError:
     from click import ClickException, UsageError
 
-from drivetrain.cli import checkpoint, compare, control, data, evaluate, export, infer, recipe, report, train, verify
+from drivetrain.cli import (
+    attach,
+    cancel,
+    checkpoint,
+    compare,
+    control,
+    data,
+    evaluate,
+    export,
+    infer,
+    jobs,
+    logs,
+    predict,
+    recipe,
+    report,
+    requeue,
+    status,
+    submit,
+    targets,
+    train,
+    verify,
+    worker,
+)
 from drivetrain.spec.exits import Exit, Failure
 
 app = typer.Typer(
@@ -25,10 +47,20 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)
+app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("control")(control.control)
 app.command("compare")(compare.compare)
 app.command("verify")(verify.verify)
+app.command("submit")(submit.submit)
+app.command("jobs")(jobs.jobs)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("attach")(attach.attach)
+app.command("cancel")(cancel.cancel)
+app.command("requeue")(requeue.requeue)
+app.command("targets")(targets.targets)
+app.command("worker", hidden=True)(worker.worker)
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(data.app, name="data")
 app.add_typer(infer.app, name="infer")

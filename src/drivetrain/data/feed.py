@@ -94,6 +94,12 @@ class Feed:
         samples = [self.source.read(planned.ids, planned.positions) for planned in plan]
         return self.assemble(step, plan, samples)
 
+    def first(self, rank: int, step: int) -> tuple[Micro, ...]:
+        """The first micro-batch of any rank in a step, read here; nothing where that rank reads nothing."""
+        plan = self._plan(rank, step)[:1]
+        samples = [self.source.read(planned.ids, planned.positions) for planned in plan]
+        return self.assemble(step, plan, samples).micro if plan else ()
+
     def assemble(self, step: int, plan: list[Planned], samples: list[Sequence[Any]]) -> Share:
         """A share from its plan and the samples that were read for it.
 

@@ -65,6 +65,10 @@ class Lines:
                 if not line.isspace():
                     yield _checked(line, (name,), f"{self._seen.path}:{number}")[name]
 
+    def place(self, number: int) -> str:
+        """FILE:LINE of a row."""
+        return f"{self._seen.path}:{_line_number(self._seen.path, int(self._offsets[number]))}"
+
     def _row(self, line: bytes, start: int) -> dict[str, Any]:
         try:
             row = json_object(line)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Gt, Lt, MinLen
+from annotated_types import Gt, Lt, MaxLen, MinLen
 from pydantic import Field
 
 from drivetrain.spec.amount import Amount
@@ -128,6 +128,25 @@ class JsonLines(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Table(Rows):
+    """Rows of CSV or TSV files, every value a string; `path` is a file, a pattern or a folder."""
+
+    factory: ClassVar[str] = "drivetrain.data.table:open_table"
+    kind: Annotated[Literal["table"], bits("rows of CSV or TSV files")] = "table"
+    include: Annotated[tuple[str, ...], bits("patterns of file names within a folder")] = ("*.csv", "*.tsv")
+    delimiter: Annotated[
+        str | None, MinLen(1), MaxLen(1), bits("between fields; null: a tab in .tsv and .txt, else a comma")
+    ] = None
+    quotes: Annotated[bool, bits("a field may be in double quotes; false: they are characters like others")] = True
+    header: Annotated[
+        tuple[str, ...] | None, MinLen(1), bits("what the columns are called, where the first line does not say it")
+    ] = None
+    malformed: Annotated[
+        Literal["stop", "skip"], bits("a row that cannot be read ends the run, or is left out, counted and named")
+    ] = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parquet(Rows):
     """Rows of Parquet files; `path` is a file, a pattern or a folder."""
 
@@ -154,8 +173,18 @@ class Train(Settings):
     ]
     stages: Annotated[tuple[Stage, ...], bits("changes of the sources' weights during the run, in order")] = ()
     shuffle: Annotated[bool, bits("a new keyed permutation for each epoch; false: in order")] = True
+    buckets: Annotated[
+        Count | None,
+        bits("batches among which samples are dealt out by length, so that less is padded; null: none"),
+    ] = None
     workers: Annotated[Whole, cost("processes that read samples; 0: the training process, ahead in the background")] = 0
     prefetch: Annotated[Count, cost("steps that are read ahead")] = 8
+
+    def __post_init__(self) -> None:
+        if self.buckets is not None and not self.shuffle:
+            raise ValueError("buckets deal samples out anew, and `shuffle: false` keeps them in order")
+        if self.buckets is not None and (len(self.sources) > 1 or self.stages):
+            raise ValueError("buckets are for one source without stages")
 
 
 @dataclass(frozen=True, kw_only=True)

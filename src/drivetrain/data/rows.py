@@ -8,11 +8,32 @@ from typing import Any, Protocol
 from drivetrain.data.blend import BlendSource
 from drivetrain.data.documents import find_inputs
 from drivetrain.data.fingerprint import combined
-from drivetrain.data.recipe import JsonLines, Parquet, Rows
+from drivetrain.data.recipe import JsonLines, Parquet, Rows, Table
 from drivetrain.data.source import Source
 from drivetrain.data.split import hashed, parted
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import nearest
+
+
+class Joined(BlendSource):
+    """The rows of several files, one file after the other."""
+
+    notes: tuple[str, ...]
+
+    def __init__(self, files: Sequence[RowFile]) -> None:
+        super().__init__(files, combined([file.fingerprint for file in files]))
+        self.notes = tuple(note for file in files for note in getattr(file, "notes", ()))
+
+    def place(self, number: int) -> str:
+        """FILE:LINE of a row, or its number in its file where that has no lines."""
+        owner = int(self._offsets.searchsorted(number, side="right")) - 1
+        return place_of(self._sources[owner], number - int(self._offsets[owner]))
+
+
+def place_of(source: Source, number: int) -> str:
+    """Where a sample stands, in words."""
+    place = getattr(source, "place", None)
+    return place(number) if place else f"row {number}, counted from 0"
 
 
 class RowFile(Source, Protocol):
@@ -23,9 +44,9 @@ class RowFile(Source, Protocol):
         ...
 
 
-def files_of(settings: JsonLines | Parquet) -> list[str]:
+def files_of(settings: JsonLines | Parquet | Table) -> list[str]:
     """The files that a path, a pattern or a folder means, in the order in which their rows count."""
-    inputs = find_inputs([settings.path], settings.include, settings.kind)
+    inputs = find_inputs([settings.path], settings.include, "text" if settings.kind == "table" else settings.kind)
     for found in inputs:
         if found.packed:
             cause = f"{found.path}: rows of a compressed file cannot be read in any order"
@@ -38,7 +59,7 @@ def joined(files: Sequence[RowFile], settings: Rows) -> Source:
 
     Raises Failure(65) where there is none.
     """
-    source = BlendSource(files, combined([file.fingerprint for file in files]))
+    source = Joined(files)
     if len(source) == 0:
         raise Failure(Exit.BAD_DATA, f"{settings.path} has no row", "a source needs at least one")
     keys = None

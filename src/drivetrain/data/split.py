@@ -38,6 +38,11 @@ class Part:
         chosen = self._chosen
         return self._source.read(ids + chosen.start if isinstance(chosen, range) else chosen[ids], positions)
 
+    def place(self, number: int) -> str:
+        """Where a sample stands, in words."""
+        inner, place = int(self._chosen[number]), getattr(self._source, "place", None)
+        return place(inner) if place else f"sample {inner}, counted from 0"
+
 
 def parted(source: Source, settings: Parted, name: str, keys: np.ndarray | None = None) -> Source:
     """The part of a source that the settings name; of `keys` (uint64, one for each sample) instead of numbers.

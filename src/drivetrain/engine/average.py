@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -14,37 +14,45 @@ from drivetrain.engine.recipe import Average
 class Averages:
     """An average of every trainable parameter, in the parameter's own type and place. The rest is the network's own."""
 
-    def __init__(self, settings: Average, networks: Mapping[str, nn.Module]) -> None:
-        """They begin at the weights as they are."""
-        self.settings = settings
-        self._weights: dict[str, nn.Parameter] = {}
+    def __init__(self, settings: Mapping[str, Average], networks: Mapping[str, nn.Module]) -> None:
+        """Those of the networks that have settings. They begin at the weights as they are."""
+        self._settings = settings
+        self._weights: dict[str, dict[str, nn.Parameter]] = {name: {} for name in settings}
         seen: set[int] = set()  # networks may share parameters, which have one average
-        for network, module in networks.items():
-            for name, parameter in module.named_parameters():
+        for network, weights in self._weights.items():
+            for name, parameter in networks[network].named_parameters():
                 if parameter.requires_grad and id(parameter) not in seen:
-                    self._weights[f"{network}/{name}"] = parameter
+                    weights[name] = parameter
                     seen.add(id(parameter))
-        self._averages = {name: parameter.detach().clone() for name, parameter in self._weights.items()}
+        self._averages = {
+            network: {name: parameter.detach().clone() for name, parameter in weights.items()}
+            for network, weights in self._weights.items()
+        }
 
     @torch.no_grad()
     def restart(self) -> None:
         """Begin anew at the weights as they are now."""
-        for name, average in self._averages.items():
-            average.copy_(self._weights[name])
+        for network, averages in self._averages.items():
+            for name, average in averages.items():
+                average.copy_(self._weights[network][name])
 
-    def decay(self, step: int) -> float:
-        """How much of the average stays in this step: less in the first ones where `warmup` is on."""
-        return min(self.settings.decay, (1 + step) / (10 + step)) if self.settings.warmup else self.settings.decay
+    def decay(self, network: str, step: int) -> float:
+        """How much of a network's average stays in this step: less in the first ones where `warmup` is on."""
+        settings = self._settings[network]
+        return min(settings.decay, (1 + step) / (10 + step)) if settings.warmup else settings.decay
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Move towards the weights that this step has left: average += (1 - decay) * (weight - average)."""
-        weights: list[Tensor] = list(self._weights.values())
-        torch._foreach_lerp_(list(self._averages.values()), weights, 1.0 - self.decay(step))
+    def update(self, step: int, networks: Iterable[str]) -> None:
+        """Move those of these networks towards the weights that this step has left:
+        average += (1 - decay) * (weight - average)."""
+        for network in networks:
+            if averages := list(self._averages.get(network, {}).values()):
+                weights: list[Tensor] = list(self._weights[network].values())
+                torch._foreach_lerp_(averages, weights, 1.0 - self.decay(network, step))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """The networks hold the averages, as long as this lasts."""
+        """Those networks whose averages are to be evaluated hold them, as long as this lasts."""
         self._swap()
         try:
             yield
@@ -52,10 +60,16 @@ class Averages:
             self._swap()
 
     def _swap(self) -> None:
-        for name, weight in self._weights.items():
-            weight.data, self._averages[name].data = self._averages[name].data, weight.data
+        for network in [name for name, settings in self._settings.items() if settings.evaluate]:
+            for name, weight in self._weights[network].items():
+                average = self._averages[network][name]
+                weight.data, average.data = average.data, weight.data
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """What a commit keeps."""
-        return {f"averages/{name}": average for name, average in self._averages.items()}
+        return {
+            f"averages/{network}/{name}": average
+            for network, averages in self._averages.items()
+            for name, average in averages.items()
+        }

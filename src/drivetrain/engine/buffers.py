@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -48,15 +49,41 @@ class Buffers:
 
     def share(self) -> None:
         """Give every rank rank 0's."""
-        if self._group.world == 1:
-            return
+        if self._group.world > 1:
+            self._talk(self._from_first)
+
+    @contextmanager
+    def of_rank_before(self) -> Iterator[None]:
+        """While entered, this rank has those of the rank before it, to change them as it likes. Every rank enters."""
+        kept = self.keep()
+        try:
+            if self._group.world > 1:
+                self._talk(self._from_rank_before)
+            yield
+        finally:
+            for one in kept:
+                one.module._buffers[one.name] = one.buffer.copy_(one.before)
+
+    def _talk(self, exchanged: Callable[[Tensor], Tensor]) -> None:
+        """Take over what comes in exchange for all that commits keep, a message for each type."""
         live = [buffer for module, name in self._kept if (buffer := module._buffers[name]) is not None]
         for dtype in sorted({buffer.dtype for buffer in live}, key=str):
             same = [buffer for buffer in live if buffer.dtype == dtype]
-            flat = torch.cat([buffer.reshape(-1) for buffer in same])
-            dist.broadcast(flat, src=0, group=self._group.main)
+            flat = exchanged(torch.cat([buffer.reshape(-1) for buffer in same]))
             for buffer, part in zip(same, flat.split([buffer.numel() for buffer in same]), strict=True):
                 buffer.copy_(part.view_as(buffer))
+
+    def _from_first(self, flat: Tensor) -> Tensor:
+        dist.broadcast(flat, src=0, group=self._group.main)
+        return flat
+
+    def _from_rank_before(self, flat: Tensor) -> Tensor:
+        group, received = self._group, torch.empty_like(flat)
+        give = dist.P2POp(dist.isend, flat, (group.rank + 1) % group.world, group.main)
+        take = dist.P2POp(dist.irecv, received, (group.rank - 1) % group.world, group.main)
+        for work in dist.batch_isend_irecv([give, take]):
+            work.wait()
+        return received
 
     @property
     def changed(self) -> bool:

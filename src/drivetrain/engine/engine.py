@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
@@ -16,6 +17,8 @@ from drivetrain.engine.buffers import Buffers
 from drivetrain.engine.exact import LaneTree, require_still
 from drivetrain.engine.losses import Losses, Term, as_losses, objective
 from drivetrain.engine.move import Move, Sums
+from drivetrain.engine.recipe import Network
+from drivetrain.engine.recompute import Recompute, Seen, require_same, traceless
 from drivetrain.engine.reduce import Reducer, Reduction
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.statistics import Probe
@@ -35,7 +38,8 @@ class Work(NamedTuple):
     """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by.
 
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
-    `gaps`: some rank has no micro-batch.
+    `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked.
+    `precision` is the move's own; None: the engine's.
     """
 
     step: int
@@ -45,6 +49,8 @@ class Work(NamedTuple):
     limits: Mapping[str, float] = MappingProxyType({})
     probe: Probe | None = None
     gaps: bool = False
+    recompute: Recompute | None = None
+    precision: str | None = None
 
 
 class Engine:
@@ -64,9 +70,11 @@ class Engine:
         averages: Averages | None = None,
         skips: bool = False,
         exact: int | None = None,
+        own: Mapping[str, Network] = MappingProxyType({}),
     ) -> None:
         """`skips`: a step may be left out and training goes on, so what it did to buffers is undone. `exact`: the
-        number of lanes, where numbers must not depend on how many processes share them."""
+        number of lanes, where numbers must not depend on how many processes share them. `own`: what holds for single
+        networks."""
         self.heart = heart or Heart()
         self.networks = networks
         self.updaters = dict(updaters)
@@ -74,15 +82,14 @@ class Engine:
         self.scaler = scaler
         self.averages = averages
         self.buffers = Buffers(networks, group, still=exact is not None)
-        self.position = 0  # of the first sample of the micro-batch at work
+        self.own: Mapping[str, Network] = defaultdict(Network, own)
+        self.place = 0, 0  # positions [start, stop) of the micro-batch at work
         self._group = group
         self._seed = seed
         self._skips = skips
         self._exact = exact
         self._reductions: dict[tuple[str, ...], Reduction] = {}
-        self._precision: AbstractContextManager = (
-            torch.autocast(device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()
-        )
+        self._precision = precision
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -99,9 +106,14 @@ class Engine:
         """Move the named networks one step down `loss`; the others stand still.
 
         Where a loss or a gradient norm is not finite no network moves, on any rank: the returned move tells when read.
+        Raises Failure(83) where another rank comes to other bits.
         """
         updaters = [self.updaters[name] for name in names]
         parameters = [p for updater in updaters for p in updater.parameters]
+        scaler = self._scaler(work)
+        check = work.recompute
+        again = self._again(names, loss, work, check.before) if check else {}
+        own = Seen(check.own if check else ())
         reduction = self._zero(names, parameters)
         kept = self.buffers.keep() if self._skips else []
         sums = Sums(self.device)
@@ -111,13 +123,17 @@ class Engine:
                 reduction.enter(micro.lane, sums)
             sums.add(losses)
             probe = work.probe if self._fresh(micro, work) else None
-            if reduction and left == 0 and not probe:  # a probe looks at gradients before they are summed over ranks
+            # A probe, and a check, look at gradients before they are summed over ranks.
+            if reduction and left == 0 and not probe and not check:
                 reduction.arm(sums)
-            total = objective(losses, work.counts)
-            self._backward(total * self.scaler.scale if self.scaler else total, parameters)
+            self._backward(self._objective(losses, work), parameters)
+            own.look(micro.batch, losses, updaters)
             if probe:
-                scale = float(self.scaler.scale) if self.scaler else 1.0
+                scale = float(scaler.scale) if scaler else 1.0
                 probe.look(updaters, micro, work.counts["samples"], scale)
+        if check:
+            self.heart.enter("compare")
+            require_same(own.sums, again, self._group, work.step, names)
         if reduction:
             self.heart.enter("reduce")
             if work.gaps:  # a rank without samples hears from the others which losses there are
@@ -126,7 +142,7 @@ class Engine:
         if self._exact:
             require_still(self.buffers.first_changed)
         self.heart.enter("optimizer")
-        return move(updaters, sums, work.counts, work.limits, self.scaler, kept)
+        return move(updaters, sums, work.counts, work.limits, scaler, kept)
 
     def culprits(self, names: tuple[str, ...], loss: LossFunction, work: Work) -> list[Micro]:
         """The micro-batches of this rank whose loss or gradients are not finite, each run again by itself.
@@ -152,12 +168,12 @@ class Engine:
         They hold the averages of their weights, where these are to be evaluated.
         """
         self.buffers.share()
-        averages = self.averages if self.averages and self.averages.settings.evaluate else None
         modes = {name: network.training for name, network in self.networks.items()}
         for network in self.networks.values():
             network.eval()
         try:
-            with averages.in_place() if averages else nullcontext(), torch.no_grad(), self._precision:
+            averaged = self.averages.in_place() if self.averages else nullcontext()
+            with averaged, torch.no_grad(), self._autocast(self._precision):
                 yield self.networks
         finally:
             for name, network in self.networks.items():
@@ -183,12 +199,35 @@ class Engine:
         """Whether nothing was added to the gradients before this micro-batch."""
         return micro.part == 0 if self._exact else micro is work.micros[0]
 
+    def _again(self, names: tuple[str, ...], loss: LossFunction, work: Work, micros: Sequence[Micro]) -> dict[str, int]:
+        """What micro-batches of the rank before come to here. Every rank calls it; it leaves gradients dirty."""
+        updaters = [self.updaters[name] for name in names]
+        parameters = [p for updater in updaters for p in updater.parameters]
+        found = Seen(micros)
+        self._zero(names, parameters)
+        with self.buffers.of_rank_before(), traceless(self.networks):
+            for micro in micros:
+                losses = self._forward(loss, micro, work)
+                self._backward(self._objective(losses, work), parameters)
+                found.look(micro.batch, losses, updaters)
+        return found.sums
+
     def _forward(self, loss: LossFunction, micro: Micro, work: Work) -> Mapping[str, Term]:
         self.heart.enter("forward")
         self.seed(work.step, work.call, micro.lane, micro.part)
-        self.position = micro.start
-        with self._precision:
+        self.place = micro.start, micro.start + micro.size
+        with self._autocast(work.precision or self._precision):
             return as_losses(loss(self.networks, to_device(micro.batch, self.device)), micro.size)
+
+    def _objective(self, losses: Mapping[str, Term], work: Work) -> Tensor:
+        total, scaler = objective(losses, work.counts), self._scaler(work)
+        return total * scaler.scale if scaler else total
+
+    def _scaler(self, work: Work) -> Scaler | None:
+        return self.scaler if work.precision in (None, "fp16") else None
+
+    def _autocast(self, precision: str) -> AbstractContextManager:
+        return torch.autocast(self.device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()
 
     def _backward(self, total: Tensor, parameters: Sequence[nn.Parameter]) -> None:
         self.heart.enter("backward")

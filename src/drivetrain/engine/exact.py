@@ -222,13 +222,14 @@ def require_still(changed: str | None) -> None:
         raise _refused(cause, "change it outside forward passes, or register it with persistent=False if it is scratch")
 
 
-def refusal(error: RuntimeError) -> Failure | None:
-    """Failure(78) where torch says that a kernel is not deterministic, else None."""
+def refusal(error: RuntimeError, what: str = "exact") -> Failure | None:
+    """Failure(78) where torch says that a kernel is not deterministic, as `what` of the recipe asks for; else None."""
     text = str(error)
     if "deterministic" not in text:
         return None
-    return _refused(text.splitlines()[0].partition(", but you set")[0], "use another operation, or another device")
+    cause = text.splitlines()[0].partition(", but you set")[0]
+    return _refused(cause, "use another operation, or another device", what)
 
 
-def _refused(cause: str, hint: str) -> Failure:
-    return Failure(Exit.BAD_RECIPE, f"exact: {cause}", f"{hint}; or leave `exact` out (docs/exactness.md)")
+def _refused(cause: str, hint: str, what: str = "exact") -> Failure:
+    return Failure(Exit.BAD_RECIPE, f"{what}: {cause}", f"{hint}; or leave `{what}` out (docs/exactness.md)")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from itertools import count
+from typing import Annotated, Literal
 
 from annotated_types import Gt, Lt
 from pydantic import Field
@@ -61,6 +63,54 @@ class Average(Settings):
     decay: Annotated[float, Gt(0), Lt(1), bits("how much of it stays in each step")] = 0.999
     warmup: Annotated[bool, bits("step n keeps (1 + n) / (10 + n) where that is less")] = True
     evaluate: Annotated[bool, cost("the average is what is evaluated and exported, not the weights")] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network(Settings):
+    """What holds for one network where there are several; null: what holds for all of them.
+
+    Steps are the run's, whoever moves. In step 1 every network is tried; one whose first turn comes later is tried at a
+    learning rate of zero, so that a late start cannot fail late. Its schedule begins with that turn.
+    """
+
+    start: Annotated[Count, bits("the step from which it takes part; in step 1 it is tried in any case")] = 1
+    turns: Annotated[
+        tuple[Count, Count], bits("[n, m]: it moves in n of m steps, evenly: in those with floor(step * n / m) grown")
+    ] = (1, 1)
+    micro: Annotated[
+        Count | None, bits("samples per forward pass when it moves; at most batch.micro, which it cuts")
+    ] = None
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"] | None, bits("of forward and backward when it moves; evaluation has the run's")
+    ] = None
+    average: Annotated[Average | None, bits("a moving average of its weights")] = None
+    freeze: Annotated[bool, bits("it does not train, and is in evaluation mode")] = False
+
+    def __post_init__(self) -> None:
+        if self.turns[0] > self.turns[1]:
+            raise ValueError(f"turns [{self.turns[0]}, {self.turns[1]}] are more moves than steps")
+
+    def joined(self, step: int) -> bool:
+        """Whether it takes part in a step, be it its turn or not."""
+        return step == 1 or step >= self.start
+
+    def moves(self, step: int) -> bool:
+        """Whether it moves in a step."""
+        return step == 1 or (step >= self.start and self._due(step))
+
+    @property
+    def first(self) -> int:
+        """The step of its first turn."""
+        return next(step for step in count(self.start) if self._due(step))
+
+    def _due(self, step: int) -> bool:
+        moves, steps = self.turns
+        return step * moves // steps > (step - 1) * moves // steps
+
+
+def waits_of(networks: Mapping[str, Network]) -> dict[str, int]:
+    """How many steps each network stands still for before its first turn."""
+    return {name: own.first - 1 for name, own in networks.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,10 +112,12 @@ class Inbox:
             self._found = bool(self._names())
         return self._found
 
-    def take(self) -> Iterator[Posted]:
-        """What waits. Each stays until it is `done`, so that a run that is killed before finds it again."""
-        self._found = False
-        for name in self._names():
+    def take(self, most: int | None = None) -> Iterator[Posted]:
+        """What waits, or the oldest so many of it. Each stays until it is `done`, so that a run that is killed before
+        finds it again."""
+        names = self._names()
+        self._found = most is not None and len(names) > most
+        for name in names[:most]:
             try:
                 yield Posted(name.removesuffix(".json"), self._read(name))
             except (OSError, ValueError, AttributeError, RecursionError) as error:

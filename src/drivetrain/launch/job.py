@@ -30,8 +30,9 @@ class Job:
 
     The supervisor adds: `silent`, the epoch of an owner of the run directory that gives no sign of life; `volatile`,
     the folder in memory where survivors leave their state; `restarts`, how often it has started the processes again;
-    `after`, how the start before ended. `most_restarts`, the watchdog's patience (0 for none),
-    and whether networks are compiled are the recipe's.
+    `after`, how the start before ended. `output` begins the names of files that take what each rank prints (None: it
+    goes where the supervisor's does). `most_restarts`, the watchdog's patience (0 for none), and whether networks are
+    compiled are the recipe's.
     """
 
     folder: str
@@ -56,6 +57,7 @@ class Job:
     restarts: int = 0
     most_restarts: int = 0
     after: Mapping[str, Any] | None = None
+    output: str | None = None
     started: float = field(default_factory=time.time)
     began: float = field(default_factory=time.time)
 

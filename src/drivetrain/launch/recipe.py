@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 from drivetrain.spec.settings import Component, Count, Positive, Whole, cost, nothing
 
@@ -28,3 +29,6 @@ class Local(Component):
     slow_after: Annotated[
         Positive, nothing("the same for what may take long: opening data, compiling, writing, a task's show")
     ] = 600.0
+    targets: Annotated[
+        Mapping[str, Mapping[str, Any]], nothing("where `drivetrain submit` can send it, by name; see docs/launch")
+    ] = field(default_factory=dict)

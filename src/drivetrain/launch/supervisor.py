@@ -26,7 +26,7 @@ from drivetrain.launch.restarts import Ended, Stays, next_start
 from drivetrain.launch.watchdog import Watchdog
 from drivetrain.runtime.heart import Signs
 from drivetrain.runtime.lease import require_free
-from drivetrain.runtime.place import Place
+from drivetrain.runtime.place import Node, Place
 from drivetrain.runtime.signals import stopping
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.files import sync_folder, write_json
@@ -46,34 +46,46 @@ _ENDS = (Exit.DONE, Exit.STOPPED)
 
 
 def supervise(
-    job: Job, *, worker: str = WORKER, preload: tuple[str, ...] = PRELOAD, say: Callable[[str], None] = lambda _: None
+    job: Job,
+    *,
+    node: Node | None = None,
+    worker: str = WORKER,
+    preload: tuple[str, ...] = PRELOAD,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Run a job's processes on this machine to their end, starting them again where that helps.
 
-    The outcome is also in `exit.json`. Raises Failure(73) where the run directory cannot be made, 85 where another run
-    owns it. `say` is told what the user should know meanwhile.
+    As one `node` among several it starts its own share of the ranks, once: whoever started the nodes starts them again
+    together. The outcome is also in `exit.json`. Raises Failure(73) where the run directory cannot be made, 85 where
+    another run owns it. `say` is told what the user should know meanwhile.
     """
+    node = node or Node()
+    if node.count > 1:
+        job = replace(job, most_restarts=0)
     run = Path(job.folder)
     logs = prepare(run)
     requests = Requests()
+    began = last_word(run)
     with _signals(requests.add):
-        job = replace(job, silent=require_free(run, sleep=requests.sleep))
+        if node.rank == 0:
+            job = replace(job, silent=require_free(run, sleep=requests.sleep))
         volatile = volatile_folder()
         signs = Signs(job.processes)
         server = ForkServer((*preload, *job.preload))
         history: list[Ended] = []
         try:
             while True:
-                for old in logs.glob("outcome-*.json"):
-                    old.unlink()
+                for rank in range(job.processes):
+                    (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
                 signs.clear()
-                start = _Start(replace(job, volatile=str(volatile)), server, signs, requests, say)
+                shared = str(volatile) if node.count == 1 else None  # no survivor's memory reaches another machine
+                start = _Start(replace(job, volatile=shared), node, server, signs, requests, say)
                 outcome = start.run(worker)
                 history.append(Ended(outcome, start.killed, _reached(run, volatile)))
                 _free(volatile, history[-1].reached)
                 following = Stays(outcome) if requests.urgent else next_start(history, job.most_restarts)
                 if isinstance(following, Stays):
-                    return record(run, _with_suspects(run, following.outcome))
+                    return record_first(run, _with_suspects(run, following.outcome), node.rank, began)
                 say(f"{outcome.cause}; starting again{f' in {following.pause:g} s' if following.pause else ''}")
                 requests.pause(following.pause)  # a stop is then heard by the next start, which commits what is left
                 after = {"code": int(outcome.code), "cause": outcome.cause, **start.told}
@@ -112,6 +124,11 @@ class Requests:
         time.sleep(seconds)
         if self.count:
             raise Failure(Exit.STOPPED, "stopped before anything was started", "the same command starts it")
+
+
+def committed(run: Path) -> int | None:
+    """The step of the newest commit; None for none."""
+    return max(_steps(run / "checkpoints").values(), default=None)
 
 
 def _reached(run: Path, volatile: Path) -> int | None:
@@ -158,9 +175,27 @@ def prepare(run: Path) -> Path:
     return logs
 
 
+def last_word(run: Path) -> tuple[int, int] | None:
+    """What tells one writing of `exit.json` from the next, on whatever file system; None where there is none."""
+    try:
+        status = (run / "exit.json").stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def record_first(run: Path, outcome: Outcome, rank: int, before: tuple[int, int] | None) -> Outcome:
+    """Keep the outcome of one of several processes in `exit.json`. It is the first one's to write, or that of one that
+    failed by itself; the loss of a peer never hides what that peer said. `before` is the `last_word` at the start."""
+    own = outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.PEER_UNAVAILABLE)
+    if own or (rank == 0 and not (outcome.code is Exit.PEER_UNAVAILABLE and last_word(run) != before)):
+        return record(run, outcome)
+    return outcome
+
+
 def record(run: Path, outcome: Outcome) -> Outcome:
     """Keep a run's outcome in `exit.json`, with the last committed step; returns it completed."""
-    where = outcome.where | {"last_committed_step": max(_steps(run / "checkpoints").values(), default=None)}
+    where = outcome.where | {"last_committed_step": committed(run)}
     complete = Outcome(code=outcome.code, cause=outcome.cause, hint=outcome.hint, where=where)
     try:
         write_json(run / "exit.json", complete.to_json())
@@ -177,6 +212,7 @@ class _Start:
     """Watches the workers of one start."""
 
     job: Job
+    node: Node
     server: ForkServer
     signs: Signs
     requests: Requests
@@ -204,23 +240,32 @@ class _Start:
     def run(self, worker: str) -> Outcome:
         """Start the workers and watch them to their end."""
         try:
-            with _listener(self.job.processes) as listen:
+            with _listener(self.node, self.job.processes * self.node.count) as listen:
                 self._start(worker, listen)
                 while len(self.ended) < self.job.processes:
                     self._turn()
         except ConnectionError:
             cause, hint = "the forkserver died", "look above for its traceback"
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where={})
+        except OSError as error:
+            cause = f"rank 0 cannot listen at {self.node.host}:{self.node.port}: {error}"
+            hint = "see that the address is this machine's and the port is free"
+            return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where={})
         return self._outcome()
+
+    def _rank(self, local: int) -> int:
+        """The number among all nodes' processes of one of this node's."""
+        return self.node.rank * self.job.processes + local
 
     def _start(self, worker: str, listen: socket.socket | None) -> None:
         for rank in range(self.job.processes):
             place = Place(
-                rank=rank,
-                world=self.job.processes,
+                rank=self._rank(rank),
+                world=self.job.processes * self.node.count,
                 local_rank=rank,
                 local_world=self.job.processes,
-                port=listen.getsockname()[1] if listen else 0,
+                host=self.node.host,
+                port=listen.getsockname()[1] if listen else self.node.port,
                 launcher="local",
             )
             passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
@@ -273,7 +318,7 @@ class _Start:
         while time.monotonic() < end and any(self._stack_bytes(rank) == before[rank] for rank in alive):
             time.sleep(0.001)
         for rank, sign in hang.signs.items():
-            where = {"rank": rank, "step": sign.step, "phase": sign.phase}
+            where = {"rank": self._rank(rank), "step": sign.step, "phase": sign.phase}
             hint = f"the stacks of all ranks are in {self.job.folder}/logs/stacks-*.txt"
             self.hung[rank] = Outcome(code=Exit.HANG, cause=str(hang), hint=hint, where=where)
             with suppress(ProcessLookupError):
@@ -281,7 +326,7 @@ class _Start:
 
     def _stack_bytes(self, rank: int) -> int:
         try:
-            return (Path(self.job.folder) / "logs" / f"stacks-{rank}.txt").stat().st_size
+            return (Path(self.job.folder) / "logs" / f"stacks-{self._rank(rank)}.txt").stat().st_size
         except OSError:
             return 0
 
@@ -320,31 +365,32 @@ class _Start:
 
     def _rank_outcome(self, rank: int) -> Outcome:
         """What a worker left behind, or what its end says where it left nothing."""
-        status = self.ended[rank]
+        status, number = self.ended[rank], self._rank(rank)
         if rank in self.hung:
             return self.hung[rank]
         try:
-            told = json.loads((Path(self.job.folder) / "logs" / f"outcome-{rank}.json").read_text())
+            told = json.loads((Path(self.job.folder) / "logs" / f"outcome-{number}.json").read_text())
             if status == told["code"]:
                 return Outcome.from_json(told)
         except (OSError, ValueError):
             pass
         sign = self.signs.look()[rank]
-        where: dict[str, Any] = {"rank": rank, "step": sign.step or None, "phase": sign.phase}
+        where: dict[str, Any] = {"rank": number, "step": sign.step or None, "phase": sign.phase}
         if status == -signal.SIGKILL and oom_kills() > self.ooms:
-            cause = f"rank {rank} was ended by the kernel: out of memory"
+            cause = f"rank {number} was ended by the kernel: out of memory"
             hint = "take a smaller batch.micro or model, or more memory: the same again would end the same"
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where | {"class": "oom"})
         if status < 0:
-            cause = f"rank {rank} was ended by {signal.Signals(-status).name}"
+            where["signal"] = signal.Signals(-status).name
+            cause = f"rank {number} was ended by {where['signal']}"
             hint = "look for who sent it; a fault in native code leaves a core where the kernel puts them"
             if -status in _DUMPS:
                 where["core_pattern"] = core_pattern()
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
         if status in _SAYING:
-            cause = f"rank {rank} exited with {status} and could not write why"
+            cause = f"rank {number} exited with {status} and could not write why"
             return Outcome(code=Exit(status), cause=cause, hint="look above for what it printed", where=where)
-        cause = f"rank {rank} exited with {status} without saying why"
+        cause = f"rank {number} exited with {status} without saying why"
         return Outcome(code=Exit.INTERNAL, cause=cause, hint="look above for what it printed", where=where)
 
 
@@ -371,14 +417,17 @@ class _signals:  # noqa: N801 - used as a statement
 
 
 class _listener:  # noqa: N801 - used as a statement
-    """A socket bound to the loopback for the rendezvous of several processes; None for one."""
+    """A socket for the rendezvous of several processes, bound to the loopback or to the first node's own address; None
+    for a single process, and on the other nodes."""
 
-    def __init__(self, processes: int) -> None:
-        self._socket = socket.socket() if processes > 1 else None
+    def __init__(self, node: Node, processes: int) -> None:
+        self._address = node.host, node.port
+        self._socket = socket.socket() if processes > 1 and node.rank == 0 else None
 
     def __enter__(self) -> socket.socket | None:
         if self._socket:
-            self._socket.bind(("127.0.0.1", 0))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(self._address)
             self._socket.listen()
         return self._socket
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.launch.inbox import Inbox, Posted
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 
 REPLAYED = ("set", "evaluate")
 """What decides later bits or scores: it is done again where steps are made again, and in a replay."""
+
+
+COMMITS = ("save", "pin")
+"""What asks for a commit: done again by the run itself where it was cut off before that."""
+AT_ONCE = 32
+"""Commands that are taken at one boundary. A `set` takes some milliseconds, and a step should not wait for thousands."""
 
 
 class Control:
@@ -34,7 +40,8 @@ class Control:
         begin: int = 0,
     ) -> None:
         """`inbox` is the leader's, `settings` the digest of all that may be set. `known` are ids of commands in
-        the ledger, `again` records of those to do again, `begin` is the step that the attempt goes on from."""
+        the ledger, `again` records of those to do again (what was told before it, at once), `begin` is the step that
+        the attempt goes on from."""
         self.tuning = tuning
         self._inbox = inbox
         self._group = group
@@ -42,9 +49,10 @@ class Control:
         self._settings = settings
         self._known = set(known)
         self._begin = begin
+        self._batch: Iterator[Posted] | None = None
         self._again: dict[int, list[Mapping[str, Any]]] = {}
         for record in again:
-            self._again.setdefault(record["step"], []).append(record)
+            self._again.setdefault(max(record["step"], begin), []).append(record)
 
     def waiting(self) -> bool:
         """Whether this rank has heard a command that it has not taken."""
@@ -63,7 +71,8 @@ class Control:
         return records
 
     def take(self, step: int, parts: Parts) -> Mapping[str, Any] | None:
-        """The next command that the leader has heard, the same on all ranks; None where there is no more.
+        """The next command that the leader has heard, the same on all ranks; None where there is no more, or where the
+        rest is for the next boundary.
 
         It is durable in the ledger before it is returned. What cannot be done is told there too, and passed over.
         """
@@ -71,7 +80,8 @@ class Control:
 
     def _next(self, step: int, parts: Parts) -> dict[str, Any] | None:
         assert self._inbox is not None
-        for posted in self._inbox.take():
+        self._batch = self._batch or self._inbox.take(AT_ONCE)
+        for posted in self._batch:
             fresh = posted.id not in self._known  # a run that was killed may have told of it and left its file
             told = self._decided(posted, step, parts) if fresh else {}
             if fresh:
@@ -81,6 +91,7 @@ class Control:
             self._inbox.done(posted.id)
             if fresh and "refused" not in told:
                 return told
+        self._batch = None
         return None
 
     def close(self, step: int) -> None:

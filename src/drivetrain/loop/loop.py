@@ -20,6 +20,7 @@ from drivetrain.checkpoint.state import Watched, capture
 from drivetrain.checkpoint.tensors import require_writable
 from drivetrain.data.feed import Share
 from drivetrain.data.prefetch import Bursts, Shares, prefetch
+from drivetrain.engine.recompute import Recompute
 from drivetrain.engine.statistics import Probe
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.divergence import not_again
@@ -266,12 +267,12 @@ class Loop:
         """One step, unless the recipe leaves it out."""
         engine, guard, number = self.parts.engine, self.parts.guard, share.step
         probe = self._probe(share)
-        step = Step(engine, share, counts, partial(guard.limits, number), probe)
+        step = Step(engine, share, counts, partial(guard.limits, number), probe, self._recompute(share))
         self._step, self._updated = (step, share, counts), False
         if not guard.leaves_out(number, counts):
             self.parts.task.update(step)
         if engine.averages:  # also where nothing moved: a step that is left out is the same for whatever reason
-            engine.averages.update(number)
+            engine.averages.update(number, [name for name in engine.updaters if engine.own[name].moves(number)])
         self._updated = True
         if step.done and probe:
             norms = {name: norm for done in step.done for name, norm in done.move.read().norms.items()}
@@ -286,6 +287,14 @@ class Loop:
             return None
         due = timetable.due(settings.every, Progress(share.step, share.stop))
         return Probe(settings, self.parts.engine.updaters) if due else None
+
+    def _recompute(self, share: Share) -> Recompute | None:
+        """What this rank computes again in a step, where that is due."""
+        parts = self.parts
+        if not parts.timetable.due(parts.guard.settings.recompute, Progress(share.step, share.stop)):
+            return None
+        parts.engine.heart.enter("data")
+        return Recompute(parts.feed.first((parts.group.rank - 1) % parts.group.world, share.step), share.micro[:1])
 
     def hand_over(self, folder: Path) -> int | None:
         """After the loss of a peer: leave the state of the boundary that this rank stands at in `folder`.

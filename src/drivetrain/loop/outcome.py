@@ -35,14 +35,15 @@ def outcome_of(
     if not done and (why := guard.leaves_out(step, counts)):
         return StepOutcome(skipped=dict.fromkeys(networks, why))
     outcome = StepOutcome()
-    for call, one in enumerate(done):
-        scalars = one.move.read()
+    for one in done:
+        scalars, call = one.move.read(), one.work.call
         moved_before = outcome.norms.keys() & scalars.norms.keys()  # in this step
         again = f"#{call + 1}" if moved_before else ""
-        prefix = f"{'+'.join(one.move.networks)}{again}." if len(done) > 1 else ""
+        alone = len(done) == 1 and set(one.move.networks) == set(networks)
+        prefix = "" if alone else f"{'+'.join(one.move.networks)}{again}."
         outcome.losses.update({prefix + name: value for name, value in scalars.losses.items()})
         outcome.norms.update({name + again: norm for name, norm in scalars.norms.items()})
-        outcome.scale = scalars.scale
+        outcome.scale = scalars.scale or outcome.scale
         if said := guard.judge(step, call, scalars):
             outcome.spikes += f"{'; ' if outcome.spikes else ''}{prefix}{said}"
         if not scalars.why:

@@ -9,10 +9,7 @@ from annotated_types import Ge, MinLen
 from pydantic import StringConstraints
 
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import Count, NonNegative, Positive, Settings, Whole, bits, cost, nothing
-
-Duration = Positive | Annotated[str, StringConstraints(pattern=r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?$", min_length=2)]
-"""Seconds, or text such as 2h30m."""
+from drivetrain.spec.settings import Count, Duration, NonNegative, Positive, Settings, Whole, bits, cost, nothing
 
 _EVERY = Amount(steps=100)
 Steps = Count | Annotated[str, StringConstraints(pattern=r"^[1-9]\d*-[1-9]\d*$")]
@@ -27,8 +24,20 @@ class Evaluate(Settings):
     batch: Annotated[
         Count | None, cost("samples per forward pass and process; the training micro-batch where absent")
     ] = None
-    samples: Annotated[Count | None, cost("score only so many of each set's first samples; null: all of them")] = None
-    full_at_end: Annotated[bool, cost("where `samples` leaves some out, also score whole sets once it is done")] = True
+    budget: Annotated[
+        Amount | None, cost("score only so many samples or tokens of each set, its first ones; null: all of them")
+    ] = None
+    full_at_end: Annotated[bool, cost("where `budget` leaves some out, also score whole sets once it is done")] = True
+
+    def most(self, tokens_per_sample: int | None) -> int | None:
+        """How many samples of each set are scored at most; None: all."""
+        if self.budget is None or self.budget.tokens is None or tokens_per_sample is None:
+            return None if self.budget is None else self.budget.samples
+        return -(-self.budget.tokens // tokens_per_sample)
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not self.budget.given.keys() <= {"samples", "tokens"}:
+            raise ValueError(f"budget is in samples or tokens, not {', '.join(self.budget.given)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +78,10 @@ class Guard(Settings):
         Amount | None,
         cost("between comparisons of weights and optimizer state over ranks, and at every commit; null: none"),
     ] = None
+    recompute: Annotated[
+        Amount | None,
+        cost("between steps of which each rank computes a micro-batch of the rank before it again; null: none"),
+    ] = None
 
     @property
     def skips(self) -> bool:
@@ -90,6 +103,8 @@ class Guard(Settings):
         for first, last in self.listed:
             if first > last:
                 raise ValueError(f"skip: {first}-{last} ends before it begins")
+        if self.rollback != Rollback() and not self.undoes:
+            raise ValueError("rollback: nothing goes back without nonfinite: rollback or spike: {action: rollback}")
 
 
 @dataclass(frozen=True, kw_only=True)

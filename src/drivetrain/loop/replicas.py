@@ -12,12 +12,10 @@ from torch import Tensor
 
 from drivetrain.checkpoint.snapshot import checksums
 from drivetrain.checkpoint.state import NETWORKS, capture
-from drivetrain.data.order import GOLDEN
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.recompute import fold
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
-
-_MASK = (1 << 64) - 1
 
 
 def replicated(engine: Engine, *, frozen: bool) -> dict[str, Tensor]:
@@ -43,14 +41,6 @@ def require_equal(tensors: Mapping[str, Tensor], group: Group, step: int) -> Non
     own = checksums(tensors)
     if len(set(group.gather_json(fold(own)))) > 1:
         raise unequal(group.gather_json(own), step)
-
-
-def fold(sums: Mapping[str, int]) -> int:
-    """One number of 64 bits for all checksums in their order; a change of any one of them changes it."""
-    total = 0
-    for value in sums.values():
-        total = (total * GOLDEN + value) & _MASK  # GOLDEN is odd, so that nothing is lost
-    return total
 
 
 def unequal(ranks: Sequence[Mapping[str, int]], step: int) -> Failure:

@@ -5,32 +5,61 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from drivetrain.data.feed import Share
+from drivetrain.data.feed import Micro, Share
+from drivetrain.engine.cut import cut
 from drivetrain.engine.engine import Engine, LossFunction, Work
 from drivetrain.engine.move import Move
+from drivetrain.engine.recompute import Recompute
 from drivetrain.engine.statistics import Probe
+from drivetrain.spec.exits import Exit, Failure
+
+
+class Left(NamedTuple):
+    """What was left for the samples at the positions [start, stop)."""
+
+    start: int
+    stop: int
+    value: Tensor
 
 
 class Cache:
-    """What one `minimize` leaves for the next (the fakes of a GAN): tensors by name and by micro-batch.
+    """What one `minimize` leaves for the next (the fakes of a GAN): tensors by name and by range of samples.
 
-    Read and written inside loss functions: each sees what was left for the samples that it works on.
+    Read and written inside loss functions: each sees what was left for the samples that it works on. Where networks
+    have micro-batches of different sizes, tensors [samples, ...] are cut and joined. Half precision is kept as float32,
+    since the next network may have another precision.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._kept: dict[tuple[str, int], Tensor] = {}
+        self._kept: dict[str, list[Left]] = {}
 
     def __setitem__(self, name: str, value: Tensor) -> None:
-        self._kept[name, self._engine.position] = value.detach()
+        start, stop = self._engine.place
+        value = value.detach().float() if value.dtype in (torch.float16, torch.bfloat16) else value.detach()
+        others = [left for left in self._kept.get(name, ()) if left.stop <= start or stop <= left.start]
+        self._kept[name] = sorted([*others, Left(start, stop, value)], key=lambda left: left.start)
+
+    def __contains__(self, name: str) -> bool:
+        return self._found(name) is not None
 
     def __getitem__(self, name: str) -> Tensor:
-        key = name, self._engine.position
-        if key not in self._kept:
-            raise KeyError(f"no earlier minimize of this step left {name!r} for the samples from position {key[1]}")
-        return self._kept[key]
+        found = self._found(name)
+        if found is None:
+            start, stop = self._engine.place
+            raise KeyError(f"no earlier minimize of this step left {name!r} for the samples from {start} to {stop}")
+        return found
+
+    def _found(self, name: str) -> Tensor | None:
+        start, stop = self._engine.place
+        near = [left for left in self._kept.get(name, ()) if left.start < stop and start < left.stop]
+        if [left[:2] for left in near] == [(start, stop)]:
+            return near[0].value
+        parts = [value[max(0, start - begin) : stop - begin] for begin, _, value in near]
+        return torch.cat(parts) if parts and sum(map(len, parts)) == stop - start else None
 
 
 class Done(NamedTuple):
@@ -51,8 +80,9 @@ class Step:
         counts: Mapping[str, int],
         limits: Callable[[int], Mapping[str, float]] = lambda call: {},
         probe: Probe | None = None,
+        recompute: Recompute | None = None,
     ) -> None:
-        """`limits` are those of the step's first, second ... `minimize`, as in `Work`."""
+        """`limits` are those of the step's first, second ... `minimize`; they and what follows are as in `Work`."""
         self.index = share.step
         self.cache = Cache(engine)
         self.done: list[Done] = []
@@ -61,22 +91,56 @@ class Step:
         self._counts = counts
         self._limits = limits
         self._probe = probe
+        self._recompute = recompute
+        self._calls = 0
 
     @property
     def networks(self) -> tuple[str, ...]:
         """The networks that have something to train."""
         return tuple(self._engine.updaters)
 
-    def minimize(self, names: str | Sequence[str], loss: LossFunction) -> None:
-        """Move one network, or several together, one optimizer step down `loss`; the others stand still.
+    def joined(self, name: str) -> bool:
+        """Whether a network takes part in this step, be it its turn or not: what others lose to it begins here."""
+        return self._engine.own[name].joined(self.index)
 
-        `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that does not train.
+    def minimize(self, names: str | Sequence[str], loss: LossFunction) -> None:
+        """Move one network, or several together, one optimizer step down `loss`; the others stand still, and so do
+        those that are frozen or whose turn it is not (`networks` in the recipe). Where none is left, nothing is done.
+
+        `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that is not there,
+        Failure(78) where networks that move together have different precisions.
         """
         names = (names,) if isinstance(names, str) else tuple(names)
         for name in names:
-            if name not in self._engine.updaters:
-                raise KeyError(f"minimize: no trainable network {name!r}; there are {sorted(self._engine.updaters)}")
-        call = len(self.done)
-        share, limits = self._share, self._limits(call)
-        work = Work(self.index, call, share.micro, self._counts, limits, self._probe, share.gaps)
+            if name not in self._engine.networks:
+                raise KeyError(f"minimize: no network {name!r}; there are {sorted(self._engine.networks)}")
+        call, self._calls = self._calls, self._calls + 1  # the same for a network whether or not another one moves
+        names = tuple(name for name in names if name in self.networks and self._engine.own[name].moves(self.index))
+        if not names:
+            return
+        check = self._recompute
+        work = Work(
+            step=self.index,
+            call=call,
+            micros=self._micros(names, self._share.micro),
+            counts=self._counts,
+            limits=self._limits(call),
+            probe=self._probe,
+            gaps=self._share.gaps,
+            recompute=check and Recompute(*(self._micros(names, micros) for micros in check)),
+            precision=self._precision(names),
+        )
         self.done.append(Done(self._engine.minimize(names, loss, work), loss, work))
+
+    def _micros(self, names: Sequence[str], micros: Sequence[Micro]) -> Sequence[Micro]:
+        """Micro-batches as small as one of the networks wants them."""
+        sizes = [own.micro for name in names if (own := self._engine.own[name]).micro is not None]
+        return cut(micros, min(sizes)) if sizes else micros
+
+    def _precision(self, names: Sequence[str]) -> str | None:
+        found = {name: self._engine.own[name].precision for name in names}
+        if len(set(found.values())) > 1:
+            said = ", ".join(f"{name} {precision or 'as the run'}" for name, precision in found.items())
+            cause = f"networks that move together have different precisions: {said}"
+            raise Failure(Exit.BAD_RECIPE, cause, "give them the same under `networks`")
+        return found[names[0]]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 from drivetrain.loop.recipe import Patience, Stop
-
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+from drivetrain.spec.settings import seconds_of
 
 
 def exhausted(scores: Sequence[float], patience: Patience) -> bool:
@@ -31,16 +29,6 @@ def score_of(metrics: Mapping[str, Mapping[str, float]], metric: str) -> float |
     name, _, which = metric.partition("/")
     value = metrics.get(name, {}).get(which)
     return None if value is None else float(value)
-
-
-def seconds_of(duration: float | str) -> float:
-    """Seconds, from a number or from text such as 2h30m."""
-    if not isinstance(duration, str):
-        return duration
-    parts = _DURATION.fullmatch(duration)
-    assert parts is not None
-    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def deadline(stop: Stop, first: float, this: float, environment: Mapping[str, str]) -> float | None:

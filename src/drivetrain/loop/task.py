@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,15 @@ from drivetrain.engine.losses import Losses, as_losses
 from drivetrain.loop.metrics import Mean, Metric
 
 if TYPE_CHECKING:
+    from drivetrain.checkpoint.export import Exported
+    from drivetrain.data.source import Source
     from drivetrain.loop.gallery import Gallery
     from drivetrain.loop.step import Step
 
 Batch = Any
 """Any nesting of dicts, lists and tuples of tensors, samples along the first dimension of each tensor."""
+Part = Literal["train", "validation", "test"]
+"""What a source is for."""
 
 
 class Task:
@@ -28,6 +33,21 @@ class Task:
 
     shown: int | None = None
     """How many of the first validation samples `show` gets; None: as many as are scored at a time."""
+
+    notes: Sequence[str] = ()
+    """Lines on how the networks were made, for the ledger; read once `networks` was called."""
+    learned: Mapping[str, Any] = MappingProxyType({})
+    """What was found in the data that the networks depend on, as JSON data: every commit keeps it."""
+
+    def recall(self, learned: Mapping[str, Any]) -> None:
+        """`learned` of the start that wrote a commit; called before anything else where that commit is used."""
+
+    def prepare(self, source: Source, part: Part, *, by_length: bool = False) -> Source:
+        """A source as `collate` wants it; by default as it is. Training sources come first, all before `networks`.
+
+        `by_length`: its samples should be numbered by how long they are, and it have an attribute `by_length` of True.
+        """
+        return source
 
     def networks(self) -> dict[str, nn.Module]:
         """The networks by name, on the CPU, with initial weights drawn from torch's default generator."""
@@ -63,12 +83,19 @@ class Task:
     def show(self, nets: Mapping[str, nn.Module], batch: Batch, gallery: Gallery) -> None:
         """Put something worth looking at into the gallery; called on rank 0 after an evaluation, in evaluation mode."""
 
+    def predict(self, nets: Mapping[str, nn.Module], batch: Batch) -> list[dict[str, Any]]:
+        """What is predicted of each sample, as JSON data, in evaluation mode."""
+        raise NotImplementedError(f"{type(self).__name__}.predict")
+
     def flops_per_sample(self) -> float | None:
         """Model FLOPs of one sample, forward and backward, without what is computed again; None where not known."""
         return None
 
-    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], dict]] | None:
-        """How a network is exported for others: a function from its tensors to renamed tensors and a `config.json`."""
+    def layout(
+        self, network: str
+    ) -> Callable[[Mapping[str, Tensor]], Exported | tuple[dict[str, Tensor], dict]] | None:
+        """How a network is exported for others: a function from its tensors to renamed tensors and a `config.json`, or
+        to an `Exported`, which says more."""
         return None
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.data.blend import Blend, Stage, coverage
+from drivetrain.engine.recipe import waits_of
 from drivetrain.optim.updater import Updater, build_updaters, retuned
 from drivetrain.spec.affects import bits_digest, differences, leaves
 from drivetrain.spec.exits import Exit, Failure
@@ -38,6 +39,7 @@ class Tuning:
         """`tree` is the resolved recipe, `folder` that of its own modules, `texts` what was set so far (KEY=VALUE)."""
         self._folder = folder
         self._resolved = load(tree, texts, folder=folder)
+        self._tried: tuple[str, Resolved] | None = None  # the last one that was looked at, and what it would come to
 
     @property
     def recipe(self) -> Recipe:
@@ -75,7 +77,7 @@ class Tuning:
 
     def apply(self, text: str, effect: Mapping[str, Any], parts: Parts) -> Parts:
         """The parts with the change in them; all ranks do the same."""
-        self._resolved = self._with(text)
+        self._resolved, self._tried = self._with(text), None
         parts.engine.updaters.update(retuned(parts.engine.updaters, _updaters(self.recipe, parts)))
         evaluate, commit = self.recipe.evaluate.every, self.recipe.checkpoint.every
         parts = replace(parts, timetable=replace(parts.timetable, evaluate_every=evaluate, commit_every=commit))
@@ -89,7 +91,9 @@ class Tuning:
         return replace(parts, feed=feed, coverage=partial(coverage, order, names))
 
     def _with(self, text: str) -> Resolved:
-        return load(self._resolved.tree, [text], folder=self._folder)
+        if self._tried is None or self._tried[0] != text:
+            self._tried = text, load(self._resolved.tree, [text], folder=self._folder)
+        return self._tried[1]
 
 
 def settings_digest(recipe: Recipe) -> str:
@@ -101,7 +105,8 @@ def settings_digest(recipe: Recipe) -> str:
 
 def _updaters(recipe: Recipe, parts: Parts) -> dict[str, Updater]:
     timetable = parts.timetable
-    return build_updaters(parts.engine.networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale)
+    networks, waits = parts.engine.networks, waits_of(recipe.networks)
+    return build_updaters(networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale, waits)
 
 
 def stage_of(effect: Mapping[str, Any]) -> Stage:

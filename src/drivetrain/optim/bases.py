@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from drivetrain.optim.quantized import blocks_of, quantize, restored
 from drivetrain.optim.recipe import ProjectedAdafactor, ProjectedAdamW, ProjectedSGD
 
 Shape = tuple[int, ...]
@@ -25,7 +26,9 @@ class Base(Protocol):
 
     decays_last: ClassVar[bool]
     squares: ClassVar[frozenset[str]]
-    """The slots of second moments."""
+    """The names of second moments."""
+    dtypes: ClassVar[Mapping[str, torch.dtype]]
+    """Of slots that are not of the weights' type."""
     elementwise: ClassVar[bool]
     """Whether each number moves by itself, so that the shards of a tensor may move apart."""
 
@@ -37,8 +40,31 @@ class Base(Protocol):
         """Move the tensors and their states by one step. `age` is that of the states with this step: 1, 2, ..."""
         ...
 
+    def moments(self, state: State) -> dict[str, Tensor]:
+        """What is remembered of a tensor, as numbers."""
+        ...
 
-class AdamW:
+    def remember(self, state: State, moments: State) -> None:
+        """Put other numbers in their place."""
+        ...
+
+
+class _Plain:
+    """A base whose slots are its moments."""
+
+    dtypes: ClassVar[Mapping[str, torch.dtype]] = {}
+
+    def moments(self, state: State) -> dict[str, Tensor]:
+        """The slots."""
+        return dict(state)
+
+    def remember(self, state: State, moments: State) -> None:
+        """Slot by slot."""
+        for slot, moment in moments.items():
+            state[slot].copy_(moment)
+
+
+class AdamW(_Plain):
     """AdamW: lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps). As in GaLore's own, eps is added before the
     bias correction, so torch's kernel, which adds it afterwards, gets eps / sqrt(1 - beta2^t)."""
 
@@ -75,7 +101,53 @@ class AdamW:
         )
 
 
-class SGD:
+class AdamW8bit(AdamW):
+    """AdamW whose moments are remembered in 8 bits; tensors of fewer than `LEAST` numbers keep theirs as they are."""
+
+    dtypes: ClassVar[Mapping[str, torch.dtype]] = {
+        f"{moment}_{part}": dtype
+        for moment in ("exp_avg", "exp_avg_sq")
+        for part, dtype in (("codes", torch.uint8), ("scales", torch.float32))
+    }
+    LEAST = 4096
+
+    def slots(self, shape: Shape) -> dict[str, Shape]:
+        """Of both moments a code for each number, and a scale for each block."""
+        if math.prod(shape) < self.LEAST:
+            return super().slots(shape)
+        scales = (blocks_of(math.prod(shape)),)
+        return {slot: shape if slot.endswith("codes") else scales for slot in self.dtypes}
+
+    def move(self, tensors: list[Tensor], grads: list[Tensor], states: Sequence[State], age: int, lr: float) -> None:
+        """One tensor after the other, so that the moments of one only are there as numbers."""
+        for tensor, grad, state in zip(tensors, grads, states, strict=True):
+            if "exp_avg" in state:
+                super().move([tensor], [grad], [state], age, lr)
+                continue
+            moments, moved = self.moments(state), tensor.float()
+            super().move([moved], [grad.float()], [moments], age, lr)
+            tensor.copy_(moved)
+            self.remember(state, moments)
+
+    def moments(self, state: State) -> dict[str, Tensor]:
+        """Both, as float32."""
+        if "exp_avg" in state:
+            return super().moments(state)
+        return {
+            moment: restored(state[f"{moment}_codes"], state[f"{moment}_scales"], signed=moment not in self.squares)
+            for moment in ("exp_avg", "exp_avg_sq")
+        }
+
+    def remember(self, state: State, moments: State) -> None:
+        """As the nearest codes."""
+        if "exp_avg" in state:
+            super().remember(state, moments)
+        else:
+            for name, moment in moments.items():
+                quantize(moment, state[f"{name}_codes"], state[f"{name}_scales"], signed=name not in self.squares)
+
+
+class SGD(_Plain):
     """Stochastic gradient descent: velocity = momentum * velocity + gradient, as torch has it."""
 
     decays_last = False
@@ -99,7 +171,7 @@ class SGD:
         torch._foreach_add_(tensors, grads, alpha=-lr)
 
 
-class Adafactor:
+class Adafactor(_Plain):
     """Adafactor (arXiv 1804.04235, algorithm 4) with a step size that is lr itself: of a matrix's second moments the
     means of rows and columns; updates whose RMS is above a threshold are scaled down to it."""
 

@@ -30,10 +30,11 @@ class GaLore(torch.optim.Optimizer):
     """Projects the groups with a true "matrix", which have a "rank", "gap" and "scale"; the base moves the others as
     they are.
 
-    State is in the parameter's type: "step" (0-d, on the CPU), the base's moments, and "left" (m, r) and "right"
-    (n, r) where there are such sides; r is the rank, but at most m and n. Factorisations and projections are computed
-    in float32, or float64 for such weights. The next basis depends on the gradient, the last basis, the seed, the
-    parameter's place and its step count only, so replicas with the same gradients have the same bases.
+    State is in the parameter's type, unless the base has another: "step" (0-d, on the CPU), the base's moments, and
+    "left" (m, r) and "right" (n, r) where there are such sides; r is the rank, but at most m and n. Factorisations and
+    projections are computed in float32, or float64 for such weights. The next basis depends on the gradient, the last
+    basis, the seed, the parameter's place and its step count only, so replicas with the same gradients have the same
+    bases.
     """
 
     def __init__(
@@ -58,7 +59,6 @@ class GaLore(torch.optim.Optimizer):
         self._seed = seed
         self._stagger = stagger
         self._settle()
-        self.register_load_state_dict_post_hook(lambda _: self._settle())
         self._rows = {parameter: rows_of(parameter) for parameter in self._groups}
         if any(rows.group for rows in self._rows.values()) and not self._base.elementwise:
             raise Failure(
@@ -66,6 +66,16 @@ class GaLore(torch.optim.Optimizer):
                 f"optimizer.base: {type(self._base).__name__} takes means of whole tensors, but parameters are sharded",
                 "choose adamw or sgd",
             )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As torch does, but what the base has in a type of its own keeps it: torch casts all to the parameters'."""
+        super().load_state_dict(state_dict)
+        self._settle()
+        places = [place for group in state_dict["param_groups"] for place in group["params"]]
+        for place, parameter in zip(places, self._groups, strict=True):
+            given = state_dict["state"].get(place, {})
+            for slot in given.keys() & self._base.dtypes.keys():
+                self.state[parameter][slot] = given[slot].to(parameter.device, copy=True)
 
     def _settle(self) -> None:
         """Look up each parameter's group, which loading replaces, and each matrix's place among all of them."""
@@ -125,8 +135,9 @@ class GaLore(torch.optim.Optimizer):
     def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         weights, state = local(parameter), self.state[parameter]
         for slot, shape in self.state_shapes(parameter).items():
+            dtype = self._base.dtypes.get(slot)
             same = shape == tuple(weights.shape)  # then in the same layout, as fused kernels want it
-            state[slot] = torch.zeros_like(weights) if same else weights.new_zeros(shape)
+            state[slot] = torch.zeros_like(weights, dtype=dtype) if same else weights.new_zeros(shape, dtype=dtype)
         state["step"] = torch.tensor(0.0)
         return state
 
@@ -228,14 +239,16 @@ class GaLore(torch.optim.Optimizer):
     def _rotate(self, state: dict[str, Tensor], turns: dict[str, Tensor]) -> None:
         """Tell the moments in the new basis: C m for first ones; for second ones, as if directions were independent,
         C * C in place of C. C (r, r) is the new basis times the old one."""
-        for slot in state.keys() - {"step", *SIDES}:
-            moment = _computed(state[slot])
+        slots = {slot: tensor for slot, tensor in state.items() if slot not in ("step", *SIDES)}
+        moments = self._base.moments(slots)
+        for name, moment in moments.items():
             for side, turn in turns.items():
-                if slot == ("col" if side == "left" else "row"):
+                if name == ("col" if side == "left" else "row"):
                     continue  # a mean over this side
-                turn = turn.square() if slot in self._base.squares else turn
-                moment = turn @ moment if side == "left" else moment @ turn.mT
-            state[slot].copy_(moment)
+                turn = turn.square() if name in self._base.squares else turn
+                moment = turn @ _computed(moment) if side == "left" else _computed(moment) @ turn.mT
+            moments[name] = moment
+        self._base.remember(slots, moments)
 
 
 def made_at(count: int, gap: int, offset: int) -> int:

@@ -373,6 +373,14 @@ class ProjectedAdamW(Projected):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProjectedAdamW8bit(ProjectedAdamW):
+    """The same with moments in 8 bits, each block of 256 numbers with a scale (arXiv 2110.02861)."""
+
+    factory: ClassVar[str] = "drivetrain.optim.bases:AdamW8bit"
+    kind: Annotated[Literal["adamw8bit"], bits("AdamW with moments in 8 bits")] = "adamw8bit"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProjectedAdafactor(Projected):
     """Adafactor whose step size is the learning rate itself."""
 
@@ -393,7 +401,9 @@ class ProjectedSGD(Projected):
     momentum: Annotated[Beta, bits("decay of the velocity")] = 0.0
 
 
-AnyProjected = Annotated[ProjectedAdamW | ProjectedAdafactor | ProjectedSGD, Field(discriminator="kind")]
+AnyProjected = Annotated[
+    ProjectedAdamW | ProjectedAdamW8bit | ProjectedAdafactor | ProjectedSGD, Field(discriminator="kind")
+]
 
 
 @dataclass(frozen=True, kw_only=True)

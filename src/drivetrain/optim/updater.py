@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -19,13 +20,17 @@ from drivetrain.spec.registry import imported
 
 @dataclass(frozen=True)
 class Updater:
-    """What moves one network: its optimizer, each parameter group's learning-rate factor, the weight decays' factor."""
+    """What moves one network: its optimizer, each parameter group's learning-rate factor, the weight decays' factor.
+
+    Its schedules begin after the first `before` samples of the run; until then its learning rates are zero.
+    """
 
     network: str
     optimizer: torch.optim.Optimizer
     factors: tuple[Factor, ...]
     decay: Factor
     clip: float | None
+    before: int = 0
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
@@ -39,9 +44,10 @@ class Updater:
 
     def advance(self, position: int) -> None:
         """Set the learning rates and weight decays of the step that ends at this position (in samples)."""
-        decay = self.decay(position)
+        waits, since = 0 < position <= self.before, max(0, position - self.before)
+        decay = self.decay(since)
         for group, factor in zip(self.optimizer.param_groups, self.factors, strict=True):
-            group["lr"] = group["peak"] * factor(position)
+            group["lr"] = 0.0 if waits else group["peak"] * factor(since)
             group["weight_decay"] = group["full_decay"] * decay
 
     @property
@@ -56,11 +62,14 @@ def build_updaters(
     schedule: Schedule | Mapping[str, Schedule],
     budget: int,
     scale: Scale,
+    waits: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Updater]:
     """An updater for each network that has a trainable parameter.
 
-    `budget` is the run's length in samples. Raises Failure(78) where a mapping by network names another set of
-    networks than the task's, where a group takes no parameter, and where a schedule's landmarks are not in order.
+    `budget` is the run's length in samples; `waits` are the steps that some networks stand still for at first, which
+    their schedules do not count. Raises Failure(78) where a mapping by network names another set of networks than the
+    task's, where a group takes no parameter, where a schedule's landmarks are not in order, and where a network waits
+    for longer than the budget.
     """
     trainable = {name: net for name, net in networks.items() if any(p.requires_grad for p in net.parameters())}
     optimizers = _by_network(optimizer, trainable, "optimizer")
@@ -71,15 +80,33 @@ def build_updaters(
         else assign(trainable, optimizer)
     )
     return {
-        name: Updater(
-            network=name,
-            optimizer=_torch_optimizer(optimizers[name], groups[name]),
-            factors=tuple(build_factor(g.schedule or schedules[name], budget, scale) for g in groups[name]),
-            decay=build_decay(optimizers[name].weight_decay_schedule, budget, scale),
-            clip=optimizers[name].clip,
-        )
+        name: _updater(name, optimizers[name], schedules[name], groups[name], budget, scale, waits.get(name, 0))
         for name in trainable
     }
+
+
+def _updater(
+    name: str,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    groups: Sequence[Parameters],
+    budget: int,
+    scale: Scale,
+    wait: int,
+) -> Updater:
+    before = scale.batches.samples(wait)
+    left, scale = budget - before, replace(scale, batches=scale.batches.since(wait))
+    if left <= 0:
+        cause = f"networks.{name} moves first after {before} samples, and the budget is {budget}"
+        raise Failure(Exit.BAD_RECIPE, cause, "let it begin earlier, or train for longer")
+    return Updater(
+        network=name,
+        optimizer=_torch_optimizer(optimizer, groups),
+        factors=tuple(build_factor(group.schedule or schedule, left, scale) for group in groups),
+        decay=build_decay(optimizer.weight_decay_schedule, left, scale),
+        clip=optimizer.clip,
+        before=before,
+    )
 
 
 def retuned(updaters: Mapping[str, Updater], fresh: Mapping[str, Updater]) -> dict[str, Updater]:

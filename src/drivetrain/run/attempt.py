@@ -24,14 +24,15 @@ from drivetrain.checkpoint.compatible import BITS
 from drivetrain.checkpoint.handover import RECORDS
 from drivetrain.checkpoint.recipe import Checkpoint
 from drivetrain.checkpoint.retention import Retention
-from drivetrain.data.blend import Stage, coverage, training_order
+from drivetrain.data.blend import Stage, coverage
+from drivetrain.data.buckets import reading_order
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, choose_lanes
 from drivetrain.data.order import Ordering
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import refusal
-from drivetrain.engine.recipe import scale_of
+from drivetrain.engine.recipe import scale_of, waits_of
 from drivetrain.launch.inbox import Inbox
 from drivetrain.launch.job import Job
 from drivetrain.ledger.derive import Record
@@ -51,8 +52,18 @@ from drivetrain.loop.task import Task
 from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
 from drivetrain.optim.updater import build_updaters
 from drivetrain.plan.flops import peak
-from drivetrain.run.build import Inputs, build_engine, build_networks, build_task, open_inputs, require_metrics
+from drivetrain.run.build import (
+    Inputs,
+    build_engine,
+    build_networks,
+    build_task,
+    freeze_networks,
+    most_scored,
+    open_inputs,
+    require_metrics,
+)
 from drivetrain.run.rehearsal import rehearse
+from drivetrain.run.replay import Replay, replayed
 from drivetrain.run.resume import Takeover
 from drivetrain.run.told import Told, told
 from drivetrain.runtime import device as devices
@@ -99,6 +110,7 @@ class _Attempt:
         self.watch = Stopwatch(time.monotonic() - (time.time() - job.started))
         self.startup: dict[str, float] = {}
         self.takeover = Takeover(job, self.recipe)
+        self.replay: Replay | None = None  # on ranks that keep no ledger it stays so
 
     def run(self, listen_fd: int | None) -> Outcome:
         """From joining the other ranks to the attempt's last record."""
@@ -111,16 +123,17 @@ class _Attempt:
         group = Group.join(place, device, listen_fd=listen_fd)
         try:
             group.agree("recipe", bits_digest(recipe))
-            if recipe.exact:
+            if recipe.exact or recipe.guard.recompute:
                 group.agree("the environment", {name: self.environment[name] for name in BITS})
             if group.leader:
                 self.takeover.claim()
             self._lap("join")
-            inputs = open_inputs(recipe, self.folder)
+            task = build_task(recipe)
+            inputs = open_inputs(recipe, self.folder, task)
             group.agree("data", inputs.digests)
             self._lap("data")
             with ExitStack() as stack:
-                loop = self._prepare(group, device, inputs, stack)
+                loop = self._prepare(group, device, task, inputs, stack)
                 outcome = rehearse(loop.parts, inputs) if self.job.most_steps == 0 else self._loop(loop)
             group.close()  # only in peace: after the loss of a peer it may wait for those that are left
             return outcome
@@ -130,17 +143,18 @@ class _Attempt:
             self.heart.enter("teardown")
             self.takeover.release()
 
-    def _prepare(self, group: Group, device: torch.device, inputs: Inputs, stack: ExitStack) -> Loop:
+    def _prepare(
+        self, group: Group, device: torch.device, task: Task, inputs: Inputs, stack: ExitStack
+    ) -> Loop:
         """Everything built, a commit's state in place, and the attempt in the ledger. `stack` closes what is open."""
         recipe, takeover = self.recipe, self.takeover
-        task = build_task(recipe)
         require_metrics(recipe, task)
         networks = build_networks(task, recipe, device)
         self._lap("build")
         history = History()  # on ranks that keep no ledger it stays empty
         ledger = stack.enter_context(closing(takeover.open_ledger(history))) if group.leader else None
         found = takeover.find(group, history)
-        commands = Told(**group.broadcast_json(self._told(history, found)))
+        commands = Told(**group.broadcast_json(self._told(history, found) if group.leader else None))
         tuning = Tuning(self.job.recipe, self.modules, commands.texts)
         tuned = tuning.recipe
         scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
@@ -153,9 +167,10 @@ class _Attempt:
             commit_every=tuned.checkpoint.every,
             commit_evaluated=recipe.checkpoint.keep_best is not None,
         )
-        if recipe.init is not None:
-            takeover.initialize(recipe.init, networks, fresh=found is None)
-        updaters = build_updaters(networks, tuned.optimizer, tuned.schedule, total, scale)
+        loaded = takeover.initialize(networks, fresh=found is None)
+        freeze_networks(recipe, networks)
+        waits = waits_of(recipe.networks)
+        updaters = build_updaters(networks, tuned.optimizer, tuned.schedule, total, scale, waits)
         lanes = self._lanes(group.world, found)
         engine = build_engine(recipe, networks, updaters, group, device, lanes, self.heart)
         progress = Progress()
@@ -185,6 +200,8 @@ class _Attempt:
         if group.leader:
             takeover.keep_recipe(self.environment)
         self._record(parts, inputs, progress, found, history.newest)
+        for report in loaded:
+            journal.record("initial", **report)
         if ledger:
             committer = stack.enter_context(closing(self._committer(ledger, history, scale)))
             parts = replace(parts, committer=committer, mirror=takeover.mirror(found))
@@ -221,7 +238,7 @@ class _Attempt:
         recipe, scale = self.recipe, timetable.scale
         train = recipe.data.train
         names = list(inputs.train)
-        source, order = training_order(train, names, list(inputs.train.values()), recipe.seed, scale, stages)
+        source, order = reading_order(train, names, list(inputs.train.values()), recipe.seed, scale, stages)
         geometry = Geometry(scale.batches, lanes, group.world, recipe.batch.micro, apart=recipe.exact)
         feed = Feed(
             source, order, geometry, group.rank, timetable.total, task.collate, task.counts, _quarantine(guard, order)
@@ -232,13 +249,14 @@ class _Attempt:
             "environment": self.environment,
             "parent": found.path.name if found else None,
             "lanes": geometry.lanes,
+            "task": dict(task.learned),
             "attempt": journal.attempt,
         }
         return Parts(
             task=task,
             engine=engine,
             feed=feed,
-            validation=inputs.sets(recipe, self._scored_by(lanes, group), recipe.evaluate.samples)["validation"],
+            validation=inputs.sets(recipe, self._scored_by(lanes, group), most_scored(recipe))["validation"],
             timetable=timetable,
             guard=guard,
             statistics=recipe.statistics,
@@ -261,19 +279,21 @@ class _Attempt:
 
     def _told(self, history: History, found: Found | None) -> dict[str, Any]:
         """What the run was told before this attempt, which only the ledger's keeper knows."""
-        replay = self._replay(history.newest)
-        digests = bits_digest(self.recipe), settings_digest(self.recipe)
-        commands = told(history, found.step if found else 0, *digests, replay)
+        before = (history.newest or {}).get("replay")
+        self.replay = replayed(self.folder, self.job.replay, before, bits_digest(self.recipe))
+        commands = told(
+            history,
+            found.step if found else 0,
+            settings_digest(self.recipe),
+            committed=self.takeover.committed(found),
+            replay=self.replay and self.replay.commands,
+        )
         if history.standing:
             self.takeover.notes.append(f"it was cut off after it was told to {history.standing}: that still counts")
         if commands.dropped:
             texts = "; ".join(f"{record['verb']} {record['argument']}" for record in commands.dropped)
             self.takeover.notes.append(f"the recipe has changed, so this no longer counts: {texts}")
         return commands.to_json()
-
-    def _replay(self, before: Record | None) -> str | None:
-        """The run whose commands this one does again."""
-        return self.job.replay or (before or {}).get("replay")
 
     def _record(
         self, parts: Parts, inputs: Inputs, progress: Progress, found: Found | None, before: Record | None
@@ -309,9 +329,11 @@ class _Attempt:
             epoch=self.takeover.epoch,
             after=self.job.after,
             survivors=bool(found and found.volatile),
-            replay=self._replay(before),
+            replay=self.replay and self.replay.run,
         )
-        for note in [*self.takeover.notes, *inputs.notes]:
+        if recipe.guard.recompute and group.world == 1:
+            journal.record("note", text="guard.recompute: the same process computes twice, since there is no other")
+        for note in [*self.takeover.notes, *inputs.notes, *parts.task.notes]:
             journal.record("note", text=note)
         if before is not None and before["claim"] != claim:
             resized = before["world"] != group.world and not recipe.exact
@@ -344,7 +366,8 @@ class _Attempt:
             cause = f"{why} at step {step} of {steps}"
             hint = "the same command goes on from here"
         journal.exit(int(code), cause, loop.progress.to_json())
-        return Outcome(code=code, cause=cause, hint=hint, where={"step": step})
+        asked = {"stop": "asked"} if code is Exit.STOPPED and loop.why else {}  # a launcher then leaves it stopped
+        return Outcome(code=code, cause=cause, hint=hint, where={"step": step} | asked)
 
     def _hand_over(self, loop: Loop, folder: Path) -> None:
         """Best effort: what does not succeed costs the steps since the last commit, and nothing else."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,9 +15,11 @@ from drivetrain.data.source import Source, open_source
 from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
+from drivetrain.engine.recipe import Average
+from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import ValidationSet
-from drivetrain.loop.task import Task
+from drivetrain.loop.task import Part, Task
 from drivetrain.optim.updater import Updater
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heart import Heart
@@ -75,23 +78,39 @@ class Inputs:
 
     def finals(self, recipe: Recipe, lanes: int) -> dict[str, list[ValidationSet]]:
         """What is scored once the run is done: test sets, and validation sets that evaluations score in part."""
-        sets, most = self.sets(recipe, lanes), recipe.evaluate.samples
+        sets, most = self.sets(recipe, lanes), most_scored(recipe)
         if most is None or not recipe.evaluate.full_at_end:
             return {"test": sets["test"]}
         return {"validation": [each for each in sets["validation"] if each.size > most], "test": sets["test"]}
 
 
-def open_inputs(recipe: Recipe, run: Path) -> Inputs:
-    """Open training, validation and test sources; content digests of files are kept in the run directory."""
-    cache = run / "sources.json"
-    return Inputs(
-        train={
-            name: open_source(source, recipe.seed, cache)
-            for name, source in zip(source_names(recipe.data.train.sources), recipe.data.train.sources, strict=True)
-        },
-        validation={name: open_source(source, recipe.seed, cache) for name, source in recipe.data.validation.items()},
-        test={name: open_source(source, recipe.seed, cache) for name, source in recipe.data.test.items()},
+def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
+    """Open training, validation and test sources and let the task prepare them; content digests of files are kept in
+    the run directory."""
+    cache, data = run / "sources.json", recipe.data
+    named = dict(zip(source_names(data.train.sources), data.train.sources, strict=True))
+    parts: tuple[tuple[Part, Mapping[str, Any]], ...] = (
+        ("train", named),
+        ("validation", data.validation),
+        ("test", data.test),
     )
+    opened: dict[str, dict[str, Source]] = {part: {} for part, _ in parts}
+    for part, sources in parts:
+        by_length = part == "train" and data.train.buckets is not None
+        for name, settings in sources.items():
+            source = open_source(settings, recipe.seed, cache)
+            opened[part][name] = task.prepare(source, part, by_length=by_length)
+    return Inputs(**opened)
+
+
+def most_scored(recipe: Recipe) -> int | None:
+    """How many samples of each set an evaluation scores at most; None: all."""
+    return recipe.evaluate.most(getattr(recipe.task, "tokens_per_sample", None))
+
+
+def only_training(recipe: Recipe) -> Recipe:
+    """The recipe without its validation and test sets."""
+    return replace(recipe, data=replace(recipe.data, validation={}, test={}))
 
 
 def build_task(recipe: Recipe) -> Task:
@@ -126,6 +145,36 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
     return networks
 
 
+def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
+    """Take networks that the recipe freezes out of training. One of which nothing trains is in evaluation mode for
+    good, so that its running statistics stay, too.
+
+    Raises Failure(78) where the recipe names a network that the task does not have.
+    """
+    if strange := sorted(recipe.networks.keys() - networks.keys()):
+        raise Failure(Exit.BAD_RECIPE, f"networks: the task has none called {strange[0]!r}", _there(networks))
+    for name, own in recipe.networks.items():
+        if own.freeze:
+            networks[name].requires_grad_(False)
+    for network in networks.values():
+        parameters = list(network.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            network.eval()
+    if not any(p.requires_grad for network in networks.values() for p in network.parameters()):
+        raise Failure(Exit.BAD_RECIPE, "no network has a parameter that trains", "freeze less")
+
+
+def averages_of(recipe: Recipe, networks: Iterable[str]) -> dict[str, Average]:
+    """The settings of each network's moving average, where it has one."""
+    found = {name: recipe.networks[name].average if name in recipe.networks else None for name in networks}
+    found = {name: own or recipe.average for name, own in found.items()}
+    return {name: settings for name, settings in found.items() if settings}
+
+
+def _there(networks: Iterable[str]) -> str:
+    return f"there are {', '.join(networks)}"
+
+
 def build_engine(
     recipe: Recipe,
     networks: Mapping[str, nn.Module],
@@ -137,11 +186,14 @@ def build_engine(
 ) -> Engine:
     """The engine as the recipe wants it; averages begin at the weights as they are.
 
-    Raises Failure(78) where exact mode is not for these networks or this device.
+    Raises Failure(78) where exact mode, or a check of gradients, is not for these networks or this device.
     """
     if recipe.exact:
         require_lanes_apart(networks, device)
-    half = recipe.precision == "fp16"
+    if recipe.guard.recompute:
+        require_alone(networks)
+    half = "fp16" in (recipe.precision, *(own.precision for own in recipe.networks.values()))
+    averages = averages_of(recipe, networks)
     return Engine(
         networks,
         updaters,
@@ -151,7 +203,8 @@ def build_engine(
         recipe.seed,
         heart,
         scaler=Scaler(recipe.scaling, device) if half else None,
-        averages=Averages(recipe.average, networks) if recipe.average else None,
+        averages=Averages(averages, networks) if averages else None,
         skips=half or recipe.guard.skips,
         exact=lanes if recipe.exact else None,
+        own=recipe.networks,
     )

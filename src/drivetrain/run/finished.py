@@ -17,7 +17,7 @@ from drivetrain.engine.engine import Engine
 from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
 from drivetrain.loop.exchange import WIDTH, Exchange
 from drivetrain.loop.task import Task
-from drivetrain.run.build import build_networks, build_task, open_inputs
+from drivetrain.run.build import averages_of, build_networks, build_task, open_inputs
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.pulse import Pulse
@@ -38,8 +38,8 @@ def evaluate_run(
     each set's first samples are scored, None for all of them. `weights` are those that training has scored, if None.
     """
     recipe, task, networks, found = restored(run, commit, weights)
-    inputs = open_inputs(recipe, run)
-    sets = _chosen(inputs.sets(recipe, found.facts["lanes"] if recipe.exact else 1, samples), data)
+    inputs = open_inputs(recipe, run, task)
+    sets = chosen(inputs.sets(recipe, found.facts["lanes"] if recipe.exact else 1, samples), data)
     scored = {each.name for each in sets}
     digests = {place: digest for place, digest in inputs.digests.items() if place.rpartition(".")[2] in scored}
     accept_data(found.facts["data"], digests, (), found.path.name)
@@ -66,24 +66,27 @@ def restored(
     threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)
     devices.settle(device, threads, recipe.matmul, exact=recipe.exact)
     task = build_task(recipe)
-    networks = build_networks(task, recipe, device)
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
-    usual = "averaged" if recipe.average and recipe.average.evaluate else "trained"
-    if (weights or usual) == "averaged":
-        found = replace(found, state=replace(found.state, tensors=averaged(found.state.tensors)))
+    if learned := found.facts.get("task"):
+        task.recall(learned)
+    networks = build_networks(task, recipe, device)
+    scored = [name for name, settings in averages_of(recipe, networks).items() if settings.evaluate]
+    if weights == "averaged" or (weights is None and scored):
+        tensors = averaged(found.state.tensors, networks if weights else scored)
+        found = replace(found, state=replace(found.state, tensors=tensors))
     restore(found.state.tensors, networks, {})
     return recipe, task, networks, found
 
 
-def _chosen(sets: Mapping[str, list[ValidationSet]], data: str | None) -> list[ValidationSet]:
-    """The sets that are meant: by name, or by what they are."""
+def chosen(sets: Mapping[str, list[ValidationSet]], data: str | None) -> list[ValidationSet]:
+    """The sets that are meant: by name, or by what they are. Raises Failure(66) where there is none."""
     every = [each for part in sets.values() for each in part]
     named = [each for each in every if each.name == data]
-    chosen = named or (every if data == "all" else sets.get(data or "validation", []))
-    if not chosen:
+    meant = named or (every if data == "all" else sets.get(data or "validation", []))
+    if not meant:
         there = ", ".join(each.name for each in every) or "none"
         cause = f"no set {data!r} to score" if data else "no validation set to score"
         raise Failure(Exit.INPUT_MISSING, cause, f"the recipe has: {there}")
-    return chosen
+    return meant

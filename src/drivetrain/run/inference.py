@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from drivetrain.run.finished import Weights, restored
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.speech.folders import Converted, Report, convert, find_sounds
-from drivetrain.tasks.speech.recipe import Speech
+from drivetrain.tasks.speech.listener import Listener
+from drivetrain.tasks.speech.recipe import Listening
 
 
 def infer_speech(
     run: Path, source: Path, to: Path, commit: str | None, weights: Weights | None, report: Report
 ) -> Converted:
-    """Send a folder of recordings through a run's denoiser. Raises Failure(64) where the run has none."""
+    """Send a folder of recordings through a run's networks. Raises Failure(64) where they are not for speech."""
     sounds = find_sounds(source)
-    recipe, _, networks, _ = restored(run, commit, weights)
-    if not isinstance(recipe.task, Speech):
-        kind = recipe.task.kind
-        raise Failure(Exit.BAD_COMMAND, f"{run} is a run of task {kind}, not of speech", "name another run")
-    return convert(networks["model"].eval(), recipe.task.model, sounds, source, to, report)
+    recipe, task, networks, _ = restored(run, commit, weights)
+    settings = recipe.task
+    if not isinstance(settings, Listening) or not isinstance(task, Listener):
+        raise Failure(
+            Exit.BAD_COMMAND,
+            f"{run} is a run of task {getattr(settings, 'kind', '')}, not of speech",
+            "name another run",
+        )
+    for network in networks.values():
+        network.eval()
+    device = next(parameter.device for network in networks.values() for parameter in network.parameters())
+
+    def change(sound: Tensor) -> Tensor:
+        return task.changed(networks, sound.to(device)).float().cpu()
+
+    return convert(change, settings.model, sounds, source, to, report)

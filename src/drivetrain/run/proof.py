@@ -13,7 +13,8 @@ from typing import Any
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
-from drivetrain.data.blend import Blend, ordering_of
+from drivetrain.data.blend import Blend
+from drivetrain.data.buckets import order_of
 from drivetrain.data.order import Ordering
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.ledger.again import comparable, unequal
@@ -21,7 +22,8 @@ from drivetrain.ledger.derive import Record, lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.tuning import stage_of
-from drivetrain.run.build import open_inputs
+from drivetrain.run.build import build_task, open_inputs
+from drivetrain.run.replay import Replay, kept_in
 from drivetrain.runtime.lease import fenced, takeovers
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.batches import Batches, Change
@@ -46,6 +48,7 @@ class Certificate:
     left_out: int = 0
     rollbacks: int = 0
     commands: int = 0
+    replayed: int = 0
     again: dict[str, int] = field(default_factory=lambda: {"equal": 0, "not comparable": 0})
     commits: int = 0
     sources: int = 0
@@ -89,6 +92,8 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     history = lineage(records)
     _prove_history(history, certificate)
     _prove_commands(records, history, certificate)
+    if replay := kept_in(run):
+        _prove_replay(replay, records, certificate)
     _prove_repeats(records, tries, certificate)
     _prove_commits(run, records, tries, certificate)
     newest = list(tries.values())[-1]
@@ -167,7 +172,7 @@ class _Orders:
         """One record further."""
         if record["kind"] == "attempt":
             told = json.dumps(record["order"])
-            self.current = self._known[told] = self._known.get(told) or ordering_of(record["order"])
+            self.current = self._known[told] = self._known.get(told) or order_of(record["order"])
             self.quarantine = Quarantine(record["quarantine"])
         elif record["kind"] == "rollback":
             self.quarantine = Quarantine([*self.quarantine.entries, (record["to"] + 1, record["samples"])])
@@ -210,6 +215,20 @@ def _prove_commands(records: Iterable[Record], history: Sequence[Record], certif
         if counted[id] > 1 or (due and not counted[id]):
             raise _broken(f"{record['verb']} {record['argument']} was done {counted[id]} times", record)
     certificate.commands = len(counted)
+
+
+def _prove_replay(replay: Replay, records: Iterable[Record], certificate: Certificate) -> None:
+    """What the other run was told up to here, and decides bits or scores, this one was told after the same steps."""
+    own = {record["id"]: record for record in records if record["kind"] == "command"}
+    counted = ("step", "verb", "argument", "effect")
+    for id, record in replay.commands.items():
+        if record["verb"] in REPLAYED and record["step"] < certificate.steps:
+            if id not in own or any(own[id][name] != record[name] for name in counted):
+                said = f"{record['verb']} {record['argument']}".rstrip()
+                raise _broken(
+                    f"{replay.run} was told `{said}` after step {record['step']}, this replay was not", record
+                )
+            certificate.replayed += 1
 
 
 def _prove_repeats(records: Iterable[Record], tries: Mapping[int, Record], certificate: Certificate) -> None:
@@ -298,14 +317,16 @@ def _prove_recipe(recipe: Recipe, attempt: Record) -> None:
     if bits_digest(recipe) != attempt["recipe"]:
         raise _broken("the recipe in resolved.json is not the one that the newest attempt has trained")
     order = attempt["order"]
-    if (order["seed"], order["shuffle"]) != (recipe.seed, recipe.data.train.shuffle):
+    buckets = recipe.data.train.buckets
+    dealt = None if buckets is None else [recipe.batch.size, buckets]
+    if (order["seed"], order["shuffle"], order.get("buckets")) != (recipe.seed, recipe.data.train.shuffle, dealt):
         raise _broken("the order of the samples does not follow from the recipe")
 
 
 def _prove_data(recipe: Recipe, attempt: Record, certificate: Certificate) -> None:
     """Every source has the content that the newest attempt has read. Nothing that was remembered is believed."""
     with tempfile.TemporaryDirectory() as nothing_known:
-        inputs = open_inputs(recipe, Path(nothing_known))
+        inputs = open_inputs(recipe, Path(nothing_known), build_task(recipe))
     for place, digest in inputs.digests.items():
         if attempt["data"].get(place, digest) != digest:
             raise _broken(f"{place} has another content than the run has read")

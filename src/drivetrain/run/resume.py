@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from drivetrain.checkpoint.commits import Found, clean, names, newest, oldest_ep
 from drivetrain.checkpoint.compatible import accept_data, accept_environment, accept_recipe
 from drivetrain.checkpoint.handover import RECORDS
 from drivetrain.checkpoint.initial import freeze, load_initial
+from drivetrain.checkpoint.manifest import step_of
 from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import AVERAGES, has_any, restore
@@ -107,13 +109,30 @@ class Takeover:
         self.notes += [f"passed over {reason}" for reason in found.passed_over] if found else []
         return found
 
-    def initialize(self, settings: Init, networks: Mapping[str, nn.Module], *, fresh: bool) -> None:
-        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt."""
-        if fresh:
-            self.notes.append(f"initial weights from {settings.from_}: {load_initial(settings, networks)}")
-        frozen = freeze(settings, networks)
-        if frozen and fresh:
-            self.notes.append(f"{frozen} parameters do not train")
+    def committed(self, found: Found | None) -> int:
+        """The step of the newest commit on the disk, where the attempt goes on from `found`; 0 where there is none."""
+        if found and not found.volatile:
+            return found.step
+        return max((step_of(name) or 0 for name in names(self.folder)), default=0)
+
+    def initialize(self, networks: Mapping[str, nn.Module], *, fresh: bool) -> list[dict[str, Any]]:
+        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt.
+
+        Returns what the ledger keeps of the weights that were loaded.
+        """
+        told = []
+        for settings in self._initial:
+            report = load_initial(settings, networks) if fresh else None
+            frozen = freeze(settings, networks)
+            if report:
+                self.notes.append(f"initial weights from {settings.from_}: {report}, {frozen} parameters frozen")
+                told.append({"from": settings.from_, **asdict(report), "frozen": frozen})
+        return told
+
+    @property
+    def _initial(self) -> tuple[Init, ...]:
+        given = self.recipe.init
+        return given if isinstance(given, tuple) else (given,) if given else ()
 
     def restore(
         self,

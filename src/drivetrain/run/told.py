@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger.derive import Record
 from drivetrain.ledger.history import History
-from drivetrain.ledger.ledger import read
-from drivetrain.loop.control import REPLAYED
+from drivetrain.loop.control import COMMITS, REPLAYED
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -39,40 +38,35 @@ class Told:
         return asdict(self)
 
 
-def told(history: History, step: int, recipe: str, settings: str, replay: str | None) -> Told:
-    """What an attempt that begins after `step` takes over from the ledger, and from that of the run that it replays.
+def told(
+    history: History, step: int, settings: str, *, committed: int, replay: Mapping[str, Record] | None = None
+) -> Told:
+    """What an attempt that begins after `step` takes over from the ledger, and from commands of the run it replays.
 
-    `recipe` is the digest of its recipe, `settings` that of all that may be set. Raises Failure(78) where the other run
-    has another recipe, 66 where it has no ledger, 76 where it was told something that this one has passed without it.
+    `settings` is the digest of all that may be set, `committed` the step of the newest commit. Raises Failure(76) where
+    the other run was told something that this one has passed without it.
     """
     records = dict(history.commands)
-    if replay:
-        fresh = {id: record for id, record in _of(Path(replay), recipe).items() if id not in records}
-        late = [record for record in fresh.values() if record["step"] <= step and record["verb"] in REPLAYED]
-        if late and step:
-            cause = f"{replay} was told `{late[0]['verb']} {late[0]['argument']}` after step {late[0]['step']}"
-            hint = "replay it anew, in another directory (--run)"
-            raise Failure(Exit.INCOMPATIBLE, f"{cause}; this replay is at step {step} without it", hint)
-        records |= fresh
-    ordered = sorted(records.values(), key=lambda record: (record["step"], record["time"]))
+    fresh = {id: record for id, record in (replay or {}).items() if id not in records}
+    late = [record for record in fresh.values() if record["step"] <= step and record["verb"] in REPLAYED]
+    if late and step:
+        cause = f"the other run was told `{late[0]['verb']} {late[0]['argument']}` after step {late[0]['step']}"
+        hint = "replay it anew, in another directory (--run)"
+        raise Failure(Exit.INCOMPATIBLE, f"{cause}; this replay is at step {step} without it", hint)
+    ordered = sorted((records | fresh).values(), key=lambda record: (record["step"], record["time"]))
     deciding = [record for record in ordered if record["verb"] in REPLAYED]
     dropped = [record for record in deciding if record["settings"] != settings or record["id"] in history.ended]
-    owed = [] if history.evaluated(step) else ["evaluate"]  # an evaluation that was cut off is made at the start
+
+    def due(record: Record) -> bool:
+        if record["verb"] in COMMITS:  # it was cut off before its commit
+            return record["step"] > committed and record["id"] in history.commands
+        if record["verb"] not in REPLAYED or record in dropped:
+            return False
+        cut_off = record["step"] == step and record["verb"] == "evaluate" and not history.evaluated(step)
+        return record["step"] > step or cut_off
+
     return Told(
         past=[record for record in deciding if record["step"] <= step],
-        again=[
-            record
-            for record in deciding
-            if record not in dropped and (record["step"] > step or (record["step"] == step and record["verb"] in owed))
-        ],
+        again=[record for record in ordered if due(record)],
         dropped=dropped,
     )
-
-
-def _of(run: Path, recipe: str) -> dict[str, Record]:
-    history = History()
-    for record in read(run / "ledger.jsonl"):
-        history.add(record)
-    if history.newest is None or history.newest["recipe"] != recipe:
-        raise Failure(Exit.BAD_RECIPE, f"{run} was trained with another recipe", "replay it without overrides")
-    return history.commands

@@ -27,6 +27,36 @@ class Place:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Node:
+    """One machine among `count` that run a job together; `host` and `port` are where its rank 0 listens."""
+
+    rank: int = 0
+    count: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+def node_from_environment(environment: Mapping[str, str]) -> Node:
+    """The node that a launcher gave this process; the only one where nothing says otherwise.
+
+    Its number and how many there are come from the first names of `_NODE_RANKS` and `_NODE_COUNTS` that are there, the
+    address of the first node from `_ADDRESSES`. Raises Failure(64) for what is no number or contradicts itself.
+    """
+    rank = next((_number(environment, name) for name in _NODE_RANKS if name in environment), 0)
+    count = next((_number(environment, name) for name in _NODE_COUNTS if name in environment), 1)
+    host = next((environment[name] for name in _ADDRESSES if environment.get(name)), "127.0.0.1")
+    if rank >= count:
+        cause = f"the environment says node {rank} of {count}"
+        raise Failure(Exit.BAD_COMMAND, cause, f"nodes count from 0: mend {_NODE_RANKS[0]} and {_NODE_COUNTS[0]}")
+    return Node(rank, count, host, _number(environment, "DRIVETRAIN_PORT", default=29400))
+
+
+_NODE_RANKS = ("DRIVETRAIN_NODE", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_NODE_INDEX")
+_NODE_COUNTS = ("DRIVETRAIN_NODES", "SLURM_STEP_NUM_NODES", "AWS_BATCH_JOB_NUM_NODES")
+_ADDRESSES = ("DRIVETRAIN_ADDRESS", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", "MASTER_ADDR")
+
+
 def from_environment(environment: Mapping[str, str]) -> Place | None:
     """The place that torchrun or srun gave this process; None where neither started it.
 

@@ -25,7 +25,21 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
-    checks = (_name, _batch, _exact, _profile, _sources, _units, _landmarks, _best, _blend, _overlap)
+    checks = (
+        _name,
+        _batch,
+        _networks,
+        _loaded,
+        _exact,
+        _recompute,
+        _profile,
+        _sources,
+        _units,
+        _landmarks,
+        _best,
+        _blend,
+        _overlap,
+    )
     return [found for check in checks for found in check(recipe)]
 
 
@@ -59,6 +73,27 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
         yield Contradiction(("launch", "processes"), message)
 
 
+def _networks(recipe: Recipe) -> Iterator[Contradiction]:
+    most = recipe.batch.micro if recipe.batch else None
+    for name, own in (recipe.networks or {}).items():
+        if most is not None and own.micro is not None and own.micro > most:
+            yield Contradiction(("networks", name, "micro"), f"{own.micro} is more than batch.micro {most}")
+        if own.micro is not None and recipe.guard is not None and recipe.guard.recompute is not None:
+            message = f"computes whole micro-batches again, and networks.{name}.micro cuts them"
+            yield Contradiction(("guard", "recompute"), message)
+
+
+def _loaded(recipe: Recipe) -> Iterator[Contradiction]:
+    """Networks that a task does not train, but takes from another run."""
+    given = recipe.init if isinstance(recipe.init, (list, tuple)) else [recipe.init] if recipe.init else []
+    for name in getattr(recipe.task, "loads", ()):
+        if not any(each.part == name and each.freeze is True for each in given):
+            message = (
+                f"the task takes its network {name} from another run: init: {{from: RUN, part: {name}, freeze: true}}"
+            )
+            yield Contradiction(("init",), message)
+
+
 def _exact(recipe: Recipe) -> Iterator[Contradiction]:
     """What exact mode asks for, as far as it shows without networks and device."""
     if not recipe.exact:
@@ -85,6 +120,17 @@ def _exact(recipe: Recipe) -> Iterator[Contradiction]:
         what = f"{known} lanes" if isinstance(lanes, int) else f"lanes of {processes} processes"
         message = f"exact: {micro} would span {what} of {size // known} samples; {_divisors(size // known)} would not"
         yield Contradiction(("batch", "micro"), message)
+
+
+def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
+    """Gradients that another process is to compute again, to the last bit."""
+    if recipe.guard is None or recipe.guard.recompute is None:
+        return
+    if recipe.device == "mps":
+        yield Contradiction(("guard", "recompute"), "there are no deterministic kernels on mps")
+    if recipe.compile:
+        message = "the compiler chooses kernels by the shapes that a process has seen: others may come to other bits"
+        yield Contradiction(("guard", "recompute"), message)
 
 
 def _profile(recipe: Recipe) -> Iterator[Contradiction]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 
@@ -81,6 +83,11 @@ class Outcome:
     def from_json(cls, fields: dict[str, Any]) -> Outcome:
         """The outcome that `to_json` described."""
         return cls(code=Exit(fields["code"]), cause=fields["cause"], hint=fields["hint"], where=fields["where"])
+
+    @classmethod
+    def read(cls, path: Path) -> Outcome:
+        """The outcome in an `exit.json`. Raises OSError, ValueError or KeyError where there is none."""
+        return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
 
     def line(self) -> str:
         """The last line on stderr: code, cause, place, hint."""

@@ -21,6 +21,8 @@ from drivetrain.spec.registry import (
     CUSTOM_SECTIONS,
     DEFAULT_KINDS,
     KINDS,
+    LISTED_SECTIONS,
+    NAMED_SECTIONS,
     NULLABLE_SECTIONS,
     SECTIONS,
     Custom,
@@ -50,8 +52,13 @@ SHIPPED = Path(__file__).parent.parent / "recipes"
 """The folder of the recipes that come with the package."""
 
 _BY_NETWORK = ("optimizer", "schedule")
-_OPTIONAL = (*_BY_NETWORK, "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
-_DERIVED = ("context", "vocabulary", "rate", "seconds")
+_FILLED = ("networks", "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
+_OPTIONAL = (*_BY_NETWORK, *_FILLED)
+_DERIVED = {name: f"task.model.{name}" for name in ("context", "vocabulary", "rate", "seconds")} | {
+    "task": "task.glue",
+    "path": "task.folder",
+}
+"""What a source may take from the task, and where it stands there."""
 _OF_A_SOURCE = ("name", "weight", "parted")
 
 
@@ -239,7 +246,8 @@ class _Checker:
         """`; did you mean 'optimizer.lr'?` where sections have a key that was given at the top level."""
         chosen = {name: str(at(self._data, (name, "kind")) or DEFAULT_KINDS.get(name)) for name in KINDS}
         paths = {name: KINDS[name].get(kind, "") for name, kind in chosen.items()} | dict(SECTIONS)
-        classes = {"budget": Amount} | {name: imported(path) for name, path in paths.items() if path}
+        paths = {name: path for name, path in paths.items() if path and name not in NAMED_SECTIONS}
+        classes = {"budget": Amount} | {name: imported(path) for name, path in paths.items()}
         found = [f"{name}.{key}" for name, cls in classes.items() if key in keys_of(cls)]
         return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
@@ -249,6 +257,11 @@ class _Checker:
             return self._sources(data, above["task"])
         if name in NULLABLE_SECTIONS and data is None:
             return None
+        if name in NAMED_SECTIONS and isinstance(data, dict):
+            return self._named(imported(SECTIONS[name]), data, name)
+        if name in LISTED_SECTIONS and isinstance(data, list):
+            listed = self._named(imported(SECTIONS[name]), dict(enumerate(data)), name)
+            return listed and tuple(listed.values())
         if name in SECTIONS:
             return self._settings(imported(SECTIONS[name]), data, (name,))
         if name in _BY_NETWORK and isinstance(data, dict) and _names_networks(name, data):
@@ -257,6 +270,11 @@ class _Checker:
         if name in KINDS:
             return self._component(name, data, (name,))
         return self._settings(hint, data, (name,))
+
+    def _named(self, cls: Any, data: Mapping[Any, Any], name: str) -> dict[Any, Any] | None:
+        """Settings by name, or by place in a list; None with their mistakes noted."""
+        found = {key: self._settings(cls, part, (name, key)) for key, part in data.items()}
+        return None if None in found.values() else found
 
     def _settings(self, cls: Any, data: Any, path: Path_) -> Any:
         """A value of a settings class or another type, or None with its mistakes noted."""
@@ -334,7 +352,7 @@ class _Checker:
         for name in open_fields:
             if name in derived:
                 source = replace(source, **{name: derived[name]})
-                self._derived[dotted((*path, name))] = Origin("derived", text=f"task.model.{name}")
+                self._derived[dotted((*path, name))] = Origin("derived", text=_DERIVED[name])
         return source
 
     def _note(self, path: Path_, message: str, refused: bool = False) -> None:

@@ -30,12 +30,13 @@ class Recipe(Settings):
     budget: Annotated[Amount, bits("how long it trains: exactly one of steps, samples, tokens, epochs")]
     optimizer: Annotated[Any, bits("one for all networks, or a mapping by network")]
     schedule: Annotated[Any, bits("one for all networks, or a mapping by network")]
+    networks: Annotated[Any, bits("by network: when it moves, and what of the settings below is its own")]
     precision: Annotated[Literal["fp32", "bf16", "fp16"], bits("of forward and backward; weights stay fp32")] = "fp32"
     scaling: Annotated[Any, bits("the factor on the loss, with fp16")]
     average: Annotated[Any, bits("a moving average of the weights; null: none")] = None
     guard: Annotated[Any, bits("what becomes of steps that are not finite, or stand out")]
     compile: Annotated[bool, bits("compile the networks (torch.compile)")] = False
-    init: Annotated[Any, bits("initial weights from another run or a file; null: by the network's own rule")] = None
+    init: Annotated[Any, bits("initial weights from other runs or files; null: by the networks' own rule")] = None
     statistics: Annotated[Any, cost("what is measured of gradients and weights; null: nothing")] = None
     evaluate: Annotated[Any, cost("when the validation sets are scored")]
     checkpoint: Annotated[Any, cost("when state is committed")]

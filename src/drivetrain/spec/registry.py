@@ -19,7 +19,10 @@ from drivetrain.spec.settings import Component, Settings
 KINDS: Mapping[str, Mapping[str, str]] = {
     "task": {
         "language_model": "drivetrain.tasks.language_model.recipe:LanguageModel",
+        "classification": "drivetrain.tasks.classification.recipe:Classification",
         "speech": "drivetrain.tasks.speech.recipe:Speech",
+        "vocoder": "drivetrain.tasks.speech.recipe:Vocoding",
+        "enhancer": "drivetrain.tasks.speech.recipe:Enhancing",
     },
     "source": {
         "text": "drivetrain.data.recipe:Text",
@@ -28,6 +31,8 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "jsonl": "drivetrain.data.recipe:JsonLines",
         "parquet": "drivetrain.data.recipe:Parquet",
         "datasets": "drivetrain.data.recipe:Datasets",
+        "table": "drivetrain.data.recipe:Table",
+        "glue": "drivetrain.tasks.classification.recipe:Glue",
         "speech": "drivetrain.tasks.speech.recipe:SpeechFolders",
         "harmonics": "drivetrain.tasks.speech.recipe:Harmonics",
     },
@@ -62,6 +67,7 @@ DEFAULT_KINDS = {"optimizer": "adamw", "schedule": "constant", "launch": "local"
 SECTIONS: Mapping[str, str] = {
     "data": "drivetrain.data.recipe:Data",
     "batch": "drivetrain.engine.recipe:Batch",
+    "networks": "drivetrain.engine.recipe:Network",
     "scaling": "drivetrain.engine.recipe:Scaling",
     "average": "drivetrain.engine.recipe:Average",
     "statistics": "drivetrain.engine.recipe:Statistics",
@@ -78,6 +84,12 @@ SECTIONS: Mapping[str, str] = {
 
 NULLABLE_SECTIONS = frozenset({"init", "profile", "average", "statistics"})
 """Sections that may be null."""
+
+NAMED_SECTIONS = frozenset({"networks"})
+"""Sections that are mappings from names to their settings."""
+
+LISTED_SECTIONS = frozenset({"init"})
+"""Sections that may be a list of their settings."""
 
 CUSTOM_SECTIONS = frozenset({"task", "source"})
 """Sections whose kind may be a user's own `package.module:Name`."""

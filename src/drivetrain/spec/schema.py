@@ -8,7 +8,16 @@ from typing import Any, get_type_hints
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import CUSTOM_SECTIONS, DEFAULT_KINDS, KINDS, NULLABLE_SECTIONS, SECTIONS, imported
+from drivetrain.spec.registry import (
+    CUSTOM_SECTIONS,
+    DEFAULT_KINDS,
+    KINDS,
+    LISTED_SECTIONS,
+    NAMED_SECTIONS,
+    NULLABLE_SECTIONS,
+    SECTIONS,
+    imported,
+)
 from drivetrain.spec.settings import key_of
 
 _OWN = {
@@ -25,7 +34,10 @@ def recipe_schema() -> dict[str, Any]:
     schema = _class_schema(Recipe)
     for name, path in SECTIONS.items():
         section = _class_schema(imported(path)) | {"description": schema["properties"][name]["description"]}
-        schema["properties"][name] = {"anyOf": [section, {"type": "null"}]} if name in NULLABLE_SECTIONS else section
+        several = [{"type": "array", "items": section}] if name in LISTED_SECTIONS else []
+        section = {"type": "object", "additionalProperties": section} if name in NAMED_SECTIONS else section
+        options = [section, *several, *([{"type": "null"}] if name in NULLABLE_SECTIONS else [])]
+        schema["properties"][name] = {"anyOf": options} if len(options) > 1 else section
     for name in ("task", "optimizer", "schedule", "launch"):
         component = _component_schema(name)
         if name in _BY_NETWORK:

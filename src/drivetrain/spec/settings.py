@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
+from pydantic import StringConstraints
 
 Affects = Literal["bits", "cost", "nothing"]
 
@@ -43,6 +45,20 @@ NonNegative = Annotated[float, Ge(0)]
 """A finite number of at least zero."""
 Fraction = Annotated[float, Ge(0), Le(1)]
 """A number from zero to one."""
+
+Duration = Positive | Annotated[str, StringConstraints(pattern=r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?$", min_length=2)]
+"""Seconds, or text such as 2h30m."""
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+def seconds_of(duration: float | str) -> float:
+    """Seconds, from a number or from text such as 2h30m."""
+    if not isinstance(duration, str):
+        return duration
+    parts = _DURATION.fullmatch(duration)
+    assert parts is not None
+    days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def key_of(field: str) -> str:

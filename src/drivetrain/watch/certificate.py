@@ -29,6 +29,8 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "rollbacks", f"{found['rollbacks']}, and the samples that were left out were read by nobody since"
     if found["commands"]:
         yield "commands", f"{found['commands']}, each done once, and again where steps were made again"
+    if found["replayed"]:
+        yield "", f"{found['replayed']} of them are the other run's, after the same steps"
     again = found["again"]
     yield "made again", f"{again['equal']} steps, to the same bits; {again['not comparable']} under another claim"
     yield "commits", f"{found['commits']} whole, each at its place in the chain"

@@ -48,11 +48,11 @@ class Shelf:
     skipped: tuple[str, ...]
 
 
-def require_libraries(names: Sequence[str] = LIBRARIES) -> None:
-    """Raises Failure(66) where a library that reads, resamples or filters sound is missing."""
+def require_libraries(names: Sequence[str] = LIBRARIES, extra: str = "speech") -> None:
+    """Raises Failure(66) where a library is missing; the extra has all of them."""
     for name in names:
         if find_spec(name) is None:
-            raise Failure(Exit.INPUT_MISSING, f"sound needs {name}", "pip install 'drivetrain[speech]'")
+            raise Failure(Exit.INPUT_MISSING, f"sound needs {name}", f"pip install 'drivetrain[{extra}]'")
 
 
 def shelf(folder: Folder, rate: int, cache: Path, *, skip: bool) -> Shelf:

@@ -1,4 +1,4 @@
-"""A folder of recordings of any length through a network, chunk by chunk: memory does not grow with a file."""
+"""A folder of recordings of any length through networks, chunk by chunk: memory does not grow with a file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
 from drivetrain.data.documents import find_inputs
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.speech.audio import require_libraries
-from drivetrain.tasks.speech.recipe import Denoiser
+from drivetrain.tasks.speech.recipe import Framed
 
 if TYPE_CHECKING:
     from soundfile import SoundFile
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 INCLUDE = ("*.wav", "*.flac")
 _BLOCK = 1 << 16  # frames that are read at a time
 
+Change = Callable[[Tensor], Tensor]
+"""Makes sound, float32 [channels, samples], of sound of the same shape; each channel by itself."""
 Report = Callable[[int, int], None]
 """Is told how many frames have been read, of how many."""
 
@@ -56,9 +58,9 @@ def find_sounds(source: Path) -> dict[Path, int]:
 
 
 def convert(
-    network: nn.Module, settings: Denoiser, sounds: Mapping[Path, int], source: Path, to: Path, report: Report
+    change: Change, settings: Framed, sounds: Mapping[Path, int], source: Path, to: Path, report: Report
 ) -> Converted:
-    """Write each file of `source` through the network to its place below `to`: same rate, channels, length, format.
+    """Write each file of `source`, changed, to its place below `to`: same rate, channels, length, format.
 
     A file that cannot be read is left out and named in the result. Raises Failure(73) where `to` cannot be used or is
     not empty, 74 where a file cannot be written.
@@ -73,7 +75,7 @@ def convert(
         target = to / path.relative_to(source)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _convert(network, settings, path, target, lambda frames, start=start: report(start + frames, total))
+            _convert(change, settings, path, target, lambda frames, start=start: report(start + frames, total))
             done.written.append(target)
         except (soundfile.SoundFileError, ValueError) as error:
             done.failed[path] = str(error)
@@ -83,21 +85,19 @@ def convert(
 
 
 def enhanced(
-    network: nn.Module, settings: Denoiser, blocks: Iterable[np.ndarray], rate: int, channels: int
+    change: Change, settings: Framed, blocks: Iterable[np.ndarray], rate: int, channels: int
 ) -> Iterator[np.ndarray]:
-    """Blocks of sound, float32 [frames, channels], through the network at its own rate, and back at theirs.
+    """Blocks of sound, float32 [frames, channels], changed at the settings' rate, and back at theirs.
 
     Each channel is heard by itself. What comes out is as long as what went in, or a little longer.
     """
-    device = next(network.parameters()).device
 
     def enhance(chunk: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
-            heard = torch.from_numpy(np.ascontiguousarray(chunk.T)).to(device)
-            return network(heard).float().cpu().numpy().T
+            return change(torch.from_numpy(np.ascontiguousarray(chunk.T))).numpy().T
 
     heard = resampled(blocks, rate, settings.rate, channels)
-    return resampled(overlap_added(heard, enhance, settings.samples), settings.rate, rate, channels)
+    return resampled(overlap_added(heard, enhance, settings.chunk), settings.rate, rate, channels)
 
 
 def overlap_added(
@@ -132,7 +132,7 @@ def resampled(blocks: Iterable[np.ndarray], rate: int, wanted: int, channels: in
     yield stream.resample_chunk(np.zeros((0, channels), np.float32), last=True).reshape(-1, channels)
 
 
-def _convert(network: nn.Module, settings: Denoiser, path: Path, target: Path, told: Callable[[int], None]) -> None:
+def _convert(change: Change, settings: Framed, path: Path, target: Path, told: Callable[[int], None]) -> None:
     """One file. It appears under its name when it is whole."""
     import soundfile
 
@@ -143,7 +143,7 @@ def _convert(network: nn.Module, settings: Denoiser, path: Path, target: Path, t
             with soundfile.SoundFile(partial, "w", **how, format=heard.format) as written:
                 left = heard.frames
                 blocks = _told(heard, told)
-                for block in enhanced(network, settings, blocks, heard.samplerate, heard.channels):
+                for block in enhanced(change, settings, blocks, heard.samplerate, heard.channels):
                     _write(written, block[:left])
                     left -= min(left, len(block))
             if left or not heard.frames:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, MinLen
@@ -14,14 +14,20 @@ from drivetrain.spec.settings import (
     Count,
     Fraction,
     NonNegative,
+    Positive,
     Settings,
     Whole,
     bits,
+    cost,
     nothing,
 )
 
 Rate = Annotated[int, Ge(8000), Le(48000)]
 """Samples of sound a second."""
+Solver = Literal["euler", "midpoint"]
+"""How a flow is followed."""
+Score = Literal["pesq", "stoi"]
+"""A judgement by a model of hearing."""
 Seconds = Annotated[float, Ge(0.1), Le(60)]
 """How long a segment is."""
 Decibels = tuple[float, float]
@@ -29,22 +35,13 @@ Decibels = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Denoiser(Component):
-    """A U-Net on the spectrogram that gives each of its places a mask and a turn of the phase.
+class Framed(Settings):
+    """Sound in segments, and the windows in which its spectrum is seen."""
 
-    Width 8 and depth 3 at 8 kHz train in a minute on a CPU; 44100 Hz, window 2048, hop 420, width 16 and depth 4 is
-    about what resemble-enhance was published with.
-    """
-
-    factory: ClassVar[str] = "drivetrain.tasks.speech.denoiser:Denoiser"
-    kind: Annotated[Literal["denoiser"], bits("takes noise away")] = "denoiser"
     rate: Annotated[Rate, bits("samples of sound a second")] = 16000
     seconds: Annotated[Seconds, bits("how long a segment is")] = 1.0
     window: Annotated[int | None, Ge(32), bits("samples in a window; null: a power of two near to 32 ms")] = None
     hop: Annotated[Count | None, bits("samples from window to window; null: a quarter of one")] = None
-    width: Annotated[Count, bits("channels at the full resolution; twice as many at each half")] = 16
-    depth: Annotated[int, Ge(1), Le(6), bits("how often the resolution is halved")] = 4
-    blocks: Annotated[Count, bits("residual blocks at each resolution, on the way down and on the way up")] = 1
 
     @property
     def window_size(self) -> int:
@@ -61,6 +58,12 @@ class Denoiser(Component):
         """Samples in a segment."""
         return round(self.rate * self.seconds)
 
+    @property
+    def chunk(self) -> int:
+        """Samples that `infer` takes at a time: a segment, or a little more, so that windows of the next chunk, half of
+        one later, are those of this one."""
+        return -(-self.samples // (2 * self.hop_size)) * 2 * self.hop_size
+
     def __post_init__(self) -> None:
         if self.hop_size > self.window_size // 2:
             raise ValueError(
@@ -68,6 +71,45 @@ class Denoiser(Component):
             )
         if self.samples < self.window_size:
             raise ValueError(f"a segment of {self.samples} samples is shorter than a window of {self.window_size}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UNet(Settings):
+    """How large a denoiser is."""
+
+    width: Annotated[Count, bits("channels at the full resolution; twice as many at each half")] = 16
+    depth: Annotated[int, Ge(1), Le(6), bits("how often the resolution is halved")] = 4
+    blocks: Annotated[Count, bits("residual blocks at each resolution, on the way down and on the way up")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denoiser(UNet, Framed, Component):
+    """A U-Net on the spectrogram that gives each of its places a mask and a turn of the phase.
+
+    Width 8 and depth 3 at 8 kHz train in a minute on a CPU; 44100 Hz, window 2048, hop 420, width 16 and depth 4 is
+    about what resemble-enhance was published with.
+    """
+
+    factory: ClassVar[str] = "drivetrain.tasks.speech.denoiser:Denoiser"
+    kind: Annotated[Literal["denoiser"], bits("takes noise away")] = "denoiser"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocoder(Framed, Component):
+    """A mel autoencoder, and a vocoder that makes sound of what it decodes.
+
+    8 kHz, 40 bands, width 64 and depth 2 train in a minute on a CPU; 44100 Hz, window 2048, hop 420, 128 bands, width
+    512 and depth 8 is the published size: that of Vocos, at the rate and with the latent of resemble-enhance.
+    """
+
+    factory: ClassVar[str] = "drivetrain.tasks.speech.vocoder:Vocoder"
+    kind: Annotated[Literal["vocoder"], bits("mel autoencoder and vocoder")] = "vocoder"
+    bands: Annotated[int, Ge(8), bits("mel bands")] = 80
+    latent: Annotated[int, Ge(4), bits("numbers that a frame is encoded in")] = 64
+    linear: Annotated[Whole, bits("linear layers behind the encoder, which keep the latent's rank low")] = 2
+    extra: Annotated[Whole, bits("numbers of a frame that the decoder tells the vocoder beside the mel bands")] = 32
+    width: Annotated[Count, bits("channels of encoder, decoder and vocoder")] = 256
+    depth: Annotated[Count, bits("blocks of each of them")] = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +125,25 @@ class Weights(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speech(Component):
+class Listening(Component):
+    """What all tasks on speech have."""
+
+    reads: ClassVar[tuple[str, ...]] = ("speech", "harmonics")
+    model: Framed
+    scores: Annotated[tuple[Score, ...], cost("judgements of validation samples; they need the extra `scores`")] = ()
+    shown: Annotated[Whole, nothing("validation samples to hear and to see after each evaluation")] = 4
+
+    @staticmethod
+    def derive(task: Listening, source: Any) -> dict[str, Any]:
+        """What a source takes from the model where the recipe leaves it open."""
+        return {"rate": task.model.rate, "seconds": task.model.seconds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech(Listening):
     """Speech without its noise."""
 
     factory: ClassVar[str] = "drivetrain.tasks.speech.task:SpeechTask"
-    reads: ClassVar[tuple[str, ...]] = ("speech", "harmonics")
     kind: Annotated[Literal["speech"], bits("speech")] = "speech"
     model: Annotated[Denoiser, bits("the network")] = field(default_factory=Denoiser)
     target: Annotated[
@@ -95,12 +151,87 @@ class Speech(Component):
         bits("speech: noise goes, room and colour stay; clean: what `distort` did to the speech goes as well"),
     ] = "speech"
     loss: Annotated[Weights, bits("the parts of the loss")] = field(default_factory=Weights)
-    shown: Annotated[Whole, nothing("validation samples to hear and to see after each evaluation")] = 4
 
-    @staticmethod
-    def derive(task: Speech, source: Any) -> dict[str, Any]:
-        """What a source takes from the model where the recipe leaves it open."""
-        return {"rate": task.model.rate, "seconds": task.model.seconds}
+
+@dataclass(frozen=True, kw_only=True)
+class Discriminator(Settings):
+    """Networks that tell speech from what the vocoder makes."""
+
+    periods: Annotated[tuple[Annotated[int, Ge(2)], ...], bits("samples from column to column; () for none")] = (
+        2,
+        3,
+        5,
+        7,
+        11,
+    )
+    spectra: Annotated[bool, bits("whether spectra of 10, 25 and 50 ms are looked at as well")] = True
+    width: Annotated[Count, bits("channels of the first layers; 32 as published")] = 32
+
+    def __post_init__(self) -> None:
+        if not self.periods and not self.spectra:
+            raise ValueError("there are neither periods nor spectra to look at")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocoderWeights(Settings):
+    """How much each part of the generator's loss counts."""
+
+    mel: Annotated[NonNegative, bits("mean absolute difference of log mel bands, after the autoencoder")] = 0.5
+    spectrum: Annotated[Positive, bits("STFT distance, over windows of 10, 25 and 50 ms")] = 1.0
+    adversarial: Annotated[NonNegative, bits("what the discriminator says")] = 0.1
+    features: Annotated[NonNegative, bits("relative difference of what the discriminator's layers see")] = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocoding(Listening):
+    """Speech through a mel spectrogram and back: stage 1 of enhancement."""
+
+    factory: ClassVar[str] = "drivetrain.tasks.speech.vocoding:Vocoding"
+    kind: Annotated[Literal["vocoder"], bits("mel autoencoder and vocoder, against a discriminator")] = "vocoder"
+    model: Annotated[Vocoder, bits("the generator")] = field(default_factory=Vocoder)
+    discriminator: Annotated[Discriminator, bits("the other network")] = field(default_factory=Discriminator)
+    adversarial: Annotated[
+        Literal["hinge", "squares"] | None, bits("the loss of both sides; null: the generator trains alone")
+    ] = "hinge"
+    loss: Annotated[VocoderWeights, bits("the parts of the generator's loss")] = field(default_factory=VocoderWeights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow(Settings):
+    """What takes a latent from what was heard to clean speech."""
+
+    width: Annotated[Count, bits("channels")] = 256
+    depth: Annotated[Count, bits("blocks")] = 6
+    temperature: Annotated[Fraction, bits("share of noise in where it starts; the rest is what was heard")] = 0.5
+    solver: Annotated[Solver, cost("one look at the network in each step, or two")] = "midpoint"
+    steps: Annotated[Count, cost("of the solver")] = 8
+    denoised: Annotated[Fraction, cost("share of the denoised in what is heard, the rest is the mixture")] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnhancerWeights(Weights):
+    """How much each part of the loss counts; the flow's is the only one that the flow hears of."""
+
+    flow: Annotated[Positive, bits("mean squared error of the velocity")] = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Enhancing(Listening):
+    """Clean speech in the latent space of a vocoder that is trained already: stage 2 of enhancement."""
+
+    factory: ClassVar[str] = "drivetrain.tasks.speech.enhancing:Enhancing"
+    loads: ClassVar[tuple[str, ...]] = ("generator",)
+    kind: Annotated[Literal["enhancer"], bits("denoiser, and a flow in a vocoder's latent space")] = "enhancer"
+    model: Annotated[Vocoder, bits("the vocoder, as stage 1 had it")] = field(default_factory=Vocoder)
+    denoiser: Annotated[UNet, bits("the denoiser; its windows are the vocoder's")] = field(default_factory=UNet)
+    flow: Annotated[Flow, bits("the flow")] = field(default_factory=Flow)
+    loss: Annotated[EnhancerWeights, bits("the parts of the loss")] = field(default_factory=EnhancerWeights)
+
+    @property
+    def denoising(self) -> Denoiser:
+        """The denoiser's settings."""
+        framed = {each.name: getattr(self.model, each.name) for each in fields(Framed)}
+        return Denoiser(**framed, width=self.denoiser.width, depth=self.denoiser.depth, blocks=self.denoiser.blocks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 WINDOWS = (0.010, 0.025, 0.050)
 """Seconds of the windows over which two sounds are compared."""
 _MOST_DB = 100.0
+_FAINT = 1e-2  # mel magnitude of what cannot be heard beside sound of power one
 _SILENCE = 1e-10  # power below which a signal is none
 
 
@@ -26,6 +27,11 @@ def istft(spectrum: Tensor, size: int, hop: int, samples: int) -> Tensor:
     return torch.istft(spectrum, size, hop, window=window, length=samples)
 
 
+def window_of(rate: int, seconds: float) -> int:
+    """Samples of a window of about so many seconds, a power of two that is not shorter."""
+    return 1 << math.ceil(math.log2(rate * seconds))
+
+
 def stft_distance(estimate: Tensor, target: Tensor, rate: int) -> Tensor:
     """How far an estimate's spectra are from the target's, [batch] of [batch, samples], over several windows.
 
@@ -36,7 +42,7 @@ def stft_distance(estimate: Tensor, target: Tensor, rate: int) -> Tensor:
     """
     total = torch.zeros(len(target), device=target.device)
     for seconds in WINDOWS:
-        size = 1 << math.ceil(math.log2(rate * seconds))
+        size = window_of(rate, seconds)
         found, wanted = (stft(sound, size, size // 4).abs().flatten(1) for sound in (estimate, target))
         convergence = (wanted - found).norm(dim=1) / wanted.norm(dim=1).clamp(min=1.0)
         logs = (wanted.log1p() - found.log1p()).abs().mean(dim=1)
@@ -69,17 +75,39 @@ def unit(sound: Tensor) -> Tensor:
     return torch.where(power > _SILENCE, power.clamp(min=_SILENCE).rsqrt(), 1.0)
 
 
+def log_mel(sound: Tensor, rate: int, size: int, hop: int, bands: int) -> Tensor:
+    """Natural logarithm of mel magnitudes, float32 [batch, bands, frames] of [batch, samples] of about power one."""
+    with torch.autocast(sound.device.type, enabled=False):
+        magnitude = stft(sound.float(), size, hop).abs()
+        return (_mel_bands(rate, size, bands).to(sound.device) @ magnitude).clamp(min=_FAINT).log()
+
+
+def mel_distance(estimate: Tensor, target: Tensor, rate: int, bands: int = 80) -> Tensor:
+    """Mean difference of log mel magnitudes, [batch] of [batch, samples]; windows of 32 ms.
+
+    Kong et al. 2020, "HiFi-GAN", arXiv 2010.05646, the norm of equation 4 as a mean. Both are about of power one.
+    """
+    size = _window(rate)
+    found, wanted = (log_mel(sound, rate, size, size // 4, bands) for sound in (estimate, target))
+    return (found - wanted).abs().mean(dim=(1, 2))
+
+
 def mel_decibels(sound: Tensor, rate: int, bands: int = 80) -> Tensor:
     """Mel spectrogram in dB below its highest place, [bands, frames] of [samples], low bands first; windows of 32 ms.
 
     The mel of O'Shaughnessy 1987, 2595 log10(1 + f / 700), with triangular bands.
     """
-    size = 1 << round(rate * 0.032).bit_length() - 1
+    size = _window(rate)
     power = stft(sound.float(), size, size // 4).abs().square()
     with torch.autocast(sound.device.type, enabled=False):
         mel = _mel_bands(rate, size, bands).to(sound.device) @ power
     decibels = 10 * mel.clamp(min=1e-10).log10()
     return decibels - decibels.max()
+
+
+def _window(rate: int) -> int:
+    """Samples of a window near to 32 ms."""
+    return 1 << round(rate * 0.032).bit_length() - 1
 
 
 def _mel_bands(rate: int, size: int, bands: int) -> Tensor:

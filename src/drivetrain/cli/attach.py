@@ -1,0 +1,44 @@
+"""`drivetrain attach`."""
+
+from __future__ import annotations
+
+import typer
+
+from drivetrain.cli.status import Token
+from drivetrain.cli.submit import AsJson
+
+
+def attach(job: Token, as_json: AsJson = False) -> int:
+    """The live progress of a job whose run directory can be read here. Ctrl-C ends the show, not the job."""
+    import json
+    import time
+    from contextlib import closing, suppress
+
+    from rich.console import Console
+
+    from drivetrain.cli.watch import Newest
+    from drivetrain.launch.jobs import refresh
+    from drivetrain.launch.store import Store
+    from drivetrain.spec.exits import Exit
+    from drivetrain.watch.console import ConsoleSink, tolerant
+    from drivetrain.watch.sink import Follower, Sink
+
+    class Plain:
+        """Records as they are in the ledger."""
+
+        def record(self, record: dict[str, object]) -> None:
+            typer.echo(json.dumps(record))
+
+        def close(self) -> None:
+            pass
+
+    store = Store()
+    record = store.find(job)
+    sink: Sink = Plain() if as_json else ConsoleSink(tolerant(Console()), 0.0)
+    newest = Newest(sink, time.time() - 5.0)
+    with closing(Follower(record.run / "ledger.jsonl", [newest])), suppress(KeyboardInterrupt):
+        while not (record := refresh(store, store.again(record))).state.final:
+            time.sleep(1.0)
+    if not as_json:
+        typer.echo(f"{record.token}: {record.state.value}")
+    return Exit.DONE

@@ -1,0 +1,49 @@
+"""`drivetrain jobs`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drivetrain.cli.submit import AsJson
+
+
+def jobs(
+    every: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
+    look: Annotated[bool, typer.Option(help="Ask the engines how they stand.")] = True,
+    as_json: AsJson = False,
+) -> int:
+    """The jobs that were submitted from here."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from drivetrain.launch.jobs import refresh
+    from drivetrain.launch.standing import standing
+    from drivetrain.launch.store import Store
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.watch.console import printable
+
+    store = Store()
+    rows = []
+    for record in store.all():
+        if record.state.final and not every:
+            continue
+        said = ""
+        if look:
+            try:
+                record = refresh(store, record)
+            except Failure as failure:
+                said = failure.outcome.cause
+        rows.append(standing(record) | ({"unreachable": said} if said else {}))
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return Exit.DONE
+    table = Table("job", "target", "state", "engine", "step", "run", box=None)
+    for row in rows:
+        cells = (row["job"], row["target"], row["state"], row.get("unreachable") or row["native_state"])
+        table.add_row(*(printable(str(cell)) for cell in (*cells, row["progress"], row["run"])))
+    Console().print(table if rows else "no jobs" if every else "no jobs that have not ended; --all has the others")
+    return Exit.DONE

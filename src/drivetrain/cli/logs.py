@@ -1,0 +1,34 @@
+"""`drivetrain logs`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from drivetrain.cli.status import Token
+from drivetrain.cli.submit import AsJson
+
+
+def logs(
+    job: Token,
+    rank: Annotated[int | None, typer.Option(min=0, help="What this rank printed; else the first node.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """What a job has printed, over all its attempts."""
+    import json
+
+    from drivetrain.launch.jobs import opened, refresh
+    from drivetrain.launch.store import Store
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.watch.console import printable
+
+    store = Store()
+    record = refresh(store, store.find(job))
+    if record.native is None:
+        raise Failure(Exit.INPUT_MISSING, f"{record.token} was never sent", f"`drivetrain requeue {record.token}`")
+    submission, target = opened(record)
+    for line in target.logs(submission, record.native, rank, follow and not record.state.final):
+        typer.echo(json.dumps({"line": line}) if as_json else printable(line, keep="\t"))
+    return Exit.DONE

@@ -1,0 +1,28 @@
+"""`drivetrain predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drivetrain.cli.weights import WEIGHTS, weights_of
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Run directory.")],
+    data: Annotated[str, typer.Option(help="The name of a validation or test set of the recipe.")],
+    to: Annotated[Path, typer.Option(help="A new file: .jsonl, .csv or .tsv.")],
+    commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Write what a run's commit predicts of each sample of a set, in the set's order."""
+    import json
+
+    from drivetrain.api import predict as predict_run
+    from drivetrain.watch.console import printable
+
+    count = predict_run(run, data, to, commit, weights=weights_of(weights))
+    typer.echo(json.dumps({"file": str(to), "samples": count}) if as_json else f"{printable(str(to))}: {count} samples")

@@ -1,0 +1,71 @@
+"""`drivetrain submit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Targets = Annotated[
+    Path | None,
+    typer.Option(help="File of targets; else $DRIVETRAIN_TARGETS or ~/.config/drivetrain/targets.yaml."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def submit(
+    recipe: Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")
+    ] = None,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="`drivetrain targets` lists them.")] = "local",
+    run: Annotated[
+        str | None,
+        typer.Option(help="Run directory that all nodes see, or a mirror's URL; else below the target's `runs`."),
+    ] = None,
+    resume: Annotated[str, typer.Option(help="auto, never or must go on from a commit.")] = "auto",
+    override: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Accept a change of this field on resume.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the native request.")] = False,
+    targets: Targets = None,
+    as_json: AsJson = False,
+) -> int:
+    """Have a recipe trained somewhere else. The same command again, while the job has not ended, is the same job."""
+    import json
+    import time
+    from pathlib import Path
+
+    from drivetrain.launch import jobs
+    from drivetrain.launch.store import Store
+    from drivetrain.launch.submission import plan
+    from drivetrain.launch.targets.config import build, settings_of
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.spec.load import load
+    from drivetrain.watch.console import printable
+
+    if resume not in ("auto", "never", "must"):
+        raise Failure(Exit.BAD_COMMAND, f"--resume {resume}", "it is auto, never or must")
+    source = Path(recipe)
+    run = str(source) if run is None and source.is_dir() else run
+    own = load(recipe, overrides or []).recipe.launch.targets
+    settings = settings_of(to, own, targets)
+    job = plan(
+        recipe, overrides or [], to, settings, started=time.time(), run=run, resume=resume, override=override or []
+    )
+    requests = build(settings).render(job)
+    if dry_run:
+        if as_json:
+            typer.echo(json.dumps([{"what": one.what, "body": one.body} for one in requests]))
+        else:
+            for one in requests:
+                typer.echo(f"--- {printable(one.what)}\n{printable(one.body, keep=chr(10))}")
+        return Exit.DONE
+    record, new = jobs.submit(Store(), job, recipe)
+    if as_json:
+        typer.echo(json.dumps({"job": record.token, "native": record.native, "run": str(record.run), "new": new}))
+    else:
+        typer.echo(f"{record.token}: {'submitted' if new else 'already'} on {to} as {printable(record.native or '?')}")
+        typer.echo(f"status: drivetrain status {record.token} --watch")
+    return Exit.DONE

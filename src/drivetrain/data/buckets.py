@@ -1,0 +1,85 @@
+"""Batches of samples that are about as long as each other, as a function of position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from drivetrain.data.blend import Stage, ordering_of, training_order
+from drivetrain.data.order import Ordering, mix64
+from drivetrain.data.recipe import Train
+from drivetrain.data.source import Source
+from drivetrain.runtime.seeds import mix
+from drivetrain.spec.amount import Scale
+from drivetrain.spec.exits import Exit, Failure
+
+_TURNS = 1 << 36
+"""A place in the seeds' path that nothing else has."""
+
+
+class Buckets(Ordering):
+    """An order whose samples change places among the batches of a window, so that those of a batch stand side by side
+    in the source. Of a source that is numbered by length these are about as long as each other.
+
+    A window holds `batches` batches and ends where an epoch does, so every sample is still there once an epoch. In a
+    batch samples ascend; which batch of the window gets which of them is drawn.
+    """
+
+    def __init__(self, order: Ordering, batch: int, batches: int) -> None:
+        """`batch` is the size of a global batch."""
+        super().__init__()
+        self.size = order.size
+        self.facts = {**order.facts, "buckets": [batch, batches]}
+        self._order, self._batch, self._batches = order, batch, batches
+        self._seed = mix(order.facts["seed"], _TURNS)
+
+    def compute(self, positions: np.ndarray) -> np.ndarray:
+        """The sample ids at consecutive positions, int64."""
+        first, last = int(positions[0]), int(positions[-1]) + 1
+        start, at = self._window(first)[0], first
+        parts = []
+        while at < last:
+            begin, at = self._window(at)
+            parts.append(self._dealt(begin, at))
+        return np.concatenate(parts)[first - start : last - start]
+
+    def _window(self, position: int) -> tuple[int, int]:
+        """The first position of the window that a position is in, and that behind its last."""
+        length = self._batch * self._batches
+        starts = [position // unit * unit for unit in (length, self.size)]
+        return max(starts), min(starts[0] + length, starts[1] + self.size)
+
+    def _dealt(self, start: int, stop: int) -> np.ndarray:
+        """A window's samples. Its first and last batch may lie partly in another epoch's window."""
+        ids = np.sort(self._order.ids(start, stop))
+        cuts = range((start // self._batch + 1) * self._batch, stop, self._batch)
+        sizes = np.diff([start, *cuts, stop])
+        keys = mix64(np.arange(len(sizes), dtype=np.uint64) + np.uint64(mix(self._seed, start)))
+        turns = np.argsort(keys)
+        stretches = np.split(ids, np.cumsum(sizes[turns])[:-1])
+        dealt = dict(zip(turns.tolist(), stretches, strict=True))
+        return np.concatenate([dealt[place] for place in range(len(sizes))])
+
+
+def reading_order(
+    train: Train, names: Sequence[str], sources: Sequence[Source], seed: int, scale: Scale, told: Sequence[Stage] = ()
+) -> tuple[Source, Ordering]:
+    """`training_order`, with its buckets where the recipe asks for them.
+
+    Raises Failure(78) where the source is not numbered by length.
+    """
+    source, order = training_order(train, names, sources, seed, scale, told)
+    if train.buckets is None:
+        return source, order
+    if not getattr(source, "by_length", False):
+        cause = f"data.train.buckets: the samples of {names[0]} are not numbered by their lengths"
+        raise Failure(Exit.BAD_RECIPE, cause, "leave buckets out; the task, or a source of your own, must number them")
+    return source, Buckets(order, scale.batches.size, train.buckets)
+
+
+def order_of(facts: Mapping[str, Any]) -> Ordering:
+    """The ordering that has these facts."""
+    inner = ordering_of({name: fact for name, fact in facts.items() if name != "buckets"})
+    return Buckets(inner, *facts["buckets"]) if "buckets" in facts else inner

@@ -1,0 +1,145 @@
+"""A sampled check of gradients before they are summed: another rank computes those of one micro-batch again.
+
+A bit that flips in one rank's gradient goes into the sum, and all ranks agree on the wrong sum: comparing their weights
+finds nothing. Ranks hold the same weights, so what one computes from its samples and their seeds, any other can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import SyncBatchNorm
+from torch.utils._pytree import tree_leaves
+
+from drivetrain.checkpoint.snapshot import checksums
+from drivetrain.data.feed import Micro
+from drivetrain.data.order import GOLDEN
+from drivetrain.engine.exact import refusal
+from drivetrain.engine.losses import Term
+from drivetrain.optim.updater import Updater
+from drivetrain.runtime.group import Group
+from drivetrain.spec.exits import Exit, Failure
+
+WHAT = "guard.recompute"
+_WORDS = (1 << 64) - 1
+
+
+class Recompute(NamedTuple):
+    """What this rank computes again: `before`, the first micro-batch of the rank before it (of its own, where it is
+    alone), read here. `own` is what the rank after it computes again: the first of its own.
+
+    Each is one micro-batch, or its parts where a network takes fewer samples at a time; nothing where there is none.
+    """
+
+    before: Sequence[Micro]
+    own: Sequence[Micro]
+
+
+class Seen:
+    """Checksums of what micro-batches came to, in the order in which a difference spreads: the batches' tensors and
+    the losses, then the gradients (with the loss scale in them)."""
+
+    def __init__(self, micros: Sequence[Micro]) -> None:
+        """`micros` are those to look at, the first ones of a step."""
+        self.sums: dict[str, int] = {}
+        self._wanted, self._seen = len(micros), 0
+
+    def look(self, batch: Any, losses: Mapping[str, Term], updaters: Sequence[Updater]) -> None:
+        """After the backward pass of a micro-batch."""
+        if self._seen == self._wanted:
+            return
+        self._seen += 1
+        tensors = {f"batch/{number}": leaf for number, leaf in enumerate(tree_leaves(batch))}
+        tensors |= {f"losses/{name}": term.value for name, term in losses.items()}
+        if self._seen == self._wanted:
+            tensors |= {f"gradients/{name}": p.grad for name, p in _named(updaters) if p.grad is not None}
+        found = checksums({name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)})
+        part = f" of part {self._seen}" if self._wanted > 1 else ""
+        self.sums |= {name + part: total for name, total in found.items()}
+
+
+def fold(sums: Mapping[str, int]) -> int:
+    """One number of 64 bits for all checksums in their order; a change of any one of them changes it."""
+    total = 0
+    for value in sums.values():
+        total = (total * GOLDEN + value) & _WORDS  # GOLDEN is odd, so that nothing is lost
+    return total
+
+
+@contextmanager
+def traceless(networks: Mapping[str, nn.Module]) -> Iterator[None]:
+    """What is computed again must come to the same bits, and change nothing that stays.
+
+    Raises Failure(78) for an operation without a deterministic kernel, and where a forward pass changes parameters.
+    """
+    parameters = [(f"{n}.{path}", p) for n, module in networks.items() for path, p in module.named_parameters()]
+    before = [parameter._version for _, parameter in parameters]
+    mode = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        raise refusal(error, WHAT) or error from error
+    finally:
+        torch.set_deterministic_debug_mode(mode)
+    changed = [name for (name, p), version in zip(parameters, before, strict=True) if p._version != version]
+    if changed:
+        hint = f"change it in the task's update, or leave {WHAT} out"
+        raise Failure(Exit.BAD_RECIPE, f"{WHAT}: a forward pass changes the parameter {changed[0]}", hint)
+
+
+def _named(updaters: Sequence[Updater]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters that move, with their names: NETWORK/NAME."""
+    for updater in updaters:
+        for group in updater.optimizer.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                yield f"{updater.network}/{name}", parameter
+
+
+def require_alone(networks: Mapping[str, nn.Module]) -> None:
+    """Raises Failure(78) for layers that talk to other ranks in a forward pass: which ones, says the samples' place."""
+    for network, module in networks.items():
+        for name, part in module.named_modules():
+            if isinstance(part, SyncBatchNorm):
+                cause = f"{WHAT}: {'.'.join(filter(None, (network, name)))} (SyncBatchNorm) sums over all ranks"
+                raise Failure(Exit.BAD_RECIPE, cause, f"use another normalization, or leave {WHAT} out")
+
+
+def require_same(
+    own: Mapping[str, int], again: Mapping[str, int], group: Group, step: int, networks: Sequence[str]
+) -> None:
+    """`own` is what this rank has seen of its first micro-batch, `again` what it has computed of the rank before it.
+
+    Raises Failure(83) on all ranks alike where two that computed the same differ: the first tensor that does, and who.
+    """
+    told = group.gather_json([fold(own), fold(again)])
+    pairs = [(rank, (rank + 1) % group.world) for rank in range(group.world)]
+    wrong = [pair for pair in pairs if told[pair[0]][0] != told[pair[1]][1]]
+    if wrong:
+        raise _differ(wrong, group.gather_json([own, again]), step, networks)
+
+
+def _differ(
+    wrong: Sequence[tuple[int, int]], told: Sequence[Sequence[Mapping[str, int]]], step: int, networks: Sequence[str]
+) -> Failure:
+    """The failure of ranks that differ, in pairs; a rank that is in all of them is the one to look at."""
+    first, second = wrong[0]
+    once, again = told[first][0], told[second][1]
+    names = [name for name in dict.fromkeys([*once, *again]) if once.get(name) != again.get(name)]
+    suspects = sorted(set.intersection(*map(set, wrong)) or {rank for pair in wrong for rank in pair})
+    pair = f"rank {first} and rank {second}" if first != second else "twice the same process"
+    more = f"; and {len(names) - 1} more" if len(names) > 1 else ""
+    cause = f"step {step}, {'+'.join(networks)}: {pair} came to other bits of {names[0]} from the same samples{more}"
+    hint = "suspect the hardware, or code that is no function of weights, samples and seeds; nothing has moved"
+    return Failure(
+        Exit.CORRUPTION_SUSPECTED,
+        cause,
+        hint,
+        rank=suspects[0] if len(suspects) == 1 else suspects,
+        step=step,
+        tensor=names[0],
+    )

@@ -1,0 +1,134 @@
+"""Whether a job gets another attempt: pure functions of how its attempts have ended, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from drivetrain.launch.restarts import Again, Stays
+from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.files import write_json
+
+FILE = "attempts.json"
+PAUSE = 1.0
+"""Seconds before an attempt that follows a fruitless one; twice as many before each further one."""
+LONGEST_PAUSE = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt of a job: `before` and `reached` are the committed steps at its start and its end, None for none."""
+
+    outcome: Outcome
+    before: int | None
+    reached: int | None
+    began: float
+    ended: float
+
+    @property
+    def fruitful(self) -> bool:
+        """Whether something new was committed."""
+        return (self.reached or 0) > (self.before or 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"outcome": self.outcome.to_json()}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Attempt:
+        """The attempt that `to_json` described."""
+        return cls(**{**data, "outcome": Outcome.from_json(data["outcome"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempts:
+    """All attempts of a job so far.
+
+    `state` is running, requeued or ended; `since` the first one that counts since its user last asked for another;
+    `open` when the one under way began, in Unix seconds, and what was committed then.
+    """
+
+    state: str = "running"
+    attempts: tuple[Attempt, ...] = ()
+    since: int = 0
+    open: tuple[float, int | None] | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the job has ended; None while it has not."""
+        return self.attempts[-1].outcome if self.attempts and self.state == "ended" else None
+
+
+def asked(outcome: Outcome) -> bool:
+    """Whether the run was told to stop by its user: then it stays stopped."""
+    return outcome.code is Exit.STOPPED and outcome.where.get("stop") == "asked"
+
+
+def lost(outcome: Outcome) -> bool:
+    """Whether nobody could say what went wrong but that somebody was gone: as where a machine is lost."""
+    return outcome.code is Exit.PEER_UNAVAILABLE or outcome.where.get("class") == "unsaid"
+
+
+def worth_again(outcome: Outcome) -> bool:
+    """Whether another attempt may end better: the codes with * in docs/exit-codes.md, and processes that were killed;
+    but not what the user asked for, nor what wants more memory."""
+    if asked(outcome) or outcome.where.get("class") == "oom":
+        return False
+    return outcome.code.retryable or "signal" in outcome.where or outcome.where.get("class") == "unsaid"
+
+
+def following(history: Sequence[Attempt], retries: int, fruitless: int) -> Again | Stays:
+    """What follows the last of these attempts: another one, or the outcome that stays.
+
+    There are at most `retries` further attempts in all, and at most `fruitless` in a row without a new commit.
+    """
+    last = history[-1].outcome
+    if not worth_again(last):
+        return Stays(last)
+    in_vain = len(list(takewhile(lambda attempt: not attempt.fruitful, reversed(history))))
+    if in_vain >= fruitless:
+        return _given_up(history, f"{in_vain} attempts in a row without a new commit")
+    if len(history) > retries:
+        return _given_up(history, f"{retries} retries are used up")
+    return Again(min(LONGEST_PAUSE, PAUSE * 2 ** (in_vain - 1)) if in_vain else 0.0)
+
+
+def exit_code(outcome: Outcome) -> int:
+    """What a process tells an engine that only sees exit codes: 69 for what was killed and is worth another attempt, 0
+    for a run that its user stopped."""
+    if asked(outcome):
+        return Exit.DONE
+    return Exit.PEER_UNAVAILABLE if worth_again(outcome) and not outcome.code.retryable else outcome.code
+
+
+def read(folder: Path) -> Attempts:
+    """The attempts that a job's folder has; none where nothing can be read."""
+    try:
+        told = json.loads((folder / FILE).read_text())
+        listed = tuple(map(Attempt.from_json, told["attempts"]))
+        began = (told["open"][0], told["open"][1]) if told["open"] else None
+        return Attempts(state=told["state"], attempts=listed, since=told["since"], open=began)
+    except (OSError, ValueError, KeyError, TypeError):
+        return Attempts()
+
+
+def write(folder: Path, attempts: Attempts) -> None:
+    """Keep the attempts in the job's folder."""
+    listed = [attempt.to_json() for attempt in attempts.attempts]
+    told = {"state": attempts.state, "attempts": listed, "since": attempts.since, "open": attempts.open}
+    write_json(folder / FILE, told)
+
+
+def _given_up(history: Sequence[Attempt], why: str) -> Stays:
+    last = history[-1].outcome
+    cause = f"{why}; the last end: {int(last.code)} {last.cause}"
+    hint = last.hint if last.code is Exit.STOPPED else "mend what ends it, then `drivetrain requeue`"
+    return Stays(replace(last, code=Exit.INTERNAL, cause=cause, hint=hint, where=_place(last)))
+
+
+def _place(outcome: Outcome) -> dict[str, Any]:
+    return {key: value for key, value in outcome.where.items() if key not in ("signal", "class")}

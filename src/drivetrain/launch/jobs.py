@@ -1,0 +1,95 @@
+"""What is done with jobs: submitted once, looked at, ended, started again. The record is always written first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from drivetrain.launch.states import Seen, State
+from drivetrain.launch.store import Record, Store, unfinished
+from drivetrain.launch.submission import Submission
+from drivetrain.launch.targets.config import build
+from drivetrain.launch.targets.target import Target
+from drivetrain.spec.exits import Exit, Failure
+
+Clock = Callable[[], float]
+
+
+def submit(store: Store, submission: Submission, recipe: str, clock: Clock = time.time) -> tuple[Record, bool]:
+    """Send a job, and whether it is a new one: while one of this target on this run directory has not ended, it is that
+    one, and a request that may not have arrived is sent again under the same token."""
+    with store.exclusive():
+        record = unfinished(store.all(), submission.run, submission.target)
+        record = refresh(store, record, clock) if record else None
+        new = record is None or record.state.final
+        if record is None or new:
+            record = store.keep(Record.of(submission, recipe, clock()))
+    return _sent(store, record, clock), new
+
+
+def refresh(store: Store, record: Record, clock: Clock = time.time) -> Record:
+    """The record after a look at the engine; one that has ended is not asked about again."""
+    if record.state.final and record.state is not State.LOST:
+        return record
+    job, target = opened(record)
+    native = record.native or target.find(job)
+    if native is None:
+        return record
+    seen = target.look(job, native)
+    if seen.state.final and (other := target.find(job)) not in (None, native):
+        assert other is not None
+        native, seen = other, target.look(job, other)
+    return store.keep(replace(record, native=native).after(seen, clock()))
+
+
+def cancel(store: Store, record: Record, clock: Clock = time.time) -> Record:
+    """End a job for good. That this was asked for is kept before the engine is told."""
+    with store.exclusive(record.token):
+        record = refresh(store, store.again(record), clock)
+        if record.state.final:
+            return record
+        record = store.keep(replace(record, cancelled=clock()))
+        if record.native is None:
+            return store.keep(replace(record, state=State.CANCELLED))
+        job, target = opened(record)
+        target.cancel(job, record.native)
+        return refresh(store, record, clock)
+
+
+def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
+    """Give a job another attempt. One that has succeeded is left alone, one that was never sent is sent."""
+    with store.exclusive(record.token):
+        record = refresh(store, store.again(record), clock)
+        if record.state is State.SUCCEEDED:
+            return record
+        if (native := record.native) is not None:
+            record = store.keep(replace(record, cancelled=None))
+            job, target = opened(record)
+            native = target.requeue(job, native)
+            again = Seen(state=State.REQUEUED, native="asked to requeue")
+            return store.keep(replace(record, native=native).after(again, clock()))
+    return _sent(store, record, clock)
+
+
+def opened(record: Record) -> tuple[Submission, Target]:
+    """A job and its target."""
+    job = record.submission()
+    return job, build(job.settings)
+
+
+def _sent(store: Store, record: Record, clock: Clock = time.time) -> Record:
+    """The record of a job that the engine has."""
+    with store.exclusive(record.token):
+        record = store.again(record)
+        if record.native is not None:
+            return record
+        job, target = opened(record)
+        try:
+            native = target.find(job) or target.submit(job)
+        except Failure as failure:
+            if failure.outcome.code is not Exit.PEER_UNAVAILABLE:  # the engine refuses: it will never have it
+                refused = Seen(state=State.FAILED, native="refused", reason=failure.outcome.cause)
+                store.keep(record.after(refused, clock()))
+            raise
+        return store.keep(replace(record, native=native, state=State.PENDING))

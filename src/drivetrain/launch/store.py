@@ -1,0 +1,163 @@
+"""The jobs that were submitted from here: one small file each, 0600, replaced as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from drivetrain.launch.states import Seen, State, settle
+from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.targets.config import settings_from
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import write_json
+from drivetrain.spec.registry import nearest
+
+_TOKEN = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is known of a job. It is written before the engine is asked for anything, so none is ever unknown.
+
+    `native` is the engine's name of the job, None while the request may not have arrived. `cancelled` is when its
+    cancel was asked for. `seen` is the newest look, `checked` when that was.
+    """
+
+    token: str
+    target: str
+    kind: str
+    settings: Mapping[str, Any]
+    work: Mapping[str, Any]
+    recipe: str
+    submitted: float
+    native: str | None = None
+    state: State = State.SUBMITTED
+    cancelled: float | None = None
+    seen: Mapping[str, Any] | None = None
+    checked: float | None = None
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return Path(self.work["job"]["folder"])
+
+    @property
+    def folder(self) -> Path:
+        """The job's own folder."""
+        return Path(self.work["folder"])
+
+    def submission(self) -> Submission:
+        """What was submitted. Raises Failure(78) where this version cannot read its settings."""
+        return Submission(
+            target=self.target,
+            settings=settings_from(self.target, self.settings),
+            work=Work.from_json(self.work),
+        )
+
+    def after(self, seen: Seen, now: float) -> Record:
+        """The record after a look."""
+        state = settle(self.state, seen, cancelled=self.cancelled is not None)
+        return replace(self, state=state, seen=asdict(seen), checked=now)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `Record.from_json` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, submission: Submission, recipe: str, now: float) -> Record:
+        """A new job's record. `recipe` is what the user called it."""
+        return cls(
+            token=submission.token,
+            target=submission.target,
+            kind=submission.settings.kind,  # type: ignore[attr-defined]
+            settings=asdict(submission.settings),
+            work=submission.work.to_json(),
+            recipe=recipe,
+            submitted=now,
+        )
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """The record that `to_json` described."""
+        return cls(**{**data, "state": State(data["state"])})
+
+
+def folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where jobs are kept: $DRIVETRAIN_JOBS, or `drivetrain/jobs` below $XDG_STATE_HOME or ~/.local/state."""
+    if given := environment.get("DRIVETRAIN_JOBS"):
+        return Path(given)
+    state = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "drivetrain" / "jobs"
+
+
+class Store:
+    """The jobs in one folder. Raises Failure(73) where it cannot be made."""
+
+    def __init__(self, place: Path | None = None) -> None:
+        self._folder = place if place is not None else folder()
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            cause = f"{self._folder} cannot be made: {error}"
+            raise Failure(Exit.CANNOT_CREATE, cause, "name another place by DRIVETRAIN_JOBS") from error
+
+    @contextmanager
+    def exclusive(self, name: str = "") -> Iterator[None]:
+        """Nobody else submits from here meanwhile, or does anything with the job of this token."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._folder / f".{name}lock", flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def keep(self, record: Record) -> Record:
+        """Write a record, replacing what was known of the job."""
+        write_json(self._folder / f"{record.token}.json", record.to_json())
+        return record
+
+    def all(self) -> list[Record]:
+        """Every job, oldest first; a file that cannot be read is passed over."""
+        found = []
+        for path in self._folder.glob("*.json"):
+            try:
+                found.append(Record.from_json(json.loads(path.read_text())))
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+        return sorted(found, key=lambda record: record.submitted)
+
+    def find(self, job: str) -> Record:
+        """The job of this token, or of the one token that begins or ends so. Raises Failure(66) or (64)."""
+        tokens = sorted(path.stem for path in self._folder.glob("*.json"))
+        fitting = [job] if job in tokens else [one for one in tokens if one.startswith(job) or one.endswith(job)]
+        if not _TOKEN.fullmatch(job) or not fitting:
+            known = f"there is no job {job!r}{nearest(job, tokens)}"
+            raise Failure(Exit.INPUT_MISSING, known, "`drivetrain jobs` lists them")
+        if len(fitting) > 1:
+            raise Failure(Exit.BAD_COMMAND, f"{job!r} is {', '.join(fitting)}", "give more of its name")
+        return self._read(fitting[0])
+
+    def again(self, record: Record) -> Record:
+        """The record as it is now."""
+        return self._read(record.token)
+
+    def _read(self, token: str) -> Record:
+        path = self._folder / f"{token}.json"
+        try:
+            return Record.from_json(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Failure(Exit.BAD_DATA, f"{path} is damaged: {error}", "move it away") from error
+
+
+def unfinished(records: list[Record], run: Path, target: str) -> Record | None:
+    """The newest job of a target on this run directory that has not ended."""
+    same = [one for one in records if one.run == run and one.target == target and not one.state.final]
+    return same[-1] if same else None

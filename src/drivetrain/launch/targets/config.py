@@ -1,0 +1,94 @@
+"""Which targets there are: those of a file of the user's, under those of the recipe."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drivetrain.launch.targets.recipe import Described
+from drivetrain.spec.check import shown
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.messages import inside, messages
+from drivetrain.spec.parse import parse_file
+from drivetrain.spec.registry import imported, nearest
+from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes, to_data
+
+KINDS: Mapping[str, str] = {
+    "local": "drivetrain.launch.targets.recipe:LocalTarget",
+    "slurm": "drivetrain.launch.targets.recipe:SlurmTarget",
+}
+"""Settings classes of the kinds of targets."""
+_ORIGIN = Origin("target")
+_ALWAYS: Mapping[str, Any] = {"local": {"kind": "local"}}
+
+
+def file(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where a user's targets are: $DRIVETRAIN_TARGETS, or `drivetrain/targets.yaml` below $XDG_CONFIG_HOME or
+    ~/.config."""
+    if given := environment.get("DRIVETRAIN_TARGETS"):
+        return Path(given)
+    return Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "drivetrain" / "targets.yaml"
+
+
+def targets(own: Mapping[str, Any], path: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Every target by name, as it was written: `local`, the file's, and a recipe's `own` over them, key by key.
+
+    Raises Failure(66) for a named file that is not there, RecipeMistakes (78) for one that is no such mapping.
+    """
+    named = path is not None or "DRIVETRAIN_TARGETS" in os.environ
+    place = path if path is not None else file()
+    found = {name: dict(settings) for name, settings in _ALWAYS.items()}
+    if named and not place.is_file():
+        raise Failure(Exit.INPUT_MISSING, f"no targets at {place}", "see docs/launch/index.md")
+    for layer in (_written(place) if place.is_file() else {}, own):
+        for name, settings in layer.items():
+            found[name] = found.get(name, {}) | dict(settings)
+    return found
+
+
+def settings_of(name: str, own: Mapping[str, Any], path: Path | None = None) -> Described:
+    """The settings of one target. Raises Failure(64) where there is none of this name."""
+    known = targets(own, path)
+    if name not in known:
+        listed = f"there are {', '.join(known)}{nearest(name, list(known))}"
+        raise Failure(Exit.BAD_COMMAND, f"no target {name!r}", f"{listed}; {path or file()} has your own")
+    return settings_from(name, known[name])
+
+
+def settings_from(name: str, data: Mapping[str, Any]) -> Described:
+    """Checked settings of a target. Raises RecipeMistakes (78) with all that is wrong with them."""
+    from pydantic import TypeAdapter, ValidationError
+
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        text = f"is {', '.join(KINDS)} (got {shown(kind)}){nearest(str(kind), list(KINDS))}"
+        raise RecipeMistakes([Mistake((name, "kind"), text, _ORIGIN)])
+    cls = imported(KINDS[kind])
+    try:
+        return TypeAdapter(cls).validate_json(json.dumps(dict(data)), strict=True)
+    except ValidationError as error:
+        problems: dict[Any, list[Any]] = {}
+        for problem in error.errors(include_url=False):
+            problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
+        wrong = [(path, text) for path, found in problems.items() for text in messages(cls, data, path, found)]
+        raise RecipeMistakes([Mistake((name, *path), text, _ORIGIN) for path, text in wrong]) from None
+
+
+def build(settings: Described) -> Any:
+    """The target of these settings (a `Target`). Nothing is asked of anybody."""
+    return imported(type(settings).factory)(settings)
+
+
+def _written(path: Path) -> dict[str, dict[str, Any]]:
+    mistakes: list[Mistake] = []
+    data = to_data(parse_file(path, "targets", mistakes))
+    origin = Origin("targets", str(path), 1)
+    mistakes += [
+        Mistake((name,), "is a mapping with a kind", origin) for name, one in data.items() if not isinstance(one, dict)
+    ]
+    if mistakes:
+        raise RecipeMistakes(mistakes)
+    return data

@@ -1,0 +1,150 @@
+"""Jobs in the background of this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from drivetrain.launch.conductor import conduct
+from drivetrain.launch.forkserver import die_with_parent
+from drivetrain.launch.output import CONDUCTOR, FOLDER
+from drivetrain.launch.states import UNKNOWN, Seen, State
+from drivetrain.launch.submission import FILE, Submission, Work
+from drivetrain.launch.targets.recipe import LocalTarget
+from drivetrain.launch.targets.shared import lay, mark_cancelled, owner, printed, require_files, told, unmark
+from drivetrain.launch.targets.target import Listed, Request
+from drivetrain.spec.exits import Exit, Failure
+
+
+class Local:
+    """A process of this user conducts the job; its name is PID:START, so that a number that comes again is not it."""
+
+    def __init__(self, settings: LocalTarget) -> None:
+        self._settings = settings
+
+    def render(self, job: Submission) -> Sequence[Request]:
+        """The command line, and the file that it reads."""
+        require_files(job)
+        return [Request("command", " ".join(self._command(job))), Request(str(job.folder / FILE), job.work.text())]
+
+    def submit(self, job: Submission) -> str:
+        """Start the process."""
+        lay(job)
+        with (job.folder / FOLDER / CONDUCTOR).open("ab") as log:
+            process = subprocess.Popen(
+                self._command(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        return name_of(process.pid) or f"{process.pid}:0"
+
+    def find(self, job: Submission) -> str | None:
+        """The process that has the job."""
+        return owner(job)
+
+    def look(self, job: Submission, native: str) -> Seen:
+        """Whether the process is there, or how it has ended."""
+        if _alive(native):
+            return told(job, Seen(state=State.RUNNING, native="running"))
+        seen = told(job, UNKNOWN)
+        return seen if seen.code is None else Seen(**{**vars(seen), "native": "ended"})
+
+    def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
+        """From the files of the job's folder."""
+        return printed(job, rank, (lambda: not _alive(native)) if follow else None)
+
+    def cancel(self, job: Submission, native: str) -> None:
+        """SIGTERM, which commits first."""
+        mark_cancelled(job)
+        if _alive(native):
+            with suppress(ProcessLookupError):
+                os.kill(int(native.partition(":")[0]), signal.SIGTERM)
+
+    def requeue(self, job: Submission, native: str) -> str:
+        """Another process, once this one has ended."""
+        if _alive(native):
+            raise Failure(Exit.BAD_COMMAND, f"{job.token} is running", "cancel it first: it goes on from its commit")
+        unmark(job)
+        return self.submit(job)
+
+    def listed(self) -> Sequence[Listed]:
+        """None: this machine keeps no list but the store's."""
+        return ()
+
+    def reachable(self) -> str:
+        """This machine."""
+        return f"{platform.node()}, {os.cpu_count()} cores"
+
+    def _command(self, job: Submission) -> list[str]:
+        python = self._settings.python or sys.executable
+        return [python, "-m", "drivetrain", "worker", "--conduct", "local", str(job.folder / FILE)]
+
+
+class _Here:
+    """The conductor's engine: every node is a process beside it."""
+
+    elsewhere = False
+
+    def __init__(self, work: Work) -> None:
+        self.native = name_of(os.getpid()) or ""
+        self._nodes = work.nodes
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, command: list[str], environment: Mapping[str, str]) -> _Group:
+        parent = os.getpid()
+        self._processes = [
+            subprocess.Popen(
+                command,
+                env={**os.environ, **environment, "DRIVETRAIN_NODE": str(node)},
+                preexec_fn=lambda: die_with_parent(parent),
+            )
+            for node in range(self._nodes)
+        ]
+        return _Group(self._processes)
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+
+    def requeue(self) -> None:
+        raise Failure(Exit.STOPPED, "a local job that was stopped stays so", "`drivetrain requeue` starts it again")
+
+    def address(self) -> str:
+        return "127.0.0.1"
+
+
+class _Group:
+    """Processes that end together: with the first status that is not 0."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        self._processes = processes
+
+    def poll(self) -> int | None:
+        """The status once all have ended."""
+        statuses = [process.poll() for process in self._processes]
+        if None in statuses:
+            return None
+        return next((status for status in statuses if status), 0)
+
+
+def run(file: Path) -> int:
+    """Conduct the job of a file on this machine."""
+    return conduct(file, _Here(Work.read(file)))
+
+
+def name_of(pid: int) -> str | None:
+    """PID:START of a process that is there; None where there is none, or only what is left of it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else f"{pid}:{fields[19]}"
+
+
+def _alive(native: str) -> bool:
+    pid = native.partition(":")[0]
+    return pid.isdigit() and name_of(int(pid)) == native

@@ -1,0 +1,62 @@
+"""The commands of the run that this one makes again, kept in this one's own directory: it needs the other only once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from drivetrain.ledger.derive import Record
+from drivetrain.ledger.history import History
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import write_json
+
+NAME = "replay.json"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What another run was told: its directory, the newest hash of its ledger when it was read, and the records of its
+    commands by id, each with the digest of the settings that it was given to."""
+
+    run: str
+    ledger: str
+    commands: dict[str, Record]
+
+
+def replayed(folder: Path, asked: str | None, before: str | None, recipe: str) -> Replay | None:
+    """What a run directory's attempt makes again: the run that it was `asked` to, else the one of the attempt before.
+
+    The commands of the first start are kept, so that the other run may be removed. Raises Failure(78) where this
+    `recipe` (its digest) cannot make the other run again, 66 where that has no ledger.
+    """
+    found = None if asked else kept_in(folder)
+    if found is None and (source := asked or before):
+        found = _taken(Path(source), recipe)
+        write_json(folder / NAME, vars(found))
+    return found
+
+
+def kept_in(folder: Path) -> Replay | None:
+    """What a run directory keeps of the run that it makes again. Raises Failure(65) where that is damaged."""
+    path = folder / NAME
+    if not path.exists():
+        return None
+    try:
+        return Replay(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise Failure(
+            Exit.BAD_DATA, f"{path} is damaged: {error}", "replay the run anew, in another directory"
+        ) from None
+
+
+def _taken(run: Path, recipe: str) -> Replay:
+    """What a run was told so far, from its ledger."""
+    history, tail = History(), ""
+    for record in read(run / "ledger.jsonl"):
+        history.add(record)
+        tail = record["chain"]
+    if history.newest is None or history.newest["recipe"] != recipe:
+        raise Failure(Exit.BAD_RECIPE, f"{run} was trained with another recipe", "replay it without overrides")
+    return Replay(str(run), tail, history.commands)

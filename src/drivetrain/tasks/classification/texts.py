@@ -1,0 +1,197 @@
+"""Rows of texts as samples of token ids, tokenized once when a source is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from drivetrain.data.fingerprint import combined
+from drivetrain.data.rows import place_of
+from drivetrain.data.source import Source
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.registry import nearest
+
+UNLABELLED = -1
+"""The class of a sample without a label; its score is NaN."""
+_ROWS = 1024  # that are tokenized together
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How rows are read: the columns of the text or texts and of the label, the labels in order (empty for
+    regression), and after how many tokens a sample is cut."""
+
+    texts: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    length: int
+
+
+class Tokenized:
+    """Samples {"tokens", "segments", "label", "row"}: int32 [length], uint8 [length] or None, a class or a score, and
+    the number of the row that it is of.
+
+    Where they are numbered `by_length`, a sample with a higher number is as long or longer.
+    """
+
+    thread_safe = True
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        segments: np.ndarray | None,
+        lengths: np.ndarray,
+        labels: np.ndarray,
+        *,
+        by_length: bool,
+    ) -> None:
+        """`tokens` int32 and `segments` uint8 are those of all rows, one after the other; `lengths` say how many each
+        has, `labels` are float64 [rows]."""
+        self.by_length = by_length
+        self.notes: tuple[str, ...] = ()
+        self.fingerprint = ""
+        self._tokens, self._segments, self._labels = tokens, segments, labels
+        self._ends = np.cumsum(lengths)
+        self._starts = self._ends - lengths
+        self._rows = np.argsort(lengths, kind="stable") if by_length else np.arange(len(lengths))
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._rows)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> list[dict[str, Any]]:
+        """The samples with these numbers."""
+        return [self._sample(int(row)) for row in self._rows[ids]]
+
+    def digest(self) -> str:
+        """SHA-256 of all that samples are made of."""
+        parts = [self._tokens, self._ends, self._labels, *([] if self._segments is None else [self._segments])]
+        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+
+    def _sample(self, row: int) -> dict[str, Any]:
+        span = slice(self._starts[row], self._ends[row])
+        segments = None if self._segments is None else self._segments[span]
+        return {"tokens": self._tokens[span], "segments": segments, "label": self._labels[row], "row": row}
+
+
+def label_names(source: Source, label: str) -> tuple[str, ...]:
+    """The labels that a source has: numbers in their order, words by the alphabet. Raises Failure(65) for fewer than
+    two."""
+    found = {row[label] for _, row in _rows(source, (label,)) if row[label] not in (None, "")}
+    if len(found) < 2:
+        cause = f"column {label!r} of the training data has {len(found)} labels, where two or more are wanted"
+        raise Failure(Exit.BAD_DATA, cause, "name another column, or give task.labels, or `regression: true`")
+    numbers = {value: number for value in found if (number := _number(value)) is not None}
+    if len(numbers) == len(found):
+        return tuple(map(str, sorted(found, key=numbers.__getitem__)))
+    return tuple(sorted(map(str, found)))
+
+
+def tokenized(source: Source, reading: Reading, tokenizer: Any, *, by_length: bool, unlabelled: bool) -> Tokenized:
+    """A source of rows as samples. `unlabelled`: rows may be without a label.
+
+    Raises Failure(65) with the place of a row whose text is no text or gives no token, or whose label is none of them.
+    """
+    ids: list[np.ndarray] = []
+    segments: list[np.ndarray] = []
+    lengths: list[int] = []
+    labels: list[float] = []
+    cut = 0
+    for first, rows in _blocks(source):
+        for number, row in enumerate(rows, first):
+            _require_texts(row, reading.texts, source, number)
+            labels.append(_label(row, reading, source, number, unlabelled))
+        columns = [[row[name] for row in rows] for name in reading.texts]
+        encoded = tokenizer(*columns, truncation=True, max_length=reading.length, return_overflowing_tokens=False)
+        own = [len(tokens) for tokens in encoded["input_ids"]]
+        if 0 in own:
+            raise _bad(source, first + own.index(0), "its text gives no token", "mend or remove it")
+        cut += sum(bool(each.overflowing) for each in encoded.encodings or ())
+        lengths += own
+        ids.append(np.fromiter(chain.from_iterable(encoded["input_ids"]), np.int32, sum(own)))
+        if "token_type_ids" in encoded:
+            segments.append(np.fromiter(chain.from_iterable(encoded["token_type_ids"]), np.uint8, sum(own)))
+    made = Tokenized(
+        np.concatenate(ids),
+        np.concatenate(segments) if segments else None,
+        np.array(lengths, np.int64),
+        np.array(labels, np.float64),
+        by_length=by_length,
+    )
+    made.fingerprint = combined([source.fingerprint, made.digest()])
+    cuts = (f"{cut} of {len(made)} samples are cut to {reading.length} tokens",) if cut else ()
+    made.notes = (*getattr(source, "notes", ()), *cuts)
+    return made
+
+
+def _blocks(source: Source) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    for first in range(0, len(source), _ROWS):
+        numbers = np.arange(first, min(first + _ROWS, len(source)), dtype=np.int64)
+        yield first, list(source.read(numbers, numbers))
+
+
+def _rows(source: Source, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every row with its number. Raises Failure(65) where one lacks a column."""
+    for first, rows in _blocks(source):
+        for number, row in enumerate(rows, first):
+            _require_columns(row, needed, source, number)
+            yield number, row
+
+
+def _require_columns(row: Any, needed: Sequence[str], source: Source, number: int) -> None:
+    if not isinstance(row, dict):
+        raise _bad(source, number, f"a sample is a {type(row).__name__}, no mapping", "use a source of rows")
+    for name in needed:
+        if name not in row:
+            why = f"it has no column {name!r}{nearest(name, list(row))}"
+            raise _bad(source, number, why, f"task.texts and task.label name columns: {', '.join(map(str, row))}")
+
+
+def _require_texts(row: Any, names: Sequence[str], source: Source, number: int) -> None:
+    _require_columns(row, names, source, number)
+    for name in names:
+        if not isinstance(row[name], str):
+            raise _bad(source, number, f"{name} is no text but {row[name]!r}", "mend or remove it")
+
+
+def _label(row: dict[str, Any], reading: Reading, source: Source, number: int, unlabelled: bool) -> float:
+    """The class or score. Labels are names or numbers of them; null, "" and -1 say that there is none."""
+    value = row.get(reading.label)
+    number_ = _number(value)
+    missing = value in (None, "") or (
+        bool(reading.labels) and number_ == UNLABELLED and str(value) not in reading.labels
+    )
+    if missing and unlabelled:
+        return UNLABELLED if reading.labels else math.nan
+    if missing:
+        _require_columns(row, (reading.label,), source, number)
+        raise _bad(source, number, "it has no label", "only test sets may be without labels")
+    if not reading.labels:
+        if number_ is None:
+            raise _bad(source, number, f"{value!r} is no finite number", "`regression: true` reads numbers")
+        return number_
+    if str(value) in reading.labels:
+        return reading.labels.index(str(value))
+    if number_ is not None and number_ in range(len(reading.labels)):
+        return int(number_)
+    raise _bad(source, number, f"label {value!r} is none of {', '.join(reading.labels)}", "mend it, or task.labels")
+
+
+def _number(value: Any) -> float | None:
+    """A finite number that is given as one or as text."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _bad(source: Source, number: int, why: str, hint: str) -> Failure:
+    place = place_of(source, number)
+    return Failure(Exit.BAD_DATA, f"{place}: {why}", hint, file=place)
