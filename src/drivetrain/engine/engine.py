@@ -15,6 +15,7 @@ from drivetrain.data.feed import Micro
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers
 from drivetrain.engine.exact import LaneTree, require_still
+from drivetrain.engine.layerwise import Layerwise
 from drivetrain.engine.losses import Losses, Term, as_losses, objective
 from drivetrain.engine.move import Move, Sums
 from drivetrain.engine.recipe import Network
@@ -28,6 +29,7 @@ from drivetrain.optim.updater import Updater
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.spec.exits import Exit, Failure
 
 Networks = Mapping[str, nn.Module]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -88,7 +90,9 @@ class Engine:
         self._seed = seed
         self._skips = skips
         self._exact = exact
-        self._reductions: dict[tuple[str, ...], Reduction] = {}
+        self._reductions: dict[tuple[str, ...], Reduction | Layerwise] = {}
+        layerwise = [name for name, updater in updaters.items() if updater.layerwise]
+        self._norms = {name: torch.zeros((), device=device) for name in layerwise}
         self._precision = precision
 
     @property
@@ -98,9 +102,11 @@ class Engine:
 
     @property
     def others(self) -> dict[str, Tensor]:
-        """What else decides a later bit, by the name that commits give it: averages of weights, the loss scale."""
+        """What else decides a later bit, by the name that commits give it: averages of weights, norms that the next
+        step is clipped by, the loss scale."""
         averages = self.averages.tensors if self.averages else {}
-        return averages | (self.scaler.tensors if self.scaler else {})
+        norms = {f"norms/{name}": norm for name, norm in self._norms.items()}
+        return averages | norms | (self.scaler.tensors if self.scaler else {})
 
     def minimize(self, names: tuple[str, ...], loss: LossFunction, work: Work) -> Move:
         """Move the named networks one step down `loss`; the others stand still.
@@ -142,13 +148,17 @@ class Engine:
         if self._exact:
             require_still(self.buffers.first_changed)
         self.heart.enter("optimizer")
-        return move(updaters, sums, work.counts, work.limits, scaler, kept)
+        moved = reduction.norms if isinstance(reduction, Layerwise) else ()
+        return move(updaters, sums, work.counts, work.limits, scaler, kept, moved)
 
     def culprits(self, names: tuple[str, ...], loss: LossFunction, work: Work) -> list[Micro]:
         """The micro-batches of this rank whose loss or gradients are not finite, each run again by itself.
 
-        The weights did not move, so the replay sees what the step saw. It leaves gradients and buffers dirty.
+        The weights did not move, so the replay sees what the step saw. It leaves gradients and buffers dirty. Where
+        they have moved in the backward pass there is nothing to see.
         """
+        if self._layerwise(names):
+            return []
         parameters = [p for name in names for p in self.updaters[name].parameters]
         guilty = []
         for micro in work.micros:
@@ -183,17 +193,29 @@ class Engine:
         """Seed the generators that forward passes draw from: the run's seed at a position."""
         seed_generators(self.device, mix(self._seed, *path))
 
-    def _zero(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction | None:
-        if self._group.world == 1 and not self._exact:
+    def _zero(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction | Layerwise | None:
+        layerwise = self._layerwise(names)
+        if self._group.world == 1 and not self._exact and not layerwise:
             for parameter in parameters:
                 parameter.grad = None
             return None
         if names not in self._reductions:
-            self._reductions[names] = (
-                LaneTree(parameters, self._group, self._exact) if self._exact else Reducer(parameters, self._group.main)
-            )
+            if layerwise:
+                self._reductions[names] = Layerwise([self.updaters[name] for name in names], self._group, self._norms)
+            elif self._exact:
+                self._reductions[names] = LaneTree(parameters, self._group, self._exact)
+            else:
+                self._reductions[names] = Reducer(parameters, self._group.main)
         self._reductions[names].reset()
         return self._reductions[names]
+
+    def _layerwise(self, names: tuple[str, ...]) -> bool:
+        """Whether these networks move within the backward pass. Raises Failure(78) where only some of them do."""
+        found = {self.updaters[name].layerwise for name in names}
+        if len(found) > 1:
+            cause = f"{' and '.join(names)} move together, but not all of their optimizers are layerwise"
+            raise Failure(Exit.BAD_RECIPE, cause, "set optimizer.layerwise for all of them or for none")
+        return found == {True}
 
     def _fresh(self, micro: Micro, work: Work) -> bool:
         """Whether nothing was added to the gradients before this micro-batch."""

@@ -12,6 +12,8 @@ from torch import Tensor
 from drivetrain.engine.losses import Term
 from drivetrain.runtime.group import Group
 
+CLIP_EPSILON = 1e-6
+"""Added to the norm in the clipping factor, as torch.nn.utils.clip_grad_norm_ does."""
 SLOTS = 16
 """How many named losses one `minimize` may have where several processes add them up."""
 

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from drivetrain.engine.buffers import Kept, undo
-from drivetrain.engine.move import Move, Sums, verdict
+from drivetrain.engine.move import CLIP_EPSILON, Move, Sums, verdict
 from drivetrain.engine.scaler import Scaler
 from drivetrain.optim.updater import Updater
-
-_CLIP_EPSILON = 1e-6
-"""Added to the norm in the clipping factor, as torch.nn.utils.clip_grad_norm_ does."""
 
 
 def move(
@@ -24,15 +21,17 @@ def move(
     limits: Mapping[str, float],
     scaler: Scaler | None,
     kept: Sequence[Kept],
+    moved: Sequence[Tensor] = (),
 ) -> Move:
     """Move the updaters' networks, all or none of them. Where they stand still, `kept` buffers do too.
 
-    `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`).
+    `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`). `moved` are the norms of
+    networks that have moved in the backward pass: they are judged all the same.
     """
     gradients = [[p.grad for p in updater.parameters if p.grad is not None] for updater in updaters]
     if scaler:
         scaler.unscale([gradient for grads in gradients for gradient in grads])
-    norms = [_norm(grads, sums.device) for grads in gradients]
+    norms = moved or [_norm(grads, sums.device) for grads in gradients]
     bounds = _bounds(limits, sums, counts, updaters) if limits else None
     on_host = sums.device.type == "cpu"
     vote = vote_on_host if on_host else vote_on_device
@@ -54,8 +53,10 @@ def vote_on_host(
     why = verdict(sums.values, sizes, bounds, scaled=scaler is not None)
     if not why:
         for updater, grads, norm in zip(updaters, gradients, sizes, strict=True):
+            if not grads:
+                continue
             if updater.clip is not None and norm > updater.clip:
-                torch._foreach_mul_(grads, updater.clip / (norm + _CLIP_EPSILON))
+                torch._foreach_mul_(grads, updater.clip / (norm + CLIP_EPSILON))
             updater.optimizer.step()
     else:
         undo(kept, torch.tensor(False))
@@ -90,8 +91,10 @@ def vote_on_device(
         go &= (numbers <= rounded.to(numbers.device, non_blocking=True)).all()
     found_inf = (~go).float()
     for updater, grads, norm in zip(updaters, gradients, norms, strict=True):
+        if not grads:
+            continue
         if updater.clip is not None:
-            torch._foreach_mul_(grads, (updater.clip / (norm + _CLIP_EPSILON)).clamp(max=1.0))
+            torch._foreach_mul_(grads, (updater.clip / (norm + CLIP_EPSILON)).clamp(max=1.0))
         if updater.skips_by_itself:
             updater.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
             updater.optimizer.step()

@@ -187,6 +187,10 @@ class Optimizer(Component):
     clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")]
     groups: Annotated[tuple[Group, ...], bits("parameter groups with settings of their own")] = ()
     weight_decay_schedule: Annotated[WeightDecaySchedule | None, bits("null: weight decay is constant")] = None
+    layerwise: Annotated[
+        bool,
+        bits("parameters move one by one within the backward pass; clipping goes by the norm of the step before"),
+    ] = False
 
     def peak(self, matrix: bool) -> float:
         """Peak learning rate of parameters whose group gives none; `matrix`: of those that Muon takes."""

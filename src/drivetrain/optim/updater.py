@@ -23,6 +23,7 @@ class Updater:
     """What moves one network: its optimizer, each parameter group's learning-rate factor, the weight decays' factor.
 
     Its schedules begin after the first `before` samples of the run; until then its learning rates are zero.
+    `layerwise`: parameters move within the backward pass.
     """
 
     network: str
@@ -31,6 +32,7 @@ class Updater:
     decay: Factor
     clip: float | None
     before: int = 0
+    layerwise: bool = False
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
@@ -106,6 +108,7 @@ def _updater(
         decay=build_decay(optimizer.weight_decay_schedule, left, scale),
         clip=optimizer.clip,
         before=before,
+        layerwise=optimizer.layerwise,
     )
 
 

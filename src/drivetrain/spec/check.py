@@ -32,6 +32,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _loaded,
         _exact,
         _recompute,
+        _layerwise,
         _profile,
         _sources,
         _units,
@@ -131,6 +132,24 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.compile:
         message = "the compiler chooses kernels by the shapes that a process has seen: others may come to other bits"
         yield Contradiction(("guard", "recompute"), message)
+
+
+def _layerwise(recipe: Recipe) -> Iterator[Contradiction]:
+    """What looks at gradients before weights move, where they move within the backward pass."""
+    if not any(getattr(part, "layerwise", False) for _, part in _parts(recipe.optimizer, ("optimizer",))):
+        return
+    own = {name: network.precision for name, network in (recipe.networks or {}).items()}
+    refused: dict[tuple, bool] = {
+        ("exact",): bool(recipe.exact),
+        ("precision",): recipe.precision == "fp16",
+        **{("networks", name, "precision"): precision == "fp16" for name, precision in own.items()},
+        ("statistics",): recipe.statistics is not None,
+        ("guard",): recipe.guard is not None and recipe.guard.skips,
+        ("guard", "recompute"): recipe.guard is not None and recipe.guard.recompute is not None,
+    }
+    for path, is_set in refused.items():
+        if is_set:
+            yield Contradiction(path, "optimizer.layerwise moves weights before anyone has seen all gradients")
 
 
 def _profile(recipe: Recipe) -> Iterator[Contradiction]:
