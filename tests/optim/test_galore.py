@@ -453,6 +453,53 @@ def test_moments_that_are_reset_are_those_of_a_new_optimizer(base):
     )
 
 
+# APOLLO
+
+
+def apollo(weight, grads, bases, scale, channels, growth=1.01):
+    """A gradient whose columns (rows) are as long as Adam makes those of its projection; the limit on growth."""
+    m = v = last = 0.0
+    for t, (grad, (a, b)) in enumerate(zip(grads, bases, strict=True), 1):
+        r = a.mT @ grad @ b
+        m, v = 0.9 * m + 0.1 * r, 0.999 * v + 0.001 * r**2
+        n = math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (v.sqrt() + 1e-6)
+        moved = LR * grad * n.norm(dim=channels, keepdim=True) / r.norm(dim=channels, keepdim=True)
+        moved = moved * min(1.0, growth * last / float(moved.norm())) if last else moved
+        last = float(moved.norm())
+        weight = (weight - scale * moved) * (1 - LR * DECAY)
+    return weight
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_scaled_updates_onto_random_numbers_are_apollos(projection):
+    for shape in SHAPES:
+        network, grads, made = matrix(shape), gradients(shape, 10), []
+        grads = [grad * (1 + 0.3 * step) for step, grad in enumerate(grads)]  # so that the limit bites
+        settings = GaLore(
+            projection=projection, refresh="random", update="scaled", rank=3, gap=GAP, scale=0.5, lr=LR,
+            weight_decay=DECAY, stagger=False,
+        )  # fmt: skip
+        optimizer, expected = optimizer_of(network, settings), network.weight.detach().clone()
+        eyes = [torch.eye(size, dtype=torch.float64) for size in shape]
+        for grad in grads:
+            train(network, optimizer, [grad])
+            state = optimizer.state[network.weight]
+            made.append((state.get("left", eyes[0]).clone(), state.get("right", eyes[1]).clone()))
+        channels = [dim for dim, side in enumerate(("left", "right")) if side in state]
+        expected = apollo(expected, grads, made, 0.5, channels)
+        torch.testing.assert_close(network.weight.detach(), expected, rtol=1e-5, atol=1e-5)
+        assert len({float(a.sum() + b.sum()) for a, b in made}) == 3  # drawn anew at steps 1, 5 and 9
+
+
+def test_random_directions_keep_lengths_on_average():
+    network = matrix((400, 600))
+    optimizer = optimizer_of(network, GaLore(refresh="random", update="scaled", rank=200))
+    train(network, optimizer, gradients((400, 600), 1))
+    basis = optimizer.state[network.weight]["left"]
+    vector = torch.ones(400, dtype=torch.float64)
+    assert float((basis.mT @ vector).norm() / vector.norm()) == pytest.approx(1.0, abs=0.15)
+
+
 # Which weights, and with what
 
 

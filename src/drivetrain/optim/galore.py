@@ -4,6 +4,9 @@ A weight W (m, n; more dimensions are unfolded to rows of the first) has a gradi
 L (m, r), its right side R (n, r), or both. The base sees L' G, G R or L' G R and keeps its moments in that shape; its
 update U goes back as scale * L U, scale * U R' or scale * L U R'. Every `gap` steps the basis is made anew of G's
 leading singular vectors.
+
+APOLLO (Zhu et al. 2024, arXiv 2412.05270) projects onto random numbers, and learns from it only by how much the base
+changes the length of each column of L' G (each row of G R): G's own columns (rows) are scaled by that.
 """
 
 from __future__ import annotations
@@ -24,17 +27,19 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 
 SIDES = ("left", "right")
+_NO_MOMENTS = {"step", "length", *SIDES}
+_TINY = 1e-30
 
 
 class GaLore(torch.optim.Optimizer):
     """Projects the groups with a true "matrix", which have a "rank", "gap" and "scale"; the base moves the others as
     they are.
 
-    State is in the parameter's type, unless the base has another: "step" (0-d, on the CPU), the base's moments, and
-    "left" (m, r) and "right" (n, r) where there are such sides; r is the rank, but at most m and n. Factorisations and
-    projections are computed in float32, or float64 for such weights. The next basis depends on the gradient, the last
-    basis, the seed, the parameter's place and its step count only, so replicas with the same gradients have the same
-    bases.
+    State is in the parameter's type, unless the base has another: "step" (0-d, on the CPU), the base's moments, "left"
+    (m, r) and "right" (n, r) where there are such sides, and of scaled updates the last one's "length" (1,); r is the
+    rank, but at most m and n. Factorisations and projections are computed in float32, or float64 for such weights. The
+    next basis depends on the gradient, the last basis, the seed, the parameter's place and its step count only, so
+    replicas with the same gradients have the same bases.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class GaLore(torch.optim.Optimizer):
         projection: str,
         refresh: str,
         iterations: int,
+        update: str,
+        growth: float,
         stagger: bool,
         moments: str,
         seed: int,
@@ -52,9 +59,12 @@ class GaLore(torch.optim.Optimizer):
         """Raises Failure(78) for a sharded parameter whose shards cannot move apart."""
         super().__init__(groups, {})
         self._base: Base = imported(base.factory)(base)
+        self._dtypes = {"length": torch.float32, **self._base.dtypes}
         self._projection = projection
         self._refresh = refresh
         self._iterations = iterations
+        self._scaled = update == "scaled"
+        self._growth = growth
         self._moments = moments
         self._seed = seed
         self._stagger = stagger
@@ -74,7 +84,7 @@ class GaLore(torch.optim.Optimizer):
         places = [place for group in state_dict["param_groups"] for place in group["params"]]
         for place, parameter in zip(places, self._groups, strict=True):
             given = state_dict["state"].get(place, {})
-            for slot in given.keys() & self._base.dtypes.keys():
+            for slot in given.keys() & self._dtypes.keys():
                 self.state[parameter][slot] = given[slot].to(parameter.device, copy=True)
 
     def _settle(self) -> None:
@@ -92,7 +102,8 @@ class GaLore(torch.optim.Optimizer):
         here = local(parameter).shape[0]
         left, right = self._sides(m, n)
         bases = {side: (size, rank) for side, size, has in zip(SIDES, (m, n), (left, right), strict=True) if has}
-        return {"step": (), **bases, **self._base.slots((rank if left else here, rank if right else n))}
+        length = {"length": (1,)} if self._scaled else {}
+        return {"step": (), **bases, **length, **self._base.slots((rank if left else here, rank if right else n))}
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -135,7 +146,7 @@ class GaLore(torch.optim.Optimizer):
     def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
         weights, state = local(parameter), self.state[parameter]
         for slot, shape in self.state_shapes(parameter).items():
-            dtype = self._base.dtypes.get(slot)
+            dtype = self._dtypes.get(slot)
             same = shape == tuple(weights.shape)  # then in the same layout, as fused kernels want it
             state[slot] = torch.zeros_like(weights, dtype=dtype) if same else weights.new_zeros(shape, dtype=dtype)
         state["step"] = torch.tensor(0.0)
@@ -162,9 +173,27 @@ class GaLore(torch.optim.Optimizer):
         self._base.move(updates, gradients, states, age, group["lr"])
         keep = 1.0 - group["lr"] * group["weight_decay"]
         scale = group["scale"] * (keep if self._base.decays_last else 1.0)
-        for parameter, state, update in zip(parameters, states, updates, strict=True):
-            left, right = _bases(state, self._rows[parameter])
-            _add(local(parameter), *_factors(left, right, update), keep, scale)
+        for parameter, state, gradient, update in zip(parameters, states, gradients, updates, strict=True):
+            if self._scaled:
+                moved = self._scale(parameter, state, gradient, update)
+                local(parameter).mul_(keep).add_(moved.to(parameter.dtype), alpha=scale)
+            else:
+                left, right = _bases(state, self._rows[parameter])
+                _add(local(parameter), *_factors(left, right, update), keep, scale)
+
+    def _scale(self, parameter: nn.Parameter, state: dict[str, Tensor], projected: Tensor, update: Tensor) -> Tensor:
+        """The descent along the gradient, each channel as long as the base made its projection; not longer than
+        `growth` times the last one (Chen et al. 2024, arXiv 2410.01623, section 4.2)."""
+        projected, update = _computed(projected), _computed(update)
+        channels = [dim for dim, side in enumerate(SIDES) if side in state]
+        lengths = torch.linalg.vector_norm(projected, dim=channels, keepdim=True)
+        ratios = torch.linalg.vector_norm(update, dim=channels, keepdim=True) / lengths.clamp_min(_TINY)
+        moved = _computed(_gradient(parameter).flatten(1)) * -ratios
+        length = self._rows[parameter].sum(moved.square().sum()).sqrt()
+        most = torch.where(state["length"] > 0, self._growth * state["length"], length)
+        factor = (most / length.clamp_min(_TINY)).clamp(max=1.0)
+        state["length"].copy_(length * factor)
+        return (moved * factor).view(local(parameter).shape)
 
     def _states(self, parameters: Sequence[nn.Parameter]) -> list[dict[str, Tensor]]:
         return [self.state[parameter] for parameter in parameters]
@@ -205,7 +234,7 @@ class GaLore(torch.optim.Optimizer):
         if self._moments == "rotate" and count:
             self._rotate(state, {side: basis.mT @ _computed(state[side]) for side, basis in fresh.items()})
         if self._moments == "reset":
-            for slot in state.keys() - {"step", *SIDES}:
+            for slot in state.keys() - _NO_MOMENTS:
                 state[slot].zero_()
         for side, basis in fresh.items():
             state[side].copy_(basis)
@@ -217,6 +246,8 @@ class GaLore(torch.optim.Optimizer):
             gradient, near, far = gradient.mT, far, near
         state = self.state[parameter]
         rank = min(self._groups[parameter]["rank"], gradient.shape[0])
+        if self._refresh == "random":
+            return {s: self._drawn(parameter, state[s], count, number) for number, s in enumerate(SIDES) if s in state}
         if self._refresh == "exact" or rank + OVERSAMPLING >= gradient.shape[0]:
             found = exact(gradient, rank)
         else:
@@ -230,16 +261,24 @@ class GaLore(torch.optim.Optimizer):
         return {side: basis for side, basis in bases.items() if side in state}
 
     def _noise(self, parameter: nn.Parameter, gradient: Tensor, rank: int, count: int) -> Tensor:
-        """Random numbers by (seed, parameter, step): what a sketch of a gradient starts with."""
-        generator = torch.Generator(gradient.device)
-        generator.manual_seed(mix(self._seed, self._places[parameter], count))
-        size = (gradient.shape[1], rank + OVERSAMPLING)
-        return torch.randn(size, dtype=gradient.dtype, device=gradient.device, generator=generator)
+        """What a sketch of a gradient starts with."""
+        return self._normal((gradient.shape[1], rank + OVERSAMPLING), gradient, self._places[parameter], count)
+
+    def _drawn(self, parameter: nn.Parameter, basis: Tensor, count: int, side: int) -> Tensor:
+        """Random directions that keep lengths on average: numbers of variance 1 / rank."""
+        size, rank = basis.shape
+        return self._normal((size, rank), _computed(basis), self._places[parameter], count, side) / rank**0.5
+
+    def _normal(self, size: tuple[int, int], like: Tensor, *path: int) -> Tensor:
+        """Random numbers by seed and path."""
+        generator = torch.Generator(like.device)
+        generator.manual_seed(mix(self._seed, *path))
+        return torch.randn(size, dtype=like.dtype, device=like.device, generator=generator)
 
     def _rotate(self, state: dict[str, Tensor], turns: dict[str, Tensor]) -> None:
         """Tell the moments in the new basis: C m for first ones; for second ones, as if directions were independent,
         C * C in place of C. C (r, r) is the new basis times the old one."""
-        slots = {slot: tensor for slot, tensor in state.items() if slot not in ("step", *SIDES)}
+        slots = {slot: tensor for slot, tensor in state.items() if slot not in _NO_MOMENTS}
         moments = self._base.moments(slots)
         for name, moment in moments.items():
             for side, turn in turns.items():

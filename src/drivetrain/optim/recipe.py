@@ -446,9 +446,14 @@ class GaLore(Optimizer):
         bits("std: along the smaller side; reverse_std: the larger; left: rows; right: columns; full: both"),
     ] = "std"
     refresh: Annotated[
-        Literal["subspace", "randomized", "exact"],
-        bits("how a basis is found: iterations from the last one, or from random numbers; or all singular vectors"),
+        Literal["subspace", "randomized", "exact", "random"],
+        bits("a basis: by iterations from the last one, or from random numbers; all singular vectors; random numbers"),
     ] = "subspace"
+    update: Annotated[
+        Literal["projected", "scaled"],
+        bits("what moves a matrix: the base's update, projected back; or its gradient, scaled as the base would"),
+    ] = "projected"
+    growth: Annotated[float, Gt(1), bits("a scaled update is at most this many times as long as the last one")] = 1.01
     iterations: Annotated[Whole, bits("power iterations of a refresh that is not exact")] = 2
     stagger: Annotated[bool, bits("matrices take turns, so that no step but the first refreshes all of them")] = True
     moments: Annotated[Literal["keep", "rotate", "reset"], bits("what becomes of moments when the basis changes")] = (
@@ -463,5 +468,5 @@ class GaLore(Optimizer):
 
     def arguments(self) -> dict[str, Any]:
         """The base, and what is the same for all matrices."""
-        names = ("base", "projection", "refresh", "iterations", "stagger", "moments", "seed")
+        names = ("base", "projection", "refresh", "iterations", "update", "growth", "stagger", "moments", "seed")
         return {name: getattr(self, name) for name in names}
