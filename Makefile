@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test check drill clean
+.PHONY: quickstart test check drill drill-slurm clean
 
 quickstart: $(READY)
 	$(BIN)/drivetrain train quickstart
@@ -32,6 +32,10 @@ MINUTES ?= 15
 SEED ?= 0
 drill: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m drills --minutes $(MINUTES) --seed $(SEED)
+
+# Jobs on a real Slurm that is started here (Debian: apt-get install slurm-wlm; as root), the slow faults too.
+drill-slurm: $(READY)
+	DRILL=1 $(BIN)/python -m pytest -o timeout=400 tests/launch/targets/test_slurm_jobs.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

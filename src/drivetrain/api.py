@@ -190,7 +190,8 @@ def infer_speech(
     weights: Literal["averaged", "trained"] | None = None,
     report: Callable[[int, int], None] = lambda read, total: None,
 ) -> Converted:
-    """Take the noise out of a folder of recordings (wav, flac; any length) by a run of task `speech`.
+    """Denoise, copy or enhance a folder of recordings (wav, flac; any length) by a run of task `speech`, `vocoder` or
+    `enhancer`.
 
     Files come out below `to`, a new or empty folder, under their names, with their rates, channels, lengths and
     formats. Those that cannot be read are named in the result. `report` is told how many frames have been read, of how

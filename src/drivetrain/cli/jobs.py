@@ -6,38 +6,46 @@ from typing import Annotated
 
 import typer
 
-from drivetrain.cli.submit import AsJson
+from drivetrain.cli.submit import AsJson, Targets
 
 
 def jobs(
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TARGET", help="Those that this target's engine has, from anywhere.")
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
     look: Annotated[bool, typer.Option(help="Ask the engines how they stand.")] = True,
+    targets: Targets = None,
     as_json: AsJson = False,
 ) -> int:
-    """The jobs that were submitted from here."""
+    """The jobs that were submitted from here, or that a target's engine has."""
     import json
 
     from rich.console import Console
     from rich.table import Table
 
     from drivetrain.launch.jobs import refresh
-    from drivetrain.launch.standing import standing
+    from drivetrain.launch.standing import listing, standing
     from drivetrain.launch.store import Store
+    from drivetrain.launch.targets.config import build, settings_of
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.watch.console import printable
 
-    store = Store()
     rows = []
-    for record in store.all():
+    store = Store() if to is None else None
+    for record in store.all() if store else ():
         if record.state.final and not every:
             continue
         said = ""
-        if look:
+        if store and look:
             try:
                 record = refresh(store, record)
             except Failure as failure:
                 said = failure.outcome.cause
         rows.append(standing(record) | ({"unreachable": said} if said else {}))
+    for one in build(settings_of(to, {}, targets)).listed() if to is not None else ():
+        if every or not one.seen.state.final:
+            rows.append(listing(to or "", one))
     if as_json:
         typer.echo(json.dumps(rows))
         return Exit.DONE

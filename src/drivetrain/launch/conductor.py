@@ -27,6 +27,7 @@ OWNER = "owner"
 PORTS = range(20000, 32000)
 """Where rank 0 listens: below the ports that kernels give to whoever asks for any."""
 _TICK = 0.1  # seconds
+_AWAY = 2.0  # seconds before an engine that did not answer is asked again
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -153,9 +154,18 @@ class _Conductor:
         started = self._engine.start(command, environment)
         while (status := started.poll()) is None:
             if self._requests.take():
-                self._engine.stop()
+                self._stop()
             time.sleep(_TICK)
         return status
+
+    def _stop(self) -> None:
+        """Tell the nodes; where the engine is away, try again until they have ended."""
+        try:
+            self._engine.stop()
+        except Failure as failure:
+            _say(failure.outcome.line())
+            self._requests.repeat()
+            time.sleep(_AWAY)
 
     def _after_loss(self) -> Again | Stays | None:
         """What follows an attempt whose conductor was ended with it: with its node, or by the engine."""
@@ -232,6 +242,10 @@ class _Requests:
         """Whether there is one that nobody was told of."""
         waiting, self._waiting = self._waiting, 0
         return waiting > 0
+
+    def repeat(self) -> None:
+        """The nodes were not told."""
+        self._waiting = max(1, self._waiting)
 
     def pause(self, seconds: float) -> None:
         """Sleep, unless a stop is asked for."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from drivetrain.launch.store import Record
 from drivetrain.launch.supervisor import committed
+from drivetrain.launch.targets.target import Listed
 
 _TAIL = 1 << 16  # bytes: a ledger's last steps
 
@@ -35,6 +36,20 @@ def standing(record: Record) -> dict[str, Any]:
         "run": str(record.run),
         "submitted": record.submitted,
         "cancelled": record.cancelled,
+    }
+
+
+def listing(target: str, one: Listed) -> dict[str, Any]:
+    """The same of a job of which only its engine tells."""
+    return {
+        "job": one.token,
+        "target": target,
+        "state": one.seen.state.value,
+        "native": one.native,
+        "native_state": one.seen.native,
+        "reason": one.seen.reason,
+        "progress": "",
+        "run": "",
     }
 
 

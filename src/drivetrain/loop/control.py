@@ -22,7 +22,7 @@ REPLAYED = ("set", "evaluate")
 COMMITS = ("save", "pin")
 """What asks for a commit: done again by the run itself where it was cut off before that."""
 AT_ONCE = 32
-"""Commands that are taken at one boundary. A `set` takes some milliseconds, and a step should not wait for thousands."""
+"""Commands that are taken at one boundary: a `set` takes some milliseconds, and a step does not wait for thousands."""
 
 
 class Control:

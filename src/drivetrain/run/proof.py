@@ -92,11 +92,11 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     history = lineage(records)
     _prove_history(history, certificate)
     _prove_commands(records, history, certificate)
+    newest = list(tries.values())[-1]
     if replay := kept_in(run):
-        _prove_replay(replay, records, certificate)
+        _prove_replay(replay, records, newest["settings"], certificate)
     _prove_repeats(records, tries, certificate)
     _prove_commits(run, records, tries, certificate)
-    newest = list(tries.values())[-1]
     recipe = load(run).recipe
     _prove_recipe(recipe, newest)
     if data:
@@ -217,18 +217,16 @@ def _prove_commands(records: Iterable[Record], history: Sequence[Record], certif
     certificate.commands = len(counted)
 
 
-def _prove_replay(replay: Replay, records: Iterable[Record], certificate: Certificate) -> None:
+def _prove_replay(replay: Replay, records: Iterable[Record], settings: str, certificate: Certificate) -> None:
     """What the other run was told up to here, and decides bits or scores, this one was told after the same steps."""
     own = {record["id"]: record for record in records if record["kind"] == "command"}
-    counted = ("step", "verb", "argument", "effect")
     for id, record in replay.commands.items():
-        if record["verb"] in REPLAYED and record["step"] < certificate.steps:
-            if id not in own or any(own[id][name] != record[name] for name in counted):
-                said = f"{record['verb']} {record['argument']}".rstrip()
-                raise _broken(
-                    f"{replay.run} was told `{said}` after step {record['step']}, this replay was not", record
-                )
-            certificate.replayed += 1
+        if record["verb"] not in REPLAYED or record["settings"] != settings or record["step"] >= certificate.steps:
+            continue
+        if id not in own or any(own[id][name] != record[name] for name in ("step", "verb", "argument", "effect")):
+            said = f"`{record['verb']} {record['argument']}` after step {record['step']}"
+            raise _broken(f"{replay.run} was told {said}, this replay was not", record)
+        certificate.replayed += 1
 
 
 def _prove_repeats(records: Iterable[Record], tries: Mapping[int, Record], certificate: Certificate) -> None:

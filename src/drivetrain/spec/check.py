@@ -79,9 +79,6 @@ def _networks(recipe: Recipe) -> Iterator[Contradiction]:
     for name, own in (recipe.networks or {}).items():
         if most is not None and own.micro is not None and own.micro > most:
             yield Contradiction(("networks", name, "micro"), f"{own.micro} is more than batch.micro {most}")
-        if own.micro is not None and recipe.guard is not None and recipe.guard.recompute is not None:
-            message = f"computes whole micro-batches again, and networks.{name}.micro cuts them"
-            yield Contradiction(("guard", "recompute"), message)
 
 
 def _loaded(recipe: Recipe) -> Iterator[Contradiction]:

@@ -33,9 +33,10 @@ def recipe_schema() -> dict[str, Any]:
     """Draft 2020-12. Contradictions between fields are not in it; `drivetrain recipe check` finds them."""
     schema = _class_schema(Recipe)
     for name, path in SECTIONS.items():
-        section = _class_schema(imported(path)) | {"description": schema["properties"][name]["description"]}
+        section = _class_schema(imported(path))
         several = [{"type": "array", "items": section}] if name in LISTED_SECTIONS else []
         section = {"type": "object", "additionalProperties": section} if name in NAMED_SECTIONS else section
+        section |= {"description": schema["properties"][name]["description"]}
         options = [section, *several, *([{"type": "null"}] if name in NULLABLE_SECTIONS else [])]
         schema["properties"][name] = {"anyOf": options} if len(options) > 1 else section
     for name in ("task", "optimizer", "schedule", "launch"):

@@ -36,11 +36,14 @@ _CAUSE = 120  # characters of a cause
 def summary(run: Path, story: Story) -> dict[str, Any]:
     """The report as plain data. Numbers may be NaN or infinite."""
     steps, records, spent = story.steps, story.records, story.seconds
+    scored = {f"{name}.{metric}": points for (name, metric), points in scores(records).items()}
     return {
         "steps": steps.step[-1] if steps else 0,
         "samples": steps.stop[-1] if steps else 0,
         "losses": steps.newest(),
-        "metrics": {f"{name}.{metric}": points[-1][1] for (name, metric), points in scores(records).items()},
+        "metrics": {name: points[-1][1] for name, points in scored.items()},
+        "lowest": {name: _extreme(points, 1) for name, points in scored.items()},
+        "highest": {name: _extreme(points, -1) for name, points in scored.items()},
         "left_out": story.left_out,
         "rollbacks": [{name: made[name] for name in _OF_A_ROLLBACK} for made in story.rollbacks],
         "attempts": [vars(attempt) for attempt in told(run, story.attempts)],
@@ -53,6 +56,13 @@ def summary(run: Path, story: Story) -> dict[str, Any]:
         "slowest": telemetry.slowest(records),
         "throughput": {name: rates.to_json() for name, rates in _throughputs(story).items()},
     }
+
+
+def _extreme(points: Sequence[tuple[int, float]], sign: int) -> dict[str, float]:
+    """The step and value of the lowest score (of the highest where `sign` is -1), the first of equal ones; one that is
+    no number is neither where there are others."""
+    step, value = min(points, key=lambda point: (math.isnan(point[1]), sign * point[1]))
+    return {"step": step, "value": value}
 
 
 def told(run: Path, found: list[Attempt]) -> list[Attempt]:

@@ -1,7 +1,12 @@
 """Jobs on a real Slurm of two nodes on this machine, two processes each."""
 
+import os
 import shlex
+import signal
+import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,12 @@ pytestmark = [
     pytest.mark.skipif(bool(slurm_lab.missing()), reason=str(slurm_lab.missing())),
     pytest.mark.xdist_group("slurm"),
 ]
+drill = pytest.mark.skipif("DRILL" not in os.environ, reason="slow: `make drill-slurm`")
+DUMP = """#!/bin/bash
+for file; do :; done
+printf "%s\\0" "$@" > "${file%/*}/arguments"
+env > "${file%/*}/env"
+"""
 CLUSTER = {"kind": "slurm", "nodes": 2, "processes": 2, "queue": "main"}
 
 
@@ -94,3 +105,141 @@ def test_l01_a_lost_node_is_waited_for_and_the_job_goes_on_from_its_commit(clust
     slurm.node_up("n1")
     cluster.until(job, "succeeded")
     assert trace(cluster.run) == cluster.undisturbed("paced.yaml")
+
+
+def test_x15_what_real_sbatch_is_given_comes_out_as_it_was(cluster, slurm, monkeypatch):
+    python = cluster.folder / "python"
+    python.write_text(DUMP)
+    python.chmod(0o755)
+    monkeypatch.setenv("SECRET_OF_MINE", "nobody's business")
+    names = [
+        "$(touch pwned)",
+        "a\nb'\"; touch pwned",
+        "%j %x \\",
+        "\n#SBATCH --wrap=touch pwned",
+        "ünï 🚂 --help",
+        "-x",
+    ]
+    extras = {"mail-user": "`touch pwned`\n$(touch pwned)"}
+    cluster.targets(cluster={"kind": "slurm", "python": str(python), "extras": extras})
+    jobs = [
+        cluster.json("submit", "paced.yaml", "--to", "cluster", "--run", str(cluster.folder / name))["job"]
+        for name in names
+    ]
+    for job, name in zip(jobs, names, strict=True):
+        assert cluster.until(job, "succeeded")["run"] == str(cluster.folder / name)
+        folder = cluster.folder / name / "launch" / job
+        got = (folder / "arguments").read_bytes().decode().split("\0")[:-1]
+        assert got == ["-m", "drivetrain", "worker", "--conduct", "slurm", str(folder / "work.json")]
+        assert "nobody's business" not in (folder / "env").read_text()
+        assert (folder / "output" / "conductor.log").read_text() == ""
+    assert not list(cluster.folder.rglob("pwned"))
+
+
+@drill
+def test_l03_a_grace_too_short_for_a_step_costs_the_steps_since_the_commit(cluster, slurm):
+    cluster.targets(cluster=CLUSTER | {"queue": "brief"})
+    cluster.write("paced.yaml", after=14, seconds=40.0)
+    job = cluster.submit("paced.yaml", to="cluster")
+    cluster.until(job, "running", step=13)
+    slurm("sbatch", "-p", "high", "-N2", "--ntasks-per-node=8", "--wrap", "sleep 1")
+    assert cluster.until(job, "requeued", "pending")["committed"] == 10
+    cluster.gate.touch()
+    cluster.until(job, "succeeded")
+    assert trace(cluster.run) == cluster.undisturbed("paced.yaml")
+
+
+@drill
+def test_l04_it_stops_by_its_own_clock_before_the_walltime(cluster, slurm):
+    cluster.targets(cluster=CLUSTER | {"walltime": "1m", "lead": 2})
+    job = cluster.submit("paced.yaml", "stop.margin=30", to="cluster")
+    stopped = cluster.until(job, "requeued")
+    assert stopped["committed"] == stopped["step"]
+    assert "the deadline" in cluster("logs", job)
+    cluster.gate.touch()
+    cluster.until(job, "succeeded")
+    assert trace(cluster.run) == cluster.undisturbed("paced.yaml")
+
+
+@drill
+def test_l05_a_signal_to_the_steps_alone_is_a_requeue_too(cluster, slurm):
+    job = cluster.submit("paced.yaml", to="cluster")
+    native = cluster.until(job, "running", step=5)["native"]
+    slurm("scancel", "--signal=TERM", f"{native}.0")
+    cluster.until(job, "requeued")
+    cluster.gate.touch()
+    cluster.until(job, "succeeded")
+    slurm("scontrol", "requeue", native)  # l06: behind our back, of a job that is done
+    log = cluster.run / "launch" / job / "output" / "conductor.log"
+    waited(lambda: "nothing is left to do" in log.read_text())
+    assert len(list(log.parent.glob("*-node-0.log"))) == 2
+
+
+@drill
+def test_l07_a_copy_that_was_stopped_and_requeued_does_no_harm(cluster, slurm):
+    job = cluster.submit("paced.yaml", to="cluster")
+    cluster.until(job, "running", step=5)
+    for pid in slurm.tasks("n1"):
+        os.kill(pid, signal.SIGSTOP)
+    cluster("requeue", job)
+    cluster.until(job, "requeued")
+    cluster.gate.touch()
+    cluster.until(job, "succeeded")
+    assert trace(cluster.run) == cluster.undisturbed("paced.yaml")
+
+
+@drill
+def test_l08_a_bare_scancel_is_no_reason_to_come_back(cluster, slurm):
+    job = cluster.submit("paced.yaml", to="cluster")
+    native = cluster.until(job, "running", step=5)["native"]
+    slurm("scancel", native)
+    cluster.until(job, "cancelled")
+    time.sleep(10)
+    assert restarts(slurm, native) == 0
+    cluster.gate.touch()
+    assert cluster.json("requeue", job)["native"] != native
+    cluster.until(job, "succeeded")
+    assert trace(cluster.run) == cluster.undisturbed("paced.yaml")
+
+
+@drill
+def test_l10_a_crash_loop_ends_and_tells_of_every_attempt(cluster, slurm):
+    cluster.write("paced.yaml", crash=5, victim=2)
+    job = cluster.submit("paced.yaml", to="cluster")
+    ended = cluster.until(job, "failed", timeout=180)
+    assert (ended["code"], restarts(slurm, ended["native"])) == (70, 0)
+    assert "3 attempts in a row without a new commit" in ended["reason"]
+    assert (cluster.run / "exit.json").read_text().count("rank 2 was ended by SIGKILL") == 4
+
+
+@drill
+def test_l11_slurmctld_is_away_when_it_is_needed(cluster, slurm):
+    job = cluster.submit("paced.yaml", to="cluster")
+    cluster.until(job, "running", step=5)
+    slurm.controller_down()
+    for pid in slurm.tasks("n0"):
+        os.kill(pid, signal.SIGTERM)
+    threading.Timer(8, slurm.controller_up).start()
+    waited(lambda: "75 stopped" in (cluster.run / "launch" / job / "output" / "conductor.log").read_text())
+    cluster.gate.touch()
+    time.sleep(10)
+    cluster.until(job, "succeeded")
+    assert trace(cluster.run) == cluster.undisturbed("paced.yaml")
+
+
+@drill
+def test_l12_of_two_array_tasks_with_one_run_directory_one_ends_with_85(cluster, slurm):
+    train = f"{shlex.quote(sys.executable)} -m drivetrain train paced.yaml --run run"
+    slurm("sbatch", "--array=0-1", "--output=%a.log", "-n1", "--wrap", f". ./setup.sh; {train}; echo ended $?")
+    logs = [cluster.folder / "0.log", cluster.folder / "1.log"]
+    waited(lambda: any(log.exists() and "ended 85" in log.read_text() for log in logs))
+    cluster.gate.touch()
+    waited(lambda: any("ended 0" in log.read_text() for log in logs))
+
+
+def waited(condition, timeout=90):
+    """Return once something holds."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)

@@ -19,6 +19,9 @@ from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes, to_data
 KINDS: Mapping[str, str] = {
     "local": "drivetrain.launch.targets.recipe:LocalTarget",
     "slurm": "drivetrain.launch.targets.recipe:SlurmTarget",
+    "aws-batch": "drivetrain.launch.targets.recipe:AwsBatchTarget",
+    "sagemaker": "drivetrain.launch.targets.recipe:SageMakerTarget",
+    "kubernetes": "drivetrain.launch.targets.recipe:KubernetesTarget",
 }
 """Settings classes of the kinds of targets."""
 _ORIGIN = Origin("target")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
 from drivetrain.spec.settings import Component, Count, Duration, NonNegative, Settings, Whole, nothing
@@ -102,3 +103,77 @@ class SlurmTarget(Described):
     setup: Annotated[Text | None, nothing("a shell file on the shared file system that every node reads first")] = None
     lead: Annotated[NonNegative, nothing("seconds before the walltime at which the job is asked to stop")] = 120.0
     timeout: Annotated[Count, nothing("seconds that one of Slurm's commands may take")] = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Container(Described):
+    """Jobs in containers, whose image has drivetrain and what the recipe needs."""
+
+    folder: Annotated[
+        Text, nothing("where the folder that you submit from lies in the image: relative paths begin there")
+    ] = "/"
+    timeout: Annotated[Count, nothing("seconds that one call may take")] = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsTarget(_Container):
+    """A service of AWS; credentials are those of AWS's own tools."""
+
+    region: Annotated[Word | None, nothing("null: that of the profile or the environment")] = None
+    profile: Annotated[Word | None, nothing("of ~/.aws/config; null: the environment decides")] = None
+    endpoint: Annotated[Text | None, nothing("the service's URL; null: the region's own")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsBatchTarget(AwsTarget):
+    """A queue of AWS Batch whose compute environment can run multi-node parallel jobs (EC2, not Fargate)."""
+
+    unused: ClassVar[tuple[str, ...]] = ("namespace",)
+    factory: ClassVar[str] = "drivetrain.launch.targets.aws_batch:AwsBatch"
+    kind: Annotated[Literal["aws-batch"], nothing("multi-node parallel jobs")] = "aws-batch"
+    retries: Annotated[int, Ge(0), Le(9), nothing("attempts after the first one: Batch makes ten at most")] = 9
+    execution_role: Annotated[Word | None, nothing("the role that reads secrets; `role` is the job's own")] = None
+    shared_memory: Annotated[Count, nothing("MiB of /dev/shm, through which data workers hand over batches")] = 1024
+    log_group: Annotated[Text, nothing("of CloudWatch")] = "/aws/batch/job"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SageMakerTarget(AwsTarget):
+    """Training jobs of SageMaker."""
+
+    unused: ClassVar[tuple[str, ...]] = ("namespace", "queue", "cpus", "memory", "accelerators")
+    factory: ClassVar[str] = "drivetrain.launch.targets.sagemaker:SageMaker"
+    kind: Annotated[Literal["sagemaker"], nothing("training jobs")] = "sagemaker"
+    retries: Annotated[
+        int, Ge(0), Le(30), nothing("attempts after the first one, where SageMaker itself failed: it makes no others")
+    ] = 20
+    output: Annotated[Text | None, nothing("S3 URI where SageMaker puts what a job leaves")] = None
+    checkpoints: Annotated[
+        Text | None, nothing("S3 URI that /opt/ml/checkpoints is kept equal to; then runs can be a folder there")
+    ] = None
+    volume: Annotated[Count, nothing("GB of each machine's disk")] = 100
+    spot: Annotated[bool, nothing("machines that may be taken away: it waits for others, and goes on")] = False
+    wait: Annotated[Duration | None, nothing("for spot machines and training together, such as 3d")] = None
+    subnets: Annotated[tuple[Word, ...], nothing("of a VPC; none: SageMaker's own network")] = ()
+    security_groups: Annotated[tuple[Word, ...], nothing("of that VPC")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesTarget(_Container):
+    """A Kubernetes cluster that kubectl reaches."""
+
+    factory: ClassVar[str] = "drivetrain.launch.targets.kubernetes:Kubernetes"
+    kind: Annotated[Literal["kubernetes"], nothing("jobs in pods")] = "kubernetes"
+    api: Annotated[
+        Literal["job", "jobset", "trainjob", "pytorchjob"],
+        nothing("what runs the pods: Kubernetes itself, JobSet, Kubeflow's Trainer 2, or its older operator"),
+    ] = "job"
+    context: Annotated[Text | None, nothing("of your kubeconfig; null: the current one")] = None
+    grace: Annotated[Count, nothing("seconds from SIGTERM to SIGKILL: a commit must fit")] = 120
+    runtime: Annotated[Word, nothing("ClusterTrainingRuntime of a TrainJob")] = "torch-distributed"
+    shared_memory: Annotated[Count, nothing("MiB of /dev/shm, through which data workers hand over batches")] = 1024
+    node_selector: Annotated[Mapping[Text, Text], nothing("labels that machines must have")] = field(
+        default_factory=dict
+    )
+    tolerations: Annotated[tuple[Word, ...], nothing("keys of taints that do not keep its pods away")] = ()
+    annotations: Annotated[Mapping[Text, Text], nothing("of the job and its pods")] = field(default_factory=dict)

@@ -67,7 +67,7 @@ STATES: Mapping[str, State] = {
 }
 """What is none of these has failed: FAILED, TIMEOUT, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY, BOOT_FAIL, DEADLINE."""
 _GONE = re.compile(r"Invalid job id|already completing or completed|Job has already finished", re.IGNORECASE)
-_RETRY = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries to requeue while slurmctld is away
+_RETRY = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries while slurmctld is away
 _TIMEOUT = 30.0  # seconds that one of Slurm's commands may take inside a job
 _WAIT = 20  # seconds that srun gives the other nodes once one has ended
 
@@ -83,9 +83,7 @@ class Slurm:
         settings = self._settings
         require_files(job)
         if settings.walltime is not None and seconds_of(settings.walltime) <= settings.lead:
-            cause = (
-                f"target {job.target}: a walltime of {settings.walltime} <= lead, {settings.lead:g} s"
-            )
+            cause = f"target {job.target}: a walltime of {settings.walltime} <= lead, {settings.lead:g} s"
             raise Failure(Exit.BAD_RECIPE, cause, "ask for more time, or set lead")
         return [
             Request("command", shlex.join(self._command(job))),
@@ -268,29 +266,32 @@ class _Allocation:
 
     def requeue(self) -> None:
         """Unless the job is being cancelled, which shows in its state."""
-        for pause in (*_RETRY, None):
-            try:
-                state = run_slurm(["squeue", "-h", "-j", self.native, "-o", "%T"], _TIMEOUT).strip()
-                if state != "RUNNING" and not self._out_of_time():
-                    cause = f"Slurm is ending the job ({state})"
-                    raise Failure(Exit.STOPPED, cause, "`drivetrain requeue` starts it again")
-                run_slurm(["scontrol", "requeue", self.native], _TIMEOUT)
-                return
-            except Failure as failure:
-                if failure.outcome.code is not Exit.PEER_UNAVAILABLE or pause is None:
-                    raise
-                time.sleep(pause)
+        state = _patiently("squeue", "-h", "-j", self.native, "-o", "%T").strip()
+        if state != "RUNNING" and not self._out_of_time():
+            raise Failure(Exit.STOPPED, f"Slurm is ending the job ({state})", "`drivetrain requeue` starts it again")
+        _patiently("scontrol", "requeue", self.native)
 
     def address(self) -> str:
         """The first node's NodeAddr: its name need not resolve."""
-        names = run_slurm(["scontrol", "show", "hostnames", self._environment["SLURM_JOB_NODELIST"]], _TIMEOUT).split()
-        shown = run_slurm(["scontrol", "show", "node", names[0]], _TIMEOUT)
-        match = re.search(r"\bNodeAddr=(\S+)", shown)
-        return match.group(1) if match else names[0]
+        first = _patiently("scontrol", "show", "hostnames", self._environment["SLURM_JOB_NODELIST"]).split()[0]
+        match = re.search(r"\bNodeAddr=(\S+)", _patiently("scontrol", "show", "node", first))
+        return match.group(1) if match else first
 
     def _out_of_time(self) -> bool:
         end = self._environment.get("SLURM_JOB_END_TIME", "")
         return end.isdigit() and time.time() >= int(end)
+
+
+def _patiently(*command: str) -> str:
+    """`run_slurm`, again and again for a while where the controller is away."""
+    for pause in _RETRY:
+        try:
+            return run_slurm(command, _TIMEOUT)
+        except Failure as failure:
+            if failure.outcome.code is not Exit.PEER_UNAVAILABLE:
+                raise
+            time.sleep(pause)
+    return run_slurm(command, _TIMEOUT)
 
 
 def run(file: Path) -> int:

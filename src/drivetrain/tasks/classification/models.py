@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,7 @@ def _told(settings: Classification) -> Iterator[None]:
 def _library(name: str) -> Any:
     """Raises Failure(66) where it is not installed."""
     try:
-        return __import__(name)
+        return import_module(name)
     except ImportError:
         cause = f"task kind classification needs {name}"
         raise Failure(Exit.INPUT_MISSING, cause, "pip install 'drivetrain[hf]'") from None

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,36 +98,50 @@ def tokenized(source: Source, reading: Reading, tokenizer: Any, *, by_length: bo
 
     Raises Failure(65) with the place of a row whose text is no text or gives no token, or whose label is none of them.
     """
-    ids: list[np.ndarray] = []
-    segments: list[np.ndarray] = []
-    lengths: list[int] = []
-    labels: list[float] = []
-    cut = 0
+    blocks, labels = [], []
     for first, rows in _blocks(source):
         for number, row in enumerate(rows, first):
             _require_texts(row, reading.texts, source, number)
             labels.append(_label(row, reading, source, number, unlabelled))
-        columns = [[row[name] for row in rows] for name in reading.texts]
-        encoded = tokenizer(*columns, truncation=True, max_length=reading.length, return_overflowing_tokens=False)
-        own = [len(tokens) for tokens in encoded["input_ids"]]
-        if 0 in own:
-            raise _bad(source, first + own.index(0), "its text gives no token", "mend or remove it")
-        cut += sum(bool(each.overflowing) for each in encoded.encodings or ())
-        lengths += own
-        ids.append(np.fromiter(chain.from_iterable(encoded["input_ids"]), np.int32, sum(own)))
-        if "token_type_ids" in encoded:
-            segments.append(np.fromiter(chain.from_iterable(encoded["token_type_ids"]), np.uint8, sum(own)))
+        blocks.append(block := _encoded(rows, reading, tokenizer))
+        if not block.lengths.all():
+            raise _bad(source, first + int(block.lengths.argmin()), "its text gives no token", "mend or remove it")
+    parts = [block.segments for block in blocks if block.segments is not None]
     made = Tokenized(
-        np.concatenate(ids),
-        np.concatenate(segments) if segments else None,
-        np.array(lengths, np.int64),
+        np.concatenate([block.tokens for block in blocks]),
+        np.concatenate(parts) if parts else None,
+        np.concatenate([block.lengths for block in blocks]),
         np.array(labels, np.float64),
         by_length=by_length,
     )
-    made.fingerprint = combined([source.fingerprint, made.digest()])
+    cut = sum(block.cut for block in blocks)
     cuts = (f"{cut} of {len(made)} samples are cut to {reading.length} tokens",) if cut else ()
+    made.fingerprint = combined([source.fingerprint, made.digest()])
     made.notes = (*getattr(source, "notes", ()), *cuts)
     return made
+
+
+class _Block(NamedTuple):
+    """Rows that were tokenized together: int32 tokens and uint8 segments of all of them, lengths of each, and how many
+    were cut."""
+
+    tokens: np.ndarray
+    segments: np.ndarray | None
+    lengths: np.ndarray
+    cut: int
+
+
+def _encoded(rows: Sequence[dict[str, Any]], reading: Reading, tokenizer: Any) -> _Block:
+    columns = [[row[name] for row in rows] for name in reading.texts]
+    found = tokenizer(*columns, truncation=True, max_length=reading.length)
+    lengths = np.array([len(tokens) for tokens in found["input_ids"]], np.int64)
+    flat = {
+        name: np.fromiter(chain.from_iterable(found[name]), kind, lengths.sum())
+        for name, kind in (("input_ids", np.int32), ("token_type_ids", np.uint8))
+        if name in found
+    }
+    cut = sum(bool(each.overflowing) for each in found.encodings or ())
+    return _Block(flat["input_ids"], flat.get("token_type_ids"), lengths, cut)
 
 
 def _blocks(source: Source) -> Iterator[tuple[int, list[dict[str, Any]]]]:

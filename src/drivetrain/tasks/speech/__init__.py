@@ -1,1 +1,1 @@
-"""Speech: networks that take noise away."""
+"""Speech: networks that take noise away, copy speech, and make clean speech of noisy."""

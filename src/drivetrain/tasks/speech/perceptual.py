@@ -40,8 +40,6 @@ def pesq(estimate: np.ndarray, target: np.ndarray, rate: int) -> float | None:
 
     heard, mode = (_WIDE, "wb") if rate >= _WIDE else (_NARROW, "nb")
     sounds = [soxr.resample(sound, rate, heard) for sound in (target, estimate)]
-    if not all(sound.any() for sound in sounds):
-        return None
     try:
         return float(library.pesq(heard, sounds[0], sounds[1], mode))
     except (library.NoUtterancesError, library.BufferTooShortError):
@@ -66,6 +64,6 @@ def _each(score: Score, estimate: Tensor, target: Tensor, rate: int) -> Iterator
     """The scores of those samples that have one."""
     judge = {"pesq": pesq, "stoi": stoi}[score]
     for found, wanted in zip(estimate.double().cpu().numpy(), target.double().cpu().numpy(), strict=True):
-        value = judge(found, wanted, rate)
+        value = judge(found, wanted, rate) if found.any() and wanted.any() else None
         if value is not None:
             yield value

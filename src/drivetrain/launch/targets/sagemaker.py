@@ -1,0 +1,303 @@
+"""Training jobs of SageMaker."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from drivetrain.launch.node import FROM_FILE
+from drivetrain.launch.states import UNKNOWN, Seen, State
+from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.targets.aws import Api, Refused, require_valid
+from drivetrain.launch.targets.container import moved, packed, require_container, run_worker, unpacked
+from drivetrain.launch.targets.recipe import Mount, SageMakerTarget
+from drivetrain.launch.targets.target import Listed, Request
+from drivetrain.spec.exits import Exit, Failure, Outcome
+from drivetrain.spec.settings import seconds_of
+
+CHECKPOINTS = "/opt/ml/checkpoints"
+"""The folder that SageMaker copies to S3 while a job trains, and back before it starts again."""
+INPUT = Path("/opt/ml/input")
+OUTPUT = Path("/opt/ml/output")
+PART = 2_500
+"""Letters of one hyperparameter. There are at most `PARTS` of them, and together they carry the work."""
+PARTS = 100
+TAG = "drivetrain"
+"""What tells our jobs from others; its value is the job's token."""
+GROUP = "/aws/sagemaker/TrainingJobs"
+STATES: Mapping[str, State] = {
+    "InProgress": State.RUNNING,
+    "Stopping": State.STOPPING,
+    "Stopped": State.CANCELLED,
+    "Completed": State.SUCCEEDED,
+    "Failed": State.FAILED,
+    "Deleting": State.STOPPING,
+}
+SECONDARY: Mapping[str, State] = {
+    **dict.fromkeys(("Starting", "Pending", "LaunchingMLInstances", "PreparingTrainingStack"), State.PENDING),
+    **dict.fromkeys(("Downloading", "DownloadingTrainingImage"), State.PENDING),
+    **dict.fromkeys(("Interrupted", "Restarting"), State.REQUEUED),
+    **dict.fromkeys(("MaxRuntimeExceeded", "MaxWaitTimeExceeded"), State.FAILED),
+}
+"""Where the second word says more than the first."""
+_DAY = 86_400.0  # seconds: what SageMaker gives a job that asks for nothing
+_POLL = 2.0  # seconds between two looks at the logs
+_REASON = 1_000  # letters of a failure's reason that SageMaker shows
+
+
+class SageMaker:
+    """A training job of a job's own name, or of that and a suffix where it was asked for again: names are for ever."""
+
+    def __init__(self, settings: SageMakerTarget) -> None:
+        self._settings = settings
+        self._sagemaker = Api("sagemaker", settings)
+        self._logs = Api("logs", settings)
+
+    def render(self, job: Submission) -> Sequence[Request]:
+        """The request."""
+        require_container(job, *([CHECKPOINTS] if self._settings.checkpoints else []))
+        request = self._request(job, job.token)
+        require_valid(job.target, "sagemaker", "CreateTrainingJob", request)
+        return [Request("sagemaker create-training-job", json.dumps(request, indent=2))]
+
+    def submit(self, job: Submission) -> str:
+        """Create the training job; where its name is taken, that is the job."""
+        return self._create(job, job.token)
+
+    def find(self, job: Submission) -> str | None:
+        """The newest training job of this name, or of this name and a suffix."""
+        named = self._summaries(NameContains=job.token)
+        return next((one["TrainingJobName"] for one in named if _token(one["TrainingJobName"]) == job.token), None)
+
+    def look(self, job: Submission, native: str) -> Seen:
+        """From describe-training-job, which forgets no job."""
+        try:
+            return seen_from(self._sagemaker("describe_training_job", TrainingJobName=native))
+        except Refused as refused:
+            if "not found" in refused.outcome.cause.lower():
+                return UNKNOWN
+            raise
+
+    def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
+        """From CloudWatch: what the rank's machine has printed, whenever it was started."""
+        node = 0 if rank is None else rank // self._settings.processes
+        read: dict[str, str | None] = {}
+        while True:
+            ended = not follow or self.look(job, native).state.final
+            for stream in self._streams(f"{native}/algo-{node + 1}-"):
+                yield from self._logs.events(GROUP, stream, read)
+            if ended:
+                return
+            time.sleep(_POLL)
+
+    def cancel(self, job: Submission, native: str) -> None:
+        """Containers get SIGTERM, and 120 s. SageMaker does not start again what was stopped."""
+        try:
+            self._sagemaker("stop_training_job", TrainingJobName=native)
+        except Refused:
+            if not self.look(job, native).state.final:
+                raise
+
+    def requeue(self, job: Submission, native: str) -> str:
+        """Another training job on the same run, once this one has ended."""
+        if not self.look(job, native).state.final:
+            raise Failure(Exit.BAD_COMMAND, f"{job.token} is running", "cancel it first: it goes on from its commit")
+        return self._create(job, f"{job.token}-r{secrets.token_hex(2)}")
+
+    def listed(self) -> Sequence[Listed]:
+        """Training jobs with our tag, newest first."""
+        found = self._sagemaker.pages(
+            "search",
+            Resource="TrainingJob",
+            SearchExpression={"Filters": [{"Name": f"Tags.{TAG}", "Operator": "Exists"}]},
+            SortBy="CreationTime",
+            SortOrder="Descending",
+        )
+        jobs = [result["TrainingJob"] for page in found for result in page["Results"]]
+        return [Listed(_token(one["TrainingJobName"]), one["TrainingJobName"], seen_from(one)) for one in jobs]
+
+    def reachable(self) -> str:
+        """The service, by a look at its newest job."""
+        self._sagemaker("list_training_jobs", MaxResults=1)
+        return f"SageMaker, {self._settings.region or 'the usual region'}"
+
+    def _create(self, job: Submission, name: str) -> str:
+        try:
+            self._sagemaker("create_training_job", **self._request(job, name))
+        except Refused as refused:
+            if refused.word != "ResourceInUse":  # it was sent before, and its answer lost
+                raise
+        return name
+
+    def _request(self, job: Submission, name: str) -> dict[str, Any]:
+        settings = self._settings
+        missing = [one for one in ("role", "accelerator", "output") if not getattr(settings, one)]
+        if missing:
+            cause = f"target {job.target}: {', '.join(missing)} missing"
+            hint = "role: the job's ARN; accelerator: an instance type such as ml.p5.48xlarge; output: an S3 URI"
+            raise Failure(Exit.BAD_RECIPE, cause, hint)
+        _require_files(job)
+        network = {"Subnets": list(settings.subnets), "SecurityGroupIds": list(settings.security_groups)}
+        kept = {"S3Uri": settings.checkpoints, "LocalPath": CHECKPOINTS} if settings.checkpoints else None
+        optional = {
+            "VpcConfig": network if settings.subnets else None,
+            "CheckpointConfig": kept,
+            "RetryStrategy": {"MaximumRetryAttempts": settings.retries} if settings.retries else None,
+            "InputDataConfig": [_channel(job, mount) for mount in settings.mounts],
+        }
+        ours = {
+            "TrainingJobName": name,
+            "HyperParameters": _parts(job, packed(moved(job))),
+            "AlgorithmSpecification": {
+                "TrainingImage": settings.image,
+                "TrainingInputMode": "File",
+                "ContainerEntrypoint": [settings.python or "python", "-m", "drivetrain.launch.targets.sagemaker"],
+            },
+            "RoleArn": settings.role,
+            "OutputDataConfig": {"S3OutputPath": settings.output},
+            "ResourceConfig": {
+                "InstanceType": settings.accelerator,
+                "InstanceCount": settings.nodes,
+                "VolumeSizeInGB": settings.volume,
+            },
+            "StoppingCondition": self._stopping(job),
+            "EnableManagedSpotTraining": settings.spot,
+            "Tags": [{"Key": TAG, "Value": job.token}],
+            **{key: value for key, value in optional.items() if value},
+        }
+        if taken := sorted(ours.keys() & settings.extras.keys()):
+            cause = f"target {job.target}: extras.{taken[0]} follows from the job's description"
+            raise Failure(Exit.BAD_RECIPE, cause, "leave it out")
+        return {**ours, **settings.extras}
+
+    def _stopping(self, job: Submission) -> dict[str, int]:
+        settings = self._settings
+        runtime = round(seconds_of(settings.walltime) if settings.walltime is not None else _DAY)
+        if not settings.spot:
+            return {"MaxRuntimeInSeconds": runtime}
+        wait = round(seconds_of(settings.wait)) if settings.wait is not None else 2 * runtime
+        if wait < runtime:
+            cause = f"target {job.target}: wait is {wait} s, and walltime {runtime} s"
+            raise Failure(Exit.BAD_RECIPE, cause, "it is for waiting and training together")
+        return {"MaxRuntimeInSeconds": runtime, "MaxWaitTimeInSeconds": wait}
+
+    def _summaries(self, **wanted: Any) -> Iterator[dict[str, Any]]:
+        """Training jobs, newest first."""
+        order = {"SortBy": "CreationTime", "SortOrder": "Descending"}
+        for page in self._sagemaker.pages("list_training_jobs", **order, **wanted):
+            yield from page["TrainingJobSummaries"]
+
+    def _streams(self, prefix: str) -> list[str]:
+        try:
+            pages = self._logs.pages("describe_log_streams", logGroupName=GROUP, logStreamNamePrefix=prefix)
+            streams = [stream for page in pages for stream in page["logStreams"]]
+        except Refused as refused:
+            if refused.word == "ResourceNotFoundException":  # nothing was ever printed in this region
+                return []
+            raise
+        return [one["logStreamName"] for one in sorted(streams, key=lambda one: one.get("firstEventTimestamp", 0))]
+
+
+def seen_from(told: Mapping[str, Any]) -> Seen:
+    """What a description of a training job says, by its first word, its second, and what happened between."""
+    word, second = told["TrainingJobStatus"], told.get("SecondaryStatus", "")
+    state = STATES.get(word, State.RUNNING)
+    if word in ("InProgress", "Stopped"):
+        state = SECONDARY.get(second, state)
+    passed = [one["Status"] for one in told.get("SecondaryStatusTransitions", ())]
+    moments = [one["StartTime"] for one in told.get("SecondaryStatusTransitions", ()) if one["Status"] == "Training"]
+    reason = told.get("FailureReason") or next(
+        (one.get("StatusMessage", "") for one in reversed(told.get("SecondaryStatusTransitions", ()))), ""
+    )
+    return Seen(
+        state=state,
+        native=f"{word}/{second}" if second and second != word else word,
+        attempt=sum(one in ("Interrupted", "Restarting") for one in passed),
+        reason=reason,
+        code=_code(reason),
+        began=moments[-1].timestamp() if moments else None,
+    )
+
+
+def _code(reason: str) -> int | None:
+    """The exit code in a reason that `main` left."""
+    first = reason.partition("exit code ")[2].partition(":")[0].strip()
+    return int(first) if first.isdigit() else None
+
+
+def _token(name: str) -> str:
+    """The job's token, of a training job's name: all tokens end with eight random digits."""
+    head, _, last = name.rpartition("-")
+    return head if last.startswith("r") and len(last) == 5 else name
+
+
+def _parts(job: Submission, parcel: str) -> dict[str, str]:
+    if len(parcel) > PART * PARTS:
+        cause = (
+            f"target {job.target}: the job has {len(parcel)} letters when packed, and SageMaker takes {PART * PARTS}"
+        )
+        raise Failure(Exit.BAD_RECIPE, cause, "put long values into a file of the image")
+    return {f"part-{start // PART:02}": parcel[start : start + PART] for start in range(0, len(parcel), PART)}
+
+
+def _require_files(job: Submission) -> None:
+    for name, reference in job.work.secrets.items():
+        if not reference.startswith(FROM_FILE):
+            cause = f"target {job.target}: secrets.{name} is {FROM_FILE}PATH here"
+            raise Failure(Exit.BAD_RECIPE, cause, "SageMaker looks up none: the job's role may have to do")
+
+
+def _channel(job: Submission, mount: Mount) -> dict[str, Any]:
+    """An input channel: an S3 prefix, or a folder of a file system as `efs:ID:/FOLDER` or `lustre:ID:/FOLDER`."""
+    path, (kind, _, rest) = Path(mount.path), mount.source.partition(":")
+    if path.parent != INPUT / "data":
+        cause = f"target {job.target}: mounts: {mount.path} is not {INPUT}/data/NAME"
+        raise Failure(Exit.BAD_RECIPE, cause, "SageMaker puts data nowhere else")
+    if kind == "s3":
+        source = {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": mount.source}}
+        return {"ChannelName": path.name, "DataSource": source, "InputMode": "FastFile"}
+    system, _, folder = rest.partition(":")
+    if kind not in ("efs", "lustre") or not folder:
+        cause = f"target {job.target}: mounts: {mount.source!r} is no s3://, efs:ID:/FOLDER or lustre:ID:/FOLDER"
+        raise Failure(Exit.BAD_RECIPE, cause, "SageMaker mounts nothing else")
+    source = {
+        "FileSystemId": system,
+        "FileSystemType": "EFS" if kind == "efs" else "FSxLustre",
+        "DirectoryPath": folder,
+        "FileSystemAccessMode": "ro" if mount.read_only else "rw",
+    }
+    return {"ChannelName": path.name, "DataSource": {"FileSystemDataSource": source}}
+
+
+def variables(resources: Mapping[str, Any]) -> dict[str, str]:
+    """What resourceconfig.json says, in the words of `drivetrain worker`. Hosts are algo-1, algo-2 ..., and resolve."""
+    hosts = sorted(resources["hosts"], key=lambda host: int(host.rpartition("-")[2]))
+    return {
+        "DRIVETRAIN_NODE": str(hosts.index(resources["current_host"])),
+        "DRIVETRAIN_NODES": str(len(hosts)),
+        "DRIVETRAIN_ADDRESS": hosts[0],
+    }
+
+
+def main(input: Path = INPUT, output: Path = OUTPUT) -> int:
+    """What a container of SageMaker's runs. Why it failed is left where SageMaker looks for it."""
+    parts = json.loads((input / "config" / "hyperparameters.json").read_text())
+    resources = json.loads((input / "config" / "resourceconfig.json").read_text())
+    text = unpacked("".join(parts[name] for name in sorted(parts)))
+    code = run_worker(text, variables(resources))
+    if code:
+        cause = "see its log"
+        with suppress(OSError, ValueError, KeyError):
+            cause = Outcome.read(Path(Work.from_json(json.loads(text)).job.folder) / "exit.json").line()
+        (output / "failure").write_text(f"exit code {code}: {cause}"[:_REASON])
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+import pytest
+
+from drivetrain.launch.submission import plan
+from drivetrain.launch.targets.config import settings_from, settings_of, targets
+from drivetrain.spec.exits import Exit, Failure
+
+
+def test_the_recipes_targets_lie_over_the_files(tmp_path):
+    file = tmp_path / "targets.yaml"
+    file.write_text("cluster: {kind: slurm, nodes: 2, queue: main}\n")
+    assert list(targets({}, file)) == ["local", "cluster"]
+    assert settings_of("cluster", {"cluster": {"nodes": 4}}, file).nodes == 4
+    assert settings_of("cluster", {"cluster": {"nodes": 4}}, file).queue == "main"
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"kind": "slrm"}, "did you mean 'slurm'?"),
+        ({}, "local, slurm"),
+        ({"kind": "slurm", "nodez": 2}, "unknown key 'nodez'; did you mean 'nodes'?"),
+        ({"kind": "slurm", "nodes": 0, "memory": "16"}, "greater than or equal to 1"),
+        ({"kind": "slurm", "queue": "main; rm -rf /"}, "queue"),
+        ({"kind": "slurm", "queue": "main\n"}, "queue"),
+        ({"kind": "slurm", "environment": {"A B": "x"}}, "environment"),
+        ({"kind": "slurm", "walltime": "soon"}, "walltime"),
+    ],
+)
+def test_a_mistake_in_a_target_is_78_and_named(written, told):
+    with pytest.raises(Failure) as failure:
+        settings_from("cluster", written)
+    assert failure.value.outcome.code == Exit.BAD_RECIPE
+    assert told in failure.value.details
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"kind": "slurm", "image": "x"}, "image means nothing to kind slurm"),
+        ({"kind": "local", "accelerators": 8}, "accelerators means nothing to kind local"),
+        ({"kind": "slurm", "environment": {"SLURM_JOB_ID": "1"}}, "SLURM_JOB_ID is the launcher's own"),
+        ({"kind": "slurm", "nodes": 3}, "processes"),
+    ],
+)
+def test_what_does_not_fit_is_78_before_anything_is_sent(written, told):
+    with pytest.raises(Failure) as failure:
+        plan("quickstart", [], "x", settings_from("x", written), started=0.0)
+    assert failure.value.outcome.code == Exit.BAD_RECIPE
+    assert told in (failure.value.details or failure.value.outcome.cause)
+
+
+def test_a_target_that_is_not_there_is_64(tmp_path):
+    with pytest.raises(Failure, match="no target 'clustr'") as failure:
+        settings_of("clustr", {"cluster": {"kind": "slurm"}})
+    assert failure.value.outcome.code == Exit.BAD_COMMAND
+    assert "'cluster'" in failure.value.outcome.hint
+    with pytest.raises(Failure) as failure:
+        targets({}, tmp_path / "none.yaml")
+    assert failure.value.outcome.code == Exit.INPUT_MISSING
+
+
+def test_a_url_for_runs_is_the_mirrors_and_the_run_lies_on_the_machine_itself():
+    job = plan("quickstart", [], "x", settings_from("x", {"kind": "slurm", "runs": "s3://bucket/runs"}), started=0.0)
+    assert job.work.job.folder.startswith("/var/tmp/drivetrain/quickstart-")
+    assert job.work.job.recipe["checkpoint"]["mirror"] == f"s3://bucket/runs/{job.run.name}"

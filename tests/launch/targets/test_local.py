@@ -1,0 +1,55 @@
+"""Jobs in the background of this machine: the real command line, the real processes."""
+
+import os
+import signal
+import subprocess
+
+from conftest import trace
+
+PAIR = {"kind": "local", "nodes": 2}
+
+
+def test_two_nodes_killed_cancelled_and_started_again_end_with_the_same_bits(desk):
+    desk.targets(pair=PAIR)
+    recipe = desk.write("paced.yaml", crash=14, victim=1, after=12)
+    job = desk.submit(recipe, to="pair")
+    assert desk.submit(recipe, to="pair") == job
+    again = desk.until(job, "running", attempt=1)  # rank 1, on the second node, has killed itself
+    assert again["committed"] == 10
+    desk("cancel", job)
+    ended = desk.until(job, "cancelled")
+    assert "rank 1 was ended by SIGKILL" in desk("logs", job)
+    assert not [row for row in desk.json("jobs") if row["job"] == job]
+    desk.gate.touch()
+    assert desk.json("requeue", job)["state"] == "requeued"
+    done = desk.until(job, "succeeded")
+    assert (done["step"], done["code"]) == (40, 0)
+    assert done["attempt"] > ended["attempt"]
+    assert trace(desk.run) == desk.undisturbed(recipe, processes=2)
+    assert desk.json("requeue", job)["state"] == "succeeded"
+    assert desk.submit(recipe, to="pair") != job
+
+
+def test_a_job_whose_processes_are_all_killed_is_lost_and_can_be_started_again(desk):
+    recipe = desk.write("paced.yaml")
+    job = desk.submit(recipe, to="local")
+    native = desk.until(job, "running", step=3)["native"]
+    os.kill(int(native.partition(":")[0]), signal.SIGKILL)
+    desk.until(job, "lost")
+    desk.gate.touch()
+    desk("requeue", job)
+    assert desk.until(job, "succeeded")["step"] == 40
+    followed = desk("logs", job, "--follow")
+    assert "the job's first node was lost" in followed
+    assert "step 40/40" in followed
+
+
+def test_the_working_tree_travels_and_what_is_changed_later_does_not_matter(desk):
+    desk.targets(packed={"kind": "local", "code": {"kind": "archive"}})
+    recipe = desk.write("paced.yaml")
+    (desk.folder / ".gitignore").write_text("jobs\nrun\n")
+    subprocess.run(["git", "init", "-q"], cwd=desk.folder, check=True)
+    desk.gate.touch()
+    job = desk.submit(recipe, to="packed")
+    (desk.folder / "paced.py").write_text("raise RuntimeError('another version')\n")
+    assert desk.until(job, "succeeded")["step"] == 40

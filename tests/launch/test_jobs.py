@@ -1,0 +1,129 @@
+import itertools
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from counting import Counting
+from drivetrain.launch import jobs
+from drivetrain.launch.states import State
+from drivetrain.launch.store import Store
+from drivetrain.launch.submission import plan
+from drivetrain.launch.targets import config
+from drivetrain.spec.exits import Exit, Failure
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    monkeypatch.setattr(config, "KINDS", {**config.KINDS, "counting": "counting:CountingTarget"})
+    return folder
+
+
+def planned(engine, run="run"):
+    settings = config.settings_from("counted", {"kind": "counting", "engine": str(engine)})
+    return plan("quickstart", [], "counted", settings, started=time.time(), run=str(engine.parent / run))
+
+
+def killed_at(number, act):
+    """Do something in a process that is killed at its so-manieth call that could leave something behind; False where it
+    ended before that."""
+    pid = os.fork()
+    if not pid:
+        seen = itertools.count(1)
+        kinds = {"open", "os.rename", "os.mkdir", "os.remove", "fcntl.flock", "os.listdir"}
+
+        def hook(event, _):
+            if event in kinds and next(seen) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            act()
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+def test_a_submit_that_dies_anywhere_leaves_no_unknown_job_and_never_two(engine, tmp_path):
+    for number in itertools.count(1):
+        here = engine / str(number)
+        here.mkdir()
+        store, job = Store(tmp_path / f"jobs-{number}"), planned(here)
+        died = killed_at(number, lambda: jobs.submit(store, job, "quickstart"))  # noqa: B023
+        assert {path.read_text() for path in here.iterdir()} <= {record.token for record in store.all()}
+        for record in store.all():
+            jobs.refresh(store, record)
+        record, _ = jobs.submit(store, planned(here), "quickstart")
+        assert [path.read_text() for path in here.iterdir()] == [record.token] == [one.token for one in store.all()]
+        if not died:
+            break
+    assert number > 10
+
+
+def test_the_same_submit_is_the_same_job_until_that_has_ended(engine, tmp_path):
+    store = Store(tmp_path / "jobs")
+    first, new = jobs.submit(store, planned(engine), "quickstart")
+    again, other = jobs.submit(store, planned(engine), "quickstart")
+    assert (new, other, again.token) == (True, False, first.token)
+    assert jobs.submit(store, planned(engine, "elsewhere"), "quickstart")[1]
+    assert jobs.cancel(store, first).state is State.CANCELLED
+    assert jobs.submit(store, planned(engine), "quickstart")[0].token != first.token
+
+
+def test_a_cancel_that_dies_anywhere_is_still_a_cancel(engine, tmp_path):
+    for number in itertools.count(1):
+        here = engine / str(number)
+        here.mkdir()
+        store = Store(tmp_path / f"jobs-{number}")
+        record, _ = jobs.submit(store, planned(here), "quickstart")
+        died = killed_at(number, lambda: jobs.cancel(store, record))  # noqa: B023
+        now = jobs.refresh(store, store.again(record))
+        assert any(here.iterdir()) or now.state is State.CANCELLED
+        assert jobs.cancel(store, now).state is State.CANCELLED
+        if not died:
+            break
+    assert number > 5
+
+
+def test_what_was_never_sent_is_sent_by_requeue(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    with monkeypatch.context() as away:
+        away.setattr(Counting, "submit", unreachable)
+        with pytest.raises(Failure, match="nobody answers"):
+            jobs.submit(store, planned(engine), "quickstart")
+    record = store.all()[0]
+    assert jobs.refresh(store, record).state is State.SUBMITTED
+    assert jobs.requeue(store, record).native == "0"
+
+
+def unreachable(self, job):
+    raise Failure(Exit.PEER_UNAVAILABLE, "nobody answers")
+
+
+def test_what_was_never_sent_is_cancelled_without_a_word_to_the_engine(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    monkeypatch.setattr(Counting, "submit", unreachable)
+    with pytest.raises(Failure):
+        jobs.submit(store, planned(engine), "quickstart")
+    assert jobs.cancel(store, store.all()[0]).state is State.CANCELLED
+
+
+def test_the_store_is_private_and_tells_what_it_cannot_read(engine, tmp_path):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    file = tmp_path / "jobs" / f"{record.token}.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o700
+    assert store.find(record.token[-8:]) == store.find("quick") == record
+    for job, code in (("nope", Exit.INPUT_MISSING), ("../x", Exit.INPUT_MISSING), ("", Exit.INPUT_MISSING)):
+        with pytest.raises(Failure) as failure:
+            store.find(job)
+        assert failure.value.outcome.code == code
+    file.write_text("{")
+    with pytest.raises(Failure, match="is damaged"):
+        store.find(record.token)
+    assert store.all() == []

@@ -1,0 +1,28 @@
+"""What tests of targets share: submissions of a small recipe, and what is read back from a native request."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+
+from drivetrain.launch.submission import Submission, Work, plan
+from drivetrain.launch.targets.config import settings_from
+from hostile import VALUES
+
+RECIPE = "quickstart"
+
+
+def submission(overrides=(), **settings) -> Submission:
+    """A job for a target called `there`."""
+    return plan(RECIPE, list(overrides), "there", settings_from("there", settings), started=1.0)
+
+
+def opened(parcel: str) -> Work:
+    """The work that a packed text carries."""
+    return Work.from_json(json.loads(gzip.decompress(base64.b64decode(parcel))))
+
+
+def hostile() -> dict[str, str]:
+    """Variables with everything in them that has broken launchers."""
+    return {f"VALUE_{number}": value for number, value in enumerate(VALUES)}
