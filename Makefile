@@ -37,5 +37,14 @@ drill: $(READY)
 drill-slurm: $(READY)
 	DRILL=1 $(BIN)/python -m pytest -o timeout=400 tests/launch/targets/test_slurm_jobs.py
 
+# Jobs on a real Ray of two nodes on this machine. Ray has an environment of its own, which sees this one's packages.
+RAY := benchmarks/.envs/ray
+drill-ray: $(READY)
+	$(BIN)/python -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --constraint constraints.txt 'ray[default]==2.60.0'
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> "$$($(RAY)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/project.pth"
+	DRIVETRAIN_RAY=$(CURDIR)/$(RAY)/bin/python $(BIN)/python -m pytest tests/launch/targets/test_ray_jobs.py
+
 clean:
 	rm -rf $(VENV) build src/*.egg-info

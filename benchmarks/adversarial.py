@@ -16,6 +16,7 @@ from functools import partial
 from itertools import pairwise
 from statistics import fmean as mean
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ import drivetrain.run.attempt as attempt
 BATCH, LENGTH, WAVES, SEED, LR, CLIP, WARMUP = 8, 2048, 512, 0, 2e-4, 1.0, 50
 SKIPPED = 20
 BLOCK = 20  # steps whose mean is one figure of the spread
+CLOCKS = {"wall": time.perf_counter, "thread": time.thread_time}
+"""By the wall, and the seconds that the training thread has computed: those do not grow while others have the cores."""
 
 
 class Waves:
@@ -60,7 +63,7 @@ class Duel(drivetrain.Task):
 
     def __init__(self, width: int, steps: int) -> None:
         self.width, self.steps = width, steps
-        self.spans: list[tuple[float, float]] = []
+        self.spans: dict[str, list[tuple[float, float]]] = {name: [] for name in CLOCKS}
         self.waves, self.nets = Waves(), build(width)
         self.optimizers = {name: torch.optim.AdamW(net.parameters(), fused=True) for name, net in self.nets.items()}
 
@@ -68,9 +71,10 @@ class Duel(drivetrain.Task):
         return build(self.width)
 
     def update(self, step) -> None:
-        began = time.perf_counter()
+        began = [clock() for clock in CLOCKS.values()]
         self.by_hand(step.index)
-        self.spans.append((began, time.perf_counter()))
+        for spans, begin, clock in zip(self.spans.values(), began, CLOCKS.values(), strict=True):
+            spans.append((begin, clock()))
         step.minimize("generator", partial(self.made, step))
         step.minimize("discriminator", partial(self.judged, step))
 
@@ -112,8 +116,8 @@ def noisy(batch: Tensor) -> Tensor:
     return batch[:, None] + 0.3 * torch.randn(len(batch), 1, LENGTH)
 
 
-def measure(steps: int, width: int) -> dict[str, float]:
-    """Milliseconds of a step by hand, and what ours takes longer, in percent."""
+def measure(steps: int, width: int) -> dict[str, Any]:
+    """Milliseconds of a step by hand, and what ours takes longer, in percent, by each clock."""
     task = Duel(width, steps)
     recipe = {
         "name": "adversarial",
@@ -128,13 +132,15 @@ def measure(steps: int, width: int) -> dict[str, float]:
     attempt.build_task = lambda _: task  # this one, whose clock is read below
     with tempfile.TemporaryDirectory() as folder:
         drivetrain.train(recipe, run=folder, progress=False)
-    spans = task.spans[SKIPPED:]
+    return {"width": width, "steps": steps} | {name: compared(spans[SKIPPED:]) for name, spans in task.spans.items()}
+
+
+def compared(spans: list[tuple[float, float]]) -> dict[str, float]:
+    """What lies within the spans, the steps by hand, beside what lies between them."""
     hand = [end - begin for begin, end in spans[:-1]]
     own = [after[0] - before[1] for before, after in pairwise(spans)]
     blocks = [100 * (mean(own[at : at + BLOCK]) / mean(hand[at : at + BLOCK]) - 1) for at in range(0, len(own), BLOCK)]
     return {
-        "width": width,
-        "steps": steps,
         "by_hand_ms": 1e3 * median(hand),
         "over_it_percent": 100 * (mean(own) / mean(hand) - 1),
         "median_over_it_percent": 100 * (median(own) / median(hand) - 1),

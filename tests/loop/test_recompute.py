@@ -66,7 +66,6 @@ CLEAN = {
     "loss scaling": recipe("guarded:Still", 2, precision="fp16", scaling={"start": 2.0**30}),
     "buffers that each process has": recipe("guarded:PlainTwice", 3, every=2),
     "exact": recipe("duel:Duel", 2, exact=True, lanes=4, batch={"size": 16, "micro": 2}),
-    "micro-batches of their own": recipe("duel:Duel", 2, networks={"judge": {"micro": 1}}),
     "alone": recipe("guarded:Fit", 1, every=3),
 }
 

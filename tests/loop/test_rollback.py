@@ -25,6 +25,7 @@ from drivetrain.loop.ring import Ring
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
 from engines import build, mean_loss, micros, minimize, weights
 
 BATCH = 8
@@ -233,6 +234,11 @@ def test_rollbacks_are_bounded(tmp_path, bad, settings, said):
     assert ended.where["step"] == bad[-1]
     assert set(ids_of(bad[-1], 1, 2)) <= set(ended.where["sample_ids"])
     assert [record["step"] for record in kept(tmp_path / "run")] == list(bad[:-1])
+
+
+def test_a_way_back_that_nothing_takes_is_a_mistake():
+    with pytest.raises(Failure, match="guard: rollback: nothing goes back"):
+        load(recipe(guard={"nonfinite": "skip", "rollback": {"back": 3}}))
 
 
 def test_time_of_what_was_undone_is_lost_work(tmp_path):

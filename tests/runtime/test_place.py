@@ -1,6 +1,6 @@
 import pytest
 
-from drivetrain.runtime.place import Place, first_host, from_environment
+from drivetrain.runtime.place import Node, Place, first_host, from_environment, node_from_environment
 from drivetrain.spec.exits import Exit, Failure
 
 TORCHRUN = {
@@ -68,3 +68,27 @@ def test_c12_garbage_in_the_environment_is_64(change):
     with pytest.raises(Failure) as caught:
         from_environment(TORCHRUN | change)
     assert caught.value.outcome.code == Exit.BAD_COMMAND
+
+
+def test_a_node_takes_its_place_from_whatever_started_it():
+    assert node_from_environment({"DRIVETRAIN_ADDRESS": "10.0.0.7"}, 1) == Node(0, 1, "127.0.0.1", 0)
+    batch = {"AWS_BATCH_JOB_NODE_INDEX": "1", "AWS_BATCH_JOB_NUM_NODES": "2"}
+    batch["AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"] = "10.0.0.7"
+    assert node_from_environment(batch, 2) == Node(1, 2, "10.0.0.7", 29400)
+    ours = {"DRIVETRAIN_ADDRESS": "n0", "DRIVETRAIN_PORT": "20001", "DRIVETRAIN_ATTEMPT": "3", "SLURM_NODEID": "1"}
+    assert node_from_environment(ours, 4) == Node(1, 4, "n0", 20001, 3)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"DRIVETRAIN_NODE": "2", "DRIVETRAIN_ADDRESS": "n0"},
+        {"DRIVETRAIN_NODES": "3", "DRIVETRAIN_ADDRESS": "n0"},
+        {"DRIVETRAIN_NODE": "one", "DRIVETRAIN_ADDRESS": "n0"},
+        {"DRIVETRAIN_NODE": "1"},
+    ],
+)
+def test_a_node_whose_place_makes_no_sense_is_refused(environment):
+    with pytest.raises(Failure) as failure:
+        node_from_environment(environment, 2)
+    assert failure.value.outcome.code == Exit.BAD_COMMAND

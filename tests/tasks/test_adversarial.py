@@ -213,6 +213,11 @@ def test_a_schedule_that_was_set_while_it_trains_still_begins_with_the_first_tur
     assert prove(run)
 
 
+def test_micro_batches_that_are_cut_are_not_computed_again():
+    with pytest.raises(Failure, match=r"guard\.recompute: .* networks\.discriminator\.micro cuts them"):
+        load(recipe(guard={"recompute": {"steps": 2}}))
+
+
 # Stage to stage.
 
 
@@ -249,8 +254,8 @@ def test_a_stage_takes_over_frozen_weights_and_reports_them(first, tmp_path):
     assert report["bytes"] == sum(before[name].nbytes for name in kept)
     assert report["frozen"] == 6
     (note,) = [record["text"] for record in read(run / "ledger.jsonl") if record["kind"] == "note"]
-    assert "9 tensors" in note
-    assert "6 parameters frozen" in note
+    assert "9 tensors loaded" in note
+    assert "6 parameters do not train" in note
 
 
 def test_several_places_give_initial_weights_each_to_its_network(first, tmp_path):

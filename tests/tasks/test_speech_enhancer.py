@@ -124,7 +124,9 @@ def test_each_loss_reaches_its_own_network_only():
 @pytest.fixture(scope="module")
 def stage_one(tmp_path_factory):
     run = tmp_path_factory.mktemp("stage") / "one"
-    drivetrain.train(sounds.tiny_vocoder(), ["budget.steps=3", "networks.discriminator.start=2"], run=run, progress=False)
+    drivetrain.train(
+        sounds.tiny_vocoder(), ["budget.steps=3", "networks.discriminator.start=2"], run=run, progress=False
+    )
     return run
 
 

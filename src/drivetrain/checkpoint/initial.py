@@ -38,7 +38,7 @@ class Report:
 
     def __str__(self) -> str:
         source = f"{self.source} (sha256 {self.digest[:12]})"
-        parts = [f"{len(self.loaded)} tensors ({self.bytes:,} bytes) of {source} loaded"]
+        parts = [f"{len(self.loaded)} tensors loaded, {self.bytes:,} bytes of {source}"]
         parts += [f"{len(self.renamed)} of them renamed ({_some(f'{a} -> {b}' for a, b in self.renamed)})"] * bool(
             self.renamed
         )

@@ -66,6 +66,7 @@ def submit(
     if as_json:
         typer.echo(json.dumps({"job": record.token, "native": record.native, "run": str(record.run), "new": new}))
     else:
-        typer.echo(f"{record.token}: {'submitted' if new else 'already'} on {to} as {printable(record.native or '?')}")
+        said = "submitted" if new else f"already {record.state.value}"
+        typer.echo(f"{record.token}: {said} on {to} as {printable(record.native or '?')}")
         typer.echo(f"status: drivetrain status {record.token} --watch")
     return Exit.DONE

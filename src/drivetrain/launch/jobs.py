@@ -29,8 +29,8 @@ def submit(store: Store, submission: Submission, recipe: str, clock: Clock = tim
 
 
 def refresh(store: Store, record: Record, clock: Clock = time.time) -> Record:
-    """The record after a look at the engine; one that has ended is not asked about again."""
-    if record.state.final and record.state is not State.LOST:
+    """The record after a look at the engine; one that is known to have ended for good is not asked about again."""
+    if record.ended:
         return record
     job, target = opened(record)
     native = record.native or target.find(job)

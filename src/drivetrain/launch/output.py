@@ -20,9 +20,14 @@ def begin(folder: Path, attempt: int) -> Path:
     return folder / f"{attempt:04d}"
 
 
+def private(path: str | Path, flags: int) -> int:
+    """Open a file for this user alone, and never through a link; for `open(..., opener=)`."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 def redirect(path: Path) -> None:
     """Have this process, and what it starts, print into a file."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    descriptor = private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)

@@ -53,6 +53,12 @@ class Record:
         """The job's own folder."""
         return Path(self.work["folder"])
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended for good. What failed without a word of the job itself, its engine may start again."""
+        told = (self.seen or {}).get("code") is not None or self.native is None
+        return self.state in (State.SUCCEEDED, State.CANCELLED) or (self.state is State.FAILED and told)
+
     def submission(self) -> Submission:
         """What was submitted. Raises Failure(78) where this version cannot read its settings."""
         return Submission(

@@ -125,7 +125,8 @@ class Takeover:
             report = load_initial(settings, networks) if fresh else None
             frozen = freeze(settings, networks)
             if report:
-                self.notes.append(f"initial weights from {settings.from_}: {report}, {frozen} parameters frozen")
+                still = f"; {frozen} parameters do not train" if frozen else ""
+                self.notes.append(f"initial weights from {settings.from_}: {report}{still}")
                 told.append({"from": settings.from_, **asdict(report), "frozen": frozen})
         return told
 

@@ -29,27 +29,37 @@ class Place:
 
 @dataclass(frozen=True)
 class Node:
-    """One machine among `count` that run a job together; `host` and `port` are where its rank 0 listens."""
+    """One machine among `count` that run a job together; `host` and `port` are where its rank 0 listens.
+
+    A machine that is alone listens on its loopback, at any free port.
+    """
 
     rank: int = 0
     count: int = 1
     host: str = "127.0.0.1"
     port: int = 0
+    attempt: int = 0
 
 
-def node_from_environment(environment: Mapping[str, str]) -> Node:
-    """The node that a launcher gave this process; the only one where nothing says otherwise.
+def node_from_environment(environment: Mapping[str, str], nodes: int) -> Node:
+    """The node that a launcher gave this process, of so many.
 
-    Its number and how many there are come from the first names of `_NODE_RANKS` and `_NODE_COUNTS` that are there, the
-    address of the first node from `_ADDRESSES`. Raises Failure(64) for what is no number or contradicts itself.
+    Its number comes from the first name of `_NODE_RANKS` that is there, the address of the first node from
+    `_ADDRESSES`. Raises Failure(64) for what is no number, and for another number of nodes.
     """
     rank = next((_number(environment, name) for name in _NODE_RANKS if name in environment), 0)
-    count = next((_number(environment, name) for name in _NODE_COUNTS if name in environment), 1)
-    host = next((environment[name] for name in _ADDRESSES if environment.get(name)), "127.0.0.1")
-    if rank >= count:
-        cause = f"the environment says node {rank} of {count}"
+    count = next((_number(environment, name) for name in _NODE_COUNTS if name in environment), nodes)
+    attempt = _number(environment, "DRIVETRAIN_ATTEMPT", default=0)
+    if count != nodes or rank >= nodes:
+        cause = f"the environment says node {rank} of {count}, the job has {nodes}"
         raise Failure(Exit.BAD_COMMAND, cause, f"nodes count from 0: mend {_NODE_RANKS[0]} and {_NODE_COUNTS[0]}")
-    return Node(rank, count, host, _number(environment, "DRIVETRAIN_PORT", default=29400))
+    if nodes == 1:
+        return Node(attempt=attempt)
+    host = next((environment[name] for name in _ADDRESSES if environment.get(name)), "")
+    if not host:
+        cause = f"nothing tells where node 0 of {nodes} is"
+        raise Failure(Exit.BAD_COMMAND, cause, f"set {_ADDRESSES[0]} to its address")
+    return Node(rank, nodes, host, _number(environment, "DRIVETRAIN_PORT", default=29400), attempt)
 
 
 _NODE_RANKS = ("DRIVETRAIN_NODE", "SLURM_NODEID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_NODE_INDEX")

@@ -13,7 +13,8 @@ from drivetrain.launch.states import State
 from drivetrain.launch.targets import aws_batch
 from drivetrain.launch.targets.aws import Api
 from drivetrain.launch.targets.aws_batch import RULES, AwsBatch, seen_from, variables
-from drivetrain.launch.targets.container import WORTH_AGAIN, packed, unpacked
+from drivetrain.launch.targets.container import WORTH_AGAIN
+from drivetrain.launch.targets.remote import packed, unpacked
 from drivetrain.spec.exits import Exit, Failure
 from submissions import hostile, opened, submission
 
@@ -84,7 +85,7 @@ def test_hostile_values_travel_as_data():
         ({"walltime": 30}, "walltime of 30 s"),
         ({"extras": {"nope": 1}}, "nope is unknown"),
         ({"extras": {"jobName": "x"}}, "follows from the job's description"),
-        ({"environment": {"VALUE": os.urandom(20_000).hex()}}, "bytes when packed"),
+        ({"environment": {"VALUE": os.urandom(20_000).hex()}}, "a request of Batch"),
     ],
 )
 def test_what_batch_would_refuse_is_told_before_it_is_asked(changed, said):
@@ -237,7 +238,8 @@ def test_a_container_ends_with_the_workers_code_and_69_for_what_is_worth_another
     job = submission(**TARGET)
     work = replace(job.work, cwd=str(tmp_path / "gone"), folder=str(tmp_path))
     told = {"AWS_BATCH_JOB_ATTEMPT": "1", "AWS_BATCH_JOB_NODE_INDEX": "1", "AWS_BATCH_JOB_MAIN_NODE_INDEX": "0"}
-    environment = {**os.environ, **told, "AWS_BATCH_JOB_NUM_NODES": "2", "DRIVETRAIN_PARCEL": packed(work)}
+    others = {"AWS_BATCH_JOB_NUM_NODES": "2", "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "127.0.0.1"}
+    environment = {**os.environ, **told, **others, "DRIVETRAIN_PARCEL": packed(work)}
     ended = subprocess.run(
         [sys.executable, "-m", "drivetrain.launch.targets.aws_batch"], env=environment, capture_output=True, text=True
     )

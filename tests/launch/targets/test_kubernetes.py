@@ -11,8 +11,9 @@ import pytest
 
 from drivetrain.launch.states import UNKNOWN, State
 from drivetrain.launch.submission import Work
-from drivetrain.launch.targets.kubectl import Refused, failure
+from drivetrain.launch.targets.kubectl import failure
 from drivetrain.launch.targets.kubernetes import APIS, RETRIED, Kubernetes
+from drivetrain.launch.targets.remote import Refused
 from drivetrain.spec.exits import Exit, Failure
 from submissions import hostile, submission
 

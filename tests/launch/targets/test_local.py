@@ -25,7 +25,7 @@ def test_two_nodes_killed_cancelled_and_started_again_end_with_the_same_bits(des
     done = desk.until(job, "succeeded")
     assert (done["step"], done["code"]) == (40, 0)
     assert done["attempt"] > ended["attempt"]
-    assert trace(desk.run) == desk.undisturbed(recipe, processes=2)
+    assert trace(desk.run) == desk.undisturbed(2)
     assert desk.json("requeue", job)["state"] == "succeeded"
     assert desk.submit(recipe, to="pair") != job
 
@@ -52,4 +52,5 @@ def test_the_working_tree_travels_and_what_is_changed_later_does_not_matter(desk
     desk.gate.touch()
     job = desk.submit(recipe, to="packed")
     (desk.folder / "paced.py").write_text("raise RuntimeError('another version')\n")
+    assert "step 40/40" in desk("attach", job)
     assert desk.until(job, "succeeded")["step"] == 40

@@ -11,8 +11,8 @@ import pytest
 
 from drivetrain.launch.states import State
 from drivetrain.launch.targets import sagemaker
-from drivetrain.launch.targets.aws import Api, Refused, mistakes
-from drivetrain.launch.targets.container import packed
+from drivetrain.launch.targets.aws import Api, mistakes
+from drivetrain.launch.targets.remote import Refused, packed
 from drivetrain.launch.targets.sagemaker import SageMaker, main, seen_from, variables
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from submissions import hostile, opened, submission
@@ -177,7 +177,7 @@ def test_a_job_of_many_parts_is_whole():
         ({"walltime": 0.1}, "MaxRuntimeInSeconds is at least 1"),
         ({"extras": {"EnableNetworkIsolation": "yes"}}, "EnableNetworkIsolation is a boolean"),
         ({"extras": {"RoleArn": "x"}}, "follows from the job's description"),
-        ({"environment": {"VALUE": os.urandom(200_000).hex()}}, "letters when packed"),
+        ({"environment": {"VALUE": os.urandom(200_000).hex()}}, "a request of SageMaker"),
     ],
 )
 def test_what_sagemaker_would_refuse_is_told_before_it_is_asked(changed, said):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from drivetrain.launch.targets.recipe import AwsTarget
+from drivetrain.launch.targets.remote import Refused, away
 from drivetrain.spec.check import shown
 from drivetrain.spec.exits import Exit, Failure
 
@@ -22,12 +23,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("integer", "long"), (int,)),
     **dict.fromkeys(("float", "double"), (int, float)),
 }
-
-
-class Refused(Failure):
-    """The service answered, and does not do it; `word` is its name for why."""
-
-    word = ""
 
 
 class Api:
@@ -50,7 +45,7 @@ class Api:
         except (exceptions.NoRegionError, exceptions.ParamValidationError) as error:
             raise Failure(Exit.BAD_RECIPE, f"{self._service}: {error}", "set the target's region") from error
         except exceptions.BotoCoreError as error:
-            raise Failure(Exit.PEER_UNAVAILABLE, f"{self._service}: {error}", "ask again; nothing is lost") from error
+            raise away(f"{self._service}: {error}") from error
 
     def pages(self, operation: str, **request: Any) -> Iterator[dict[str, Any]]:
         """All pages of an answer that ends with `nextToken` or `NextToken`."""
@@ -92,10 +87,8 @@ class Api:
         word = str(response.get("Error", {}).get("Code", "?"))
         cause = f"{self._service}: {operation}: {word}: {response.get('Error', {}).get('Message', '')}"
         if _BUSY.search(word) or response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500:
-            return Failure(Exit.PEER_UNAVAILABLE, cause, "ask again; nothing is lost")
-        refused = Refused(Exit.BAD_RECIPE, cause, "AWS refuses it")
-        refused.word = word
-        return refused
+            return away(cause)
+        return Refused(cause, word)
 
 
 def require_valid(target: str, service: str, operation: str, request: Mapping[str, Any]) -> None:
@@ -115,8 +108,7 @@ def require_valid(target: str, service: str, operation: str, request: Mapping[st
 def mistakes(shape: Any, value: Any, path: str = "") -> Iterator[str]:
     """What is wrong with a value that is to have a shape of botocore's, each with its place."""
     kind, limits = shape.type_name, shape.metadata
-    wanted = _TYPES.get(kind, (object,))
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted and object not in wanted):
+    if not _is(value, kind):
         yield f"{path} is a {kind} (got {shown(value)})"
         return
     if kind == "structure":
@@ -130,12 +122,17 @@ def mistakes(shape: Any, value: Any, path: str = "") -> Iterator[str]:
             yield from mistakes(shape.value, item, f"{path}.{name}")
     elif kind == "string":
         yield from _in_text(shape, value, path)
-    size = value if kind in ("integer", "long", "float", "double") else len(value) if hasattr(value, "__len__") else 0
-    what = "is" if kind in ("integer", "long", "float", "double") else "has a length of"
+    number = kind in ("integer", "long", "float", "double")
+    what, size = ("is", value) if number else ("has a length of", len(value) if hasattr(value, "__len__") else 0)
     if "min" in limits and size < limits["min"]:
         yield f"{path} {what} at least {limits['min']} (got {size})"
     if "max" in limits and size > limits["max"]:
         yield f"{path} {what} at most {limits['max']} (got {size})"
+
+
+def _is(value: object, kind: str) -> bool:
+    wanted = _TYPES.get(kind)
+    return wanted is None or (isinstance(value, wanted) and (kind == "boolean" or not isinstance(value, bool)))
 
 
 def _in_structure(shape: Any, value: Mapping[str, Any], path: str) -> Iterator[str]:

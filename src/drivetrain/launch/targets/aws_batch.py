@@ -19,12 +19,11 @@ from drivetrain.launch.targets.container import (
     WORTH_AGAIN,
     moved,
     own_address,
-    packed,
     require_container,
     run_worker,
-    unpacked,
 )
 from drivetrain.launch.targets.recipe import AwsBatchTarget, Mount, mebibytes
+from drivetrain.launch.targets.remote import packed, require_ended, require_short, unpacked, with_extras, wrong
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.settings import seconds_of
@@ -108,8 +107,7 @@ class AwsBatch:
 
     def requeue(self, job: Submission, native: str) -> str:
         """Another job of the same name, once this one has ended."""
-        if not self.look(job, native).state.final:
-            raise Failure(Exit.BAD_COMMAND, f"{job.token} is running", "cancel it first: it goes on from its commit")
+        require_ended(job, self.look(job, native))
         return self.submit(job)
 
     def listed(self) -> Sequence[Listed]:
@@ -147,15 +145,13 @@ class AwsBatch:
 
     def _walltime(self, job: Submission, seconds: float) -> int:
         if seconds < SHORTEST:
-            cause = f"target {job.target}: walltime of {seconds:g} s"
-            raise Failure(Exit.BAD_RECIPE, cause, f"Batch takes {SHORTEST} s at least")
+            raise wrong(job, f"walltime of {seconds:g} s", f"Batch takes {SHORTEST} s at least")
         return round(seconds)
 
     def _container(self, job: Submission) -> dict[str, Any]:
         settings = self._settings
         if settings.cpus is None or settings.memory is None:
-            cause = f"target {job.target}: cpus and memory are missing"
-            raise Failure(Exit.BAD_RECIPE, cause, "Batch places jobs by them: say what each node needs")
+            raise wrong(job, "cpus and memory are missing", "Batch places jobs by them: say what each node needs")
         needs = {"VCPU": settings.cpus, "MEMORY": mebibytes(settings.memory), "GPU": settings.accelerators}
         volumes = [_volume(job, f"data-{number}", mount) for number, mount in enumerate(settings.mounts)]
         points = [
@@ -164,8 +160,7 @@ class AwsBatch:
         ]
         references = {name: at for name, at in settings.secrets.items() if not at.startswith(FROM_FILE)}
         if references and not settings.execution_role:
-            cause = f"target {job.target}: secrets without an execution_role"
-            raise Failure(Exit.BAD_RECIPE, cause, "name a role that may read them")
+            raise wrong(job, "secrets without an execution_role", "name a role that may read them")
         optional = {
             "jobRoleArn": settings.role,
             "executionRoleArn": settings.execution_role,
@@ -185,9 +180,7 @@ class AwsBatch:
 
     def _request(self, job: Submission) -> dict[str, Any]:
         parcel = packed(moved(job))
-        if len(parcel) > LONGEST:
-            cause = f"target {job.target}: the job has {len(parcel)} bytes when packed, and Batch takes {LONGEST}"
-            raise Failure(Exit.BAD_RECIPE, cause, "put long values into a file of the image")
+        require_short(job, len(parcel), LONGEST, "a request of Batch's")
         override = {"environment": [{"name": PARCEL, "value": parcel}]}
         ours = {
             "jobName": job.token,
@@ -196,10 +189,7 @@ class AwsBatch:
             "nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": override}]},
             "propagateTags": True,
         }
-        if taken := sorted(ours.keys() & self._settings.extras.keys()):
-            cause = f"target {job.target}: extras.{taken[0]} follows from the job's description"
-            raise Failure(Exit.BAD_RECIPE, cause, "leave it out")
-        return {**ours, **self._settings.extras}
+        return with_extras(job, ours)
 
     def _queue(self) -> str:
         if not self._settings.queue:
@@ -255,8 +245,8 @@ def _volume(job: Submission, name: str, mount: Mount) -> dict[str, Any]:
         return {"name": name, "efsVolumeConfiguration": options}
     if mount.source.startswith("/"):
         return {"name": name, "host": {"sourcePath": mount.source}}
-    cause = f"target {job.target}: mounts: {mount.source!r} is neither efs:ID:/FOLDER nor a path of the machine"
-    raise Failure(Exit.BAD_RECIPE, cause, "data on S3 is read by its URL, or copied to a file system")
+    cause = f"mounts: {mount.source!r} is neither efs:ID:/FOLDER nor a path of the machine"
+    raise wrong(job, cause, "data on S3 is read by its URL, or copied to a file system")
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ KINDS: Mapping[str, str] = {
     "slurm": "drivetrain.launch.targets.recipe:SlurmTarget",
     "aws-batch": "drivetrain.launch.targets.recipe:AwsBatchTarget",
     "sagemaker": "drivetrain.launch.targets.recipe:SageMakerTarget",
+    "ray": "drivetrain.launch.targets.recipe:RayTarget",
     "kubernetes": "drivetrain.launch.targets.recipe:KubernetesTarget",
 }
 """Settings classes of the kinds of targets."""

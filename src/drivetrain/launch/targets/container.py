@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import gzip
 import os
 import signal
 import socket
@@ -16,8 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from drivetrain.launch.forkserver import die_with_parent
 from drivetrain.launch.submission import FILE, Submission, Work
-from drivetrain.spec.exits import Exit, Failure
+from drivetrain.launch.targets.remote import wrong
+from drivetrain.spec.exits import Exit
 from drivetrain.spec.files import write_private
 
 AGAIN = Exit.PEER_UNAVAILABLE
@@ -34,14 +33,16 @@ def require_container(job: Submission, *kept: str) -> None:
     run directory is neither mirrored nor below one of the folders that outlive it (`kept`, and writable mounts)."""
     settings = job.settings
     if not settings.image:
-        _refuse(job, "image is missing", "name one that has drivetrain and what your recipe needs")
+        raise wrong(job, "image is missing", "name one that has drivetrain and what your recipe needs")
     if settings.code.kind != "as_it_stands":
-        _refuse(job, f"code.kind {settings.code.kind} cannot be brought into a container", "build it into the image")
+        raise wrong(
+            job, f"code.kind {settings.code.kind} cannot be brought into a container", "build it into the image"
+        )
     places = [*kept, *(mount.path for mount in settings.mounts if not mount.read_only)]
     mirrored = job.work.job.recipe.get("checkpoint", {}).get("mirror")
     if not mirrored and not any(job.run.is_relative_to(place) for place in places):
         cause = f"the run directory {job.run} goes with the container"
-        _refuse(job, cause, "set runs to a URL, or to a folder below one of the mounts, with read_only: false")
+        raise wrong(job, cause, "set runs to a URL, or to a folder below one of the mounts, with read_only: false")
 
 
 def moved(job: Submission) -> Work:
@@ -53,19 +54,6 @@ def moved(job: Submission) -> Work:
     return replace(work, cwd=str(folder), job=replace(work.job, modules=str(modules) if modules else None))
 
 
-def packed(work: Work) -> str:
-    """A work in letters that every engine accepts as a value."""
-    return base64.b64encode(gzip.compress(work.text().encode(), mtime=0)).decode()
-
-
-def unpacked(text: str) -> str:
-    """The work's JSON, as `packed` was given it; Failure(65) where it was damaged."""
-    try:
-        return gzip.decompress(base64.b64decode(text, validate=True)).decode()
-    except (binascii.Error, OSError, EOFError, ValueError) as error:
-        raise Failure(Exit.BAD_DATA, f"the job came damaged: {error}", "submit it again") from error
-
-
 def own_address() -> str:
     """The address under which other machines reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -73,28 +61,30 @@ def own_address() -> str:
         return probe.getsockname()[0]
 
 
+def start_worker(folder: Path, text: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `drivetrain worker` on a work's JSON, which may be longer than one variable can be: it goes into a file of
+    this folder. It ends with this process."""
+    file, parent = folder / FILE, os.getpid()
+    write_private(file, text.encode())
+    command = [sys.executable, "-m", "drivetrain", "worker", str(file)]
+    environment = {**os.environ, **variables}
+    return subprocess.Popen(command, env=environment, preexec_fn=lambda: die_with_parent(parent))
+
+
 def run_worker(text: str, variables: Mapping[str, str]) -> int:
     """Run `drivetrain worker` on a work's JSON to its end, passing on what asks for a stop; returns its exit code.
 
-    A work may be longer than one variable can be, so it is given as a file. A worker that was killed is told as 69, or
-    as 75 where it was asked to stop before it could hear that.
+    A worker that was killed is told as 69, or as 75 where it was asked to stop before it could hear that.
     """
     received: list[int] = []
     asked = False
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: received.append(number))
     with tempfile.TemporaryDirectory(prefix="drivetrain-") as folder:
-        file = Path(folder) / FILE
-        write_private(file, text.encode())
-        command = [sys.executable, "-m", "drivetrain", "worker", str(file)]
-        process = subprocess.Popen(command, env={**os.environ, **variables})
+        process = start_worker(Path(folder), text, variables)
         while (code := process.poll()) is None:
             while received:
                 process.send_signal(received.pop())
                 asked = True
             time.sleep(_TICK)
     return code if code >= 0 else Exit.STOPPED if asked else AGAIN
-
-
-def _refuse(job: Submission, cause: str, hint: str) -> None:
-    raise Failure(Exit.BAD_RECIPE, f"target {job.target}: {cause}", hint)

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from drivetrain.launch.targets.remote import Refused, away
 from drivetrain.spec.exits import Exit, Failure
 
 _VERBS: Mapping[str, Sequence[str]] = {
@@ -25,12 +26,6 @@ _AWAY = re.compile(r"[Uu]nable to connect|refused|timed? ?out|no such host|EOF|d
 _MARGIN = 5.0  # seconds that kubectl has beyond the request's own time limit
 
 
-class Refused(Failure):
-    """The server answered, and does not do it; `word` is its name for why, such as NotFound."""
-
-    word = ""
-
-
 class Kubectl:
     """The cluster of one context of the user's kubeconfig; None: the current one."""
 
@@ -43,14 +38,13 @@ class Kubectl:
         Refused (78)."""
         command = self._command(method, path, self._timeout)
         given = json.dumps(body) if body is not None else ""
+        limit = self._timeout + _MARGIN
         try:
-            limit = self._timeout + _MARGIN
             done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=limit, check=False)
         except FileNotFoundError as error:
             raise _missing() from error
         except subprocess.TimeoutExpired as error:
-            cause = f"kubectl: no answer in {limit:g} s"
-            raise Failure(Exit.PEER_UNAVAILABLE, cause, "ask again; nothing is lost") from error
+            raise away(f"kubectl: no answer in {limit:g} s") from error
         if done.returncode:
             raise failure(done.stderr)
         return json.loads(done.stdout or "{}")
@@ -90,15 +84,13 @@ def failure(said: str) -> Failure:
     text = " ".join(said.split()) or "it said nothing"
     match = _SAID.search(text)
     if match is None and "ogged in" not in text and "credential" not in text and _AWAY.search(text):
-        return Failure(Exit.PEER_UNAVAILABLE, f"kubectl: {text}", "ask again; nothing is lost")
+        return away(f"kubectl: {text}")
     if match is None:
         return Failure(Exit.INPUT_MISSING, f"kubectl: {text}", "see `kubectl cluster-info`; the target names a context")
     word, message = match.group(1) or "", match.group(2)
     if word in _LATER:
-        return Failure(Exit.PEER_UNAVAILABLE, f"Kubernetes: {message}", "ask again; nothing is lost")
-    refused = Refused(Exit.BAD_RECIPE, f"Kubernetes: {word}: {message}", "the cluster refuses it")
-    refused.word = word
-    return refused
+        return away(f"Kubernetes: {message}")
+    return Refused(f"Kubernetes: {word}: {message}", word)
 
 
 def _missing() -> Failure:

@@ -15,10 +15,10 @@ from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import FILE, Submission
 from drivetrain.launch.targets.container import ENDED_BY_SIGNAL, WORTH_AGAIN, moved, require_container
-from drivetrain.launch.targets.kubectl import Kubectl, Refused
+from drivetrain.launch.targets.kubectl import Kubectl
 from drivetrain.launch.targets.recipe import KubernetesTarget, Mount, mebibytes
+from drivetrain.launch.targets.remote import Refused, away, require_ended, require_short, with_extras, wrong
 from drivetrain.launch.targets.target import Listed, Request
-from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.settings import seconds_of
 
 OURS = {"app.kubernetes.io/managed-by": "drivetrain"}
@@ -32,7 +32,7 @@ NODE = "node"
 CONTAINER = "worker"
 INDEX = "batch.kubernetes.io/job-completion-index"
 RETRIED = (*WORTH_AGAIN, *ENDED_BY_SIGNAL)
-_LARGEST = 1 << 20  # bytes of a ConfigMap
+_LARGEST = (1 << 20) - 1024  # bytes of a ConfigMap's content
 _LONGEST = 131_000  # bytes of one environment variable
 _POLL = 2.0  # seconds between two looks
 
@@ -59,6 +59,7 @@ class Kubernetes:
     def __init__(self, settings: KubernetesTarget) -> None:
         self._settings = settings
         self._api = APIS[settings.api]
+        self._runs = (self._api.version, self._api.plural)
         self._namespace = settings.namespace or "default"
         self._call: Any = Kubectl(settings.context, settings.timeout)
 
@@ -89,7 +90,7 @@ class Kubernetes:
         *others, runs = self.manifests(job)
         for manifest in others:
             self._create(manifest)
-        made = self._create(runs) or self._call("GET", self._path(self._api.version, self._api.plural, job.token))
+        made = self._create(runs) or self._call("GET", self._path(*self._runs, job.token))
         owner = {key: made[key] for key in ("apiVersion", "kind")} | {
             key: made["metadata"][key] for key in ("name", "uid")
         }
@@ -100,12 +101,12 @@ class Kubernetes:
 
     def find(self, job: Submission) -> str | None:
         """The job's token, where there is such a job and it is not on its way out."""
-        found = self._get(job.token)
+        found = self._get(job.token, *self._runs)
         return job.token if found is not None and "deletionTimestamp" not in found["metadata"] else None
 
     def look(self, job: Submission, native: str) -> Seen:
         """From the object's status; exit codes of failed jobs from the Job behind it."""
-        found = self._get(native)
+        found = self._get(native, *self._runs)
         if found is None:
             return UNKNOWN
         seen = self._api.seen(found)
@@ -134,31 +135,31 @@ class Kubernetes:
 
     def cancel(self, job: Submission, native: str) -> None:
         """Delete it: nothing is left that could start pods again, and those that run have their grace."""
-        self._delete(native)
+        self._delete(native, *self._runs)
 
     def requeue(self, job: Submission, native: str) -> str:
         """The same objects anew, once the job has ended: what it printed goes with the old ones."""
-        if not self.look(job, native).state.final:
-            raise Failure(Exit.BAD_COMMAND, f"{job.token} is running", "cancel it first: it goes on from its commit")
-        self._delete(native)
+        require_ended(job, self.look(job, native))
+        old = [(native, one["apiVersion"], _plural(one)) for one in self.manifests(job)]
+        for one in reversed(old):
+            self._delete(*one)
         patience = time.monotonic() + self._settings.timeout
-        while self._get(native) is not None:
+        while any(self._get(*one) is not None for one in old):
             if time.monotonic() > patience:
-                cause = f"the old job {native} is still being deleted"
-                raise Failure(Exit.PEER_UNAVAILABLE, cause, "ask again; nothing is lost")
+                raise away(f"the old job {native} is still being deleted")
             time.sleep(_POLL)
         return self.submit(job)
 
     def listed(self) -> Sequence[Listed]:
         """Jobs of the namespace with our label."""
-        path = self._path(self._api.version, self._api.plural, labelSelector=_selector(OURS))
+        path = self._path(*self._runs, labelSelector=_selector(OURS))
         found = self._call("GET", path)["items"]
         return [Listed(one["metadata"]["name"], one["metadata"]["name"], self._api.seen(one)) for one in found]
 
     def reachable(self) -> str:
         """The server's version, and that it knows the API that is asked for."""
         version = self._call("GET", "/version")["gitVersion"]
-        self._call("GET", self._path(self._api.version, self._api.plural, limit="1"))
+        self._call("GET", self._path(*self._runs, limit="1"))
         return f"Kubernetes {version}, {self._api.kind} in {self._namespace}"
 
     def _spec(self, job: Submission) -> dict[str, Any]:
@@ -191,11 +192,9 @@ class Kubernetes:
         """The runtime has its own mind about pods and retries; it is given what runs in them, and how many."""
         for name in ("mounts", "walltime", "role", "node_selector", "tolerations", "extras"):
             if getattr(self._settings, name):
-                cause = f"target {job.target}: {name} is the runtime's with api: trainjob"
-                raise Failure(Exit.BAD_RECIPE, cause, "set it there, or take api: jobset")
-        if len(text := moved(job).text()) > _LONGEST:
-            cause = f"target {job.target}: the job has {len(text)} bytes, and a variable {_LONGEST}"
-            raise Failure(Exit.BAD_RECIPE, cause, "take api: jobset, whose pods read a file")
+                cause = f"{name} is the runtime's with api: trainjob"
+                raise wrong(job, cause, "set it there, or take api: jobset")
+        require_short(job, len(moved(job).text()), _LONGEST, "a variable, which api: trainjob uses,")
         work = {"name": "DRIVETRAIN_WORK", "valueFrom": {"configMapKeyRef": {"name": job.token, "key": FILE}}}
         return {
             "runtimeRef": {"name": self._settings.runtime},
@@ -265,11 +264,8 @@ class Kubernetes:
             "volumes": volumes,
             **{key: value for key, value in optional.items() if value},
         }
-        if taken := sorted(spec.keys() & settings.extras.keys()):
-            cause = f"target {job.target}: extras.{taken[0]} follows from the job's description"
-            raise Failure(Exit.BAD_RECIPE, cause, "leave it out")
         labels = {**OURS, JOB: job.token}
-        return {"metadata": {"labels": labels, **self._annotations()}, "spec": {**spec, **settings.extras}}
+        return {"metadata": {"labels": labels, **self._annotations()}, "spec": with_extras(job, spec)}
 
     def _environment(self, job: Submission, address: str) -> list[dict[str, Any]]:
         plain = {"DRIVETRAIN_NODES": str(self._settings.nodes), "DRIVETRAIN_ADDRESS": address}
@@ -290,9 +286,7 @@ class Kubernetes:
 
     def _work(self, job: Submission, named: Mapping[str, Any]) -> dict[str, Any]:
         text = moved(job).text()
-        if len(text.encode()) > _LARGEST - 1024:
-            cause = f"target {job.target}: the job has {len(text)} bytes, and a ConfigMap takes {_LARGEST}"
-            raise Failure(Exit.BAD_RECIPE, cause, "put long values into a file of the image")
+        require_short(job, len(text), _LARGEST, "a ConfigMap")
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True, "data": {FILE: text}}
 
     def _queue(self) -> dict[str, str]:
@@ -311,19 +305,18 @@ class Kubernetes:
                 raise
             return None
 
-    def _get(self, name: str, version: str | None = None, plural: str | None = None) -> dict[str, Any] | None:
+    def _get(self, name: str, version: str, plural: str) -> dict[str, Any] | None:
         try:
-            return self._call("GET", self._path(version or self._api.version, plural or self._api.plural, name))
+            return self._call("GET", self._path(version, plural, name))
         except Refused as refused:
             if refused.word != "NotFound":
                 raise
             return None
 
-    def _delete(self, name: str) -> None:
+    def _delete(self, name: str, version: str, plural: str) -> None:
         """With its pods, which it waits for."""
-        path = self._path(self._api.version, self._api.plural, name, propagationPolicy="Foreground")
         try:
-            self._call("DELETE", path)
+            self._call("DELETE", self._path(version, plural, name, propagationPolicy="Foreground"))
         except Refused as refused:
             if refused.word != "NotFound":
                 raise
@@ -423,8 +416,8 @@ def _selector(labels: Mapping[str, str]) -> str:
 def _key(job: Submission, name: str, reference: str) -> dict[str, str]:
     secret, _, key = reference.partition("/")
     if not secret or not key:
-        cause = f"target {job.target}: secrets.{name} is SECRET/KEY or {FROM_FILE}PATH (got {reference!r})"
-        raise Failure(Exit.BAD_RECIPE, cause, "create it by `kubectl create secret generic`")
+        cause = f"secrets.{name} is SECRET/KEY or {FROM_FILE}PATH (got {reference!r})"
+        raise wrong(job, cause, "create it by `kubectl create secret generic`")
     return {"name": secret, "key": key}
 
 
@@ -435,8 +428,8 @@ def _volume(job: Submission, name: str, mount: Mount) -> dict[str, Any]:
         return {"name": name, "persistentVolumeClaim": {"claimName": rest.partition("/")[0]}}
     if mount.source.startswith("/"):
         return {"name": name, "hostPath": {"path": mount.source}}
-    cause = f"target {job.target}: mounts: {mount.source!r} is neither pvc:CLAIM/FOLDER nor a path of the machine"
-    raise Failure(Exit.BAD_RECIPE, cause, "make a claim for it; data in an object store is read by its URL")
+    cause = f"mounts: {mount.source!r} is neither pvc:CLAIM/FOLDER nor a path of the machine"
+    raise wrong(job, cause, "make a claim for it; data in an object store is read by its URL")
 
 
 def _mounted(name: str, mount: Mount) -> dict[str, Any]:

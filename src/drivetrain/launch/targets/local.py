@@ -13,7 +13,7 @@ from pathlib import Path
 
 from drivetrain.launch.conductor import conduct
 from drivetrain.launch.forkserver import die_with_parent
-from drivetrain.launch.output import CONDUCTOR, FOLDER
+from drivetrain.launch.output import CONDUCTOR, FOLDER, private
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import FILE, Submission, Work
 from drivetrain.launch.targets.recipe import LocalTarget
@@ -36,7 +36,7 @@ class Local:
     def submit(self, job: Submission) -> str:
         """Start the process."""
         lay(job)
-        with (job.folder / FOLDER / CONDUCTOR).open("ab") as log:
+        with open(job.folder / FOLDER / CONDUCTOR, "ab", opener=private) as log:
             process = subprocess.Popen(
                 self._command(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -101,7 +101,7 @@ class SlurmTarget(Described):
     factory: ClassVar[str] = "drivetrain.launch.targets.slurm:Slurm"
     kind: Annotated[Literal["slurm"], nothing("sbatch, squeue, scancel, scontrol")] = "slurm"
     setup: Annotated[Text | None, nothing("a shell file on the shared file system that every node reads first")] = None
-    lead: Annotated[NonNegative, nothing("seconds before the walltime at which the job is asked to stop")] = 120.0
+    lead: Annotated[NonNegative, nothing("seconds before the walltime at which Slurm signals the job; 0: never")] = 120.0
     timeout: Annotated[Count, nothing("seconds that one of Slurm's commands may take")] = 30
 
 
@@ -177,3 +177,20 @@ class KubernetesTarget(_Container):
     )
     tolerations: Annotated[tuple[Word, ...], nothing("keys of taints that do not keep its pods away")] = ()
     annotations: Annotated[Mapping[Text, Text], nothing("of the job and its pods")] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayTarget(Described):
+    """A Ray cluster, by its Jobs API; all its machines have drivetrain and see the run directories, or mirror them."""
+
+    unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "walltime", "queue", "namespace", "role", "fruitless")
+    factory: ClassVar[str] = "drivetrain.launch.targets.ray:Ray"
+    kind: Annotated[Literal["ray"], nothing("Ray's Jobs API")] = "ray"
+    address: Annotated[
+        Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$")], nothing("the dashboard's URL")
+    ] = "http://127.0.0.1:8265"
+    folder: Annotated[
+        Text | None, nothing("where the folder that you submit from lies on the cluster; null: at the same place")
+    ] = None
+    grace: Annotated[Count, nothing("seconds from SIGTERM to SIGKILL: a commit must fit")] = 120
+    timeout: Annotated[Count, nothing("seconds that one call may take")] = 30

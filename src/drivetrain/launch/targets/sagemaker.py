@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +10,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import Submission, Work
-from drivetrain.launch.targets.aws import Api, Refused, require_valid
-from drivetrain.launch.targets.container import moved, packed, require_container, run_worker, unpacked
+from drivetrain.launch.targets.aws import Api, require_valid
+from drivetrain.launch.targets.container import moved, require_container, run_worker
 from drivetrain.launch.targets.recipe import Mount, SageMakerTarget
+from drivetrain.launch.targets.remote import (
+    Refused,
+    packed,
+    renamed,
+    require_ended,
+    require_short,
+    token_of,
+    unpacked,
+    with_extras,
+    wrong,
+)
+from drivetrain.launch.targets.shared import require_files
 from drivetrain.launch.targets.target import Listed, Request
-from drivetrain.spec.exits import Exit, Failure, Outcome
+from drivetrain.spec.exits import Outcome
 from drivetrain.spec.settings import seconds_of
 
 CHECKPOINTS = "/opt/ml/checkpoints"
@@ -73,7 +83,7 @@ class SageMaker:
     def find(self, job: Submission) -> str | None:
         """The newest training job of this name, or of this name and a suffix."""
         named = self._summaries(NameContains=job.token)
-        return next((one["TrainingJobName"] for one in named if _token(one["TrainingJobName"]) == job.token), None)
+        return next((one["TrainingJobName"] for one in named if token_of(one["TrainingJobName"]) == job.token), None)
 
     def look(self, job: Submission, native: str) -> Seen:
         """From describe-training-job, which forgets no job."""
@@ -106,9 +116,8 @@ class SageMaker:
 
     def requeue(self, job: Submission, native: str) -> str:
         """Another training job on the same run, once this one has ended."""
-        if not self.look(job, native).state.final:
-            raise Failure(Exit.BAD_COMMAND, f"{job.token} is running", "cancel it first: it goes on from its commit")
-        return self._create(job, f"{job.token}-r{secrets.token_hex(2)}")
+        require_ended(job, self.look(job, native))
+        return self._create(job, renamed(job.token))
 
     def listed(self) -> Sequence[Listed]:
         """Training jobs with our tag, newest first."""
@@ -120,7 +129,7 @@ class SageMaker:
             SortOrder="Descending",
         )
         jobs = [result["TrainingJob"] for page in found for result in page["Results"]]
-        return [Listed(_token(one["TrainingJobName"]), one["TrainingJobName"], seen_from(one)) for one in jobs]
+        return [Listed(token_of(one["TrainingJobName"]), one["TrainingJobName"], seen_from(one)) for one in jobs]
 
     def reachable(self) -> str:
         """The service, by a look at its newest job."""
@@ -139,10 +148,9 @@ class SageMaker:
         settings = self._settings
         missing = [one for one in ("role", "accelerator", "output") if not getattr(settings, one)]
         if missing:
-            cause = f"target {job.target}: {', '.join(missing)} missing"
             hint = "role: the job's ARN; accelerator: an instance type such as ml.p5.48xlarge; output: an S3 URI"
-            raise Failure(Exit.BAD_RECIPE, cause, hint)
-        _require_files(job)
+            raise wrong(job, f"{', '.join(missing)} missing", hint)
+        require_files(job)
         network = {"Subnets": list(settings.subnets), "SecurityGroupIds": list(settings.security_groups)}
         kept = {"S3Uri": settings.checkpoints, "LocalPath": CHECKPOINTS} if settings.checkpoints else None
         optional = {
@@ -171,10 +179,7 @@ class SageMaker:
             "Tags": [{"Key": TAG, "Value": job.token}],
             **{key: value for key, value in optional.items() if value},
         }
-        if taken := sorted(ours.keys() & settings.extras.keys()):
-            cause = f"target {job.target}: extras.{taken[0]} follows from the job's description"
-            raise Failure(Exit.BAD_RECIPE, cause, "leave it out")
-        return {**ours, **settings.extras}
+        return with_extras(job, ours)
 
     def _stopping(self, job: Submission) -> dict[str, int]:
         settings = self._settings
@@ -183,8 +188,8 @@ class SageMaker:
             return {"MaxRuntimeInSeconds": runtime}
         wait = round(seconds_of(settings.wait)) if settings.wait is not None else 2 * runtime
         if wait < runtime:
-            cause = f"target {job.target}: wait is {wait} s, and walltime {runtime} s"
-            raise Failure(Exit.BAD_RECIPE, cause, "it is for waiting and training together")
+            cause = f"wait is {wait} s, and walltime {runtime} s"
+            raise wrong(job, cause, "it is for waiting and training together")
         return {"MaxRuntimeInSeconds": runtime, "MaxWaitTimeInSeconds": wait}
 
     def _summaries(self, **wanted: Any) -> Iterator[dict[str, Any]]:
@@ -231,41 +236,23 @@ def _code(reason: str) -> int | None:
     return int(first) if first.isdigit() else None
 
 
-def _token(name: str) -> str:
-    """The job's token, of a training job's name: all tokens end with eight random digits."""
-    head, _, last = name.rpartition("-")
-    return head if last.startswith("r") and len(last) == 5 else name
-
-
 def _parts(job: Submission, parcel: str) -> dict[str, str]:
-    if len(parcel) > PART * PARTS:
-        cause = (
-            f"target {job.target}: the job has {len(parcel)} letters when packed, and SageMaker takes {PART * PARTS}"
-        )
-        raise Failure(Exit.BAD_RECIPE, cause, "put long values into a file of the image")
+    require_short(job, len(parcel), PART * PARTS, "a request of SageMaker's")
     return {f"part-{start // PART:02}": parcel[start : start + PART] for start in range(0, len(parcel), PART)}
-
-
-def _require_files(job: Submission) -> None:
-    for name, reference in job.work.secrets.items():
-        if not reference.startswith(FROM_FILE):
-            cause = f"target {job.target}: secrets.{name} is {FROM_FILE}PATH here"
-            raise Failure(Exit.BAD_RECIPE, cause, "SageMaker looks up none: the job's role may have to do")
 
 
 def _channel(job: Submission, mount: Mount) -> dict[str, Any]:
     """An input channel: an S3 prefix, or a folder of a file system as `efs:ID:/FOLDER` or `lustre:ID:/FOLDER`."""
     path, (kind, _, rest) = Path(mount.path), mount.source.partition(":")
     if path.parent != INPUT / "data":
-        cause = f"target {job.target}: mounts: {mount.path} is not {INPUT}/data/NAME"
-        raise Failure(Exit.BAD_RECIPE, cause, "SageMaker puts data nowhere else")
+        raise wrong(job, f"mounts: {mount.path} is not {INPUT}/data/NAME", "SageMaker puts data nowhere else")
     if kind == "s3":
         source = {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": mount.source}}
         return {"ChannelName": path.name, "DataSource": source, "InputMode": "FastFile"}
     system, _, folder = rest.partition(":")
     if kind not in ("efs", "lustre") or not folder:
-        cause = f"target {job.target}: mounts: {mount.source!r} is no s3://, efs:ID:/FOLDER or lustre:ID:/FOLDER"
-        raise Failure(Exit.BAD_RECIPE, cause, "SageMaker mounts nothing else")
+        cause = f"mounts: {mount.source!r} is no s3://, efs:ID:/FOLDER or lustre:ID:/FOLDER"
+        raise wrong(job, cause, "SageMaker mounts nothing else")
     source = {
         "FileSystemId": system,
         "FileSystemType": "EFS" if kind == "efs" else "FSxLustre",

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from drivetrain.launch.conductor import conduct
-from drivetrain.launch.output import CONDUCTOR, FOLDER
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import FILE, Submission, Work
 from drivetrain.launch.targets.recipe import SlurmTarget
@@ -31,6 +30,8 @@ SCRIPT = """#!/bin/bash
 # The same for every job: what is particular to one comes as arguments. A signal that comes before the conductor
 # can hear it is not to end the job.
 trap '' USR1 TERM
+umask 077
+exec >> "${2%/*}/output/conductor.log" 2>&1
 [ -z "$3" ] || . "$3" || exit 66
 exec "$1" -m drivetrain worker --conduct slurm "$2"
 """
@@ -114,7 +115,8 @@ class Slurm:
             return told(job, UNKNOWN)
         word, reason, start = line.splitlines()[0].split("|")[:3]
         seen = told(job, seen_as(word, reason, start))
-        return replace(seen, state=State.REQUEUED) if seen.state is State.PENDING and seen.attempt else seen
+        again = seen.state is State.PENDING and owner(job) is not None  # it has begun before
+        return replace(seen, state=State.REQUEUED) if again else seen
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From the files of the job's folder."""
@@ -168,11 +170,10 @@ class Slurm:
             "time": math.ceil(seconds_of(settings.walltime) / 60) if settings.walltime is not None else None,
             "partition": settings.queue,
             "account": settings.role,
-            "signal": f"B:USR1@{round(settings.lead)}" if settings.walltime is not None else None,
+            "signal": f"B:USR1@{round(settings.lead)}" if settings.walltime is not None and settings.lead else None,
             "requeue": True,
             "open-mode": "append",
-            "chdir": str(job.folder / FOLDER),
-            "output": CONDUCTOR,
+            "output": "/dev/null",  # the script has one of its own: Slurm would read % and \\ in a path
             **_checked(job.target, settings.extras),
         }
         written = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
@@ -226,12 +227,8 @@ def run_slurm(command: Sequence[str], timeout: float) -> str:
 def seen_as(word: str, reason: str, start: str) -> Seen:
     """What squeue's and sacct's words mean: `CANCELLED by 1000` too."""
     native = word.split()[0].rstrip("+") if word.split() else "?"
-    try:
-        began = time.mktime(time.strptime(start, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:  # it has not started
-        began = None
     reason = "" if reason in ("None", "(null)") else reason
-    return Seen(state=STATES.get(native, State.FAILED), native=native, reason=reason, began=began)
+    return Seen(state=STATES.get(native, State.FAILED), native=native, reason=reason, began=_unix(start))
 
 
 def _checked(target: str, extras: Mapping[str, object]) -> dict[str, object]:
@@ -258,7 +255,8 @@ class _Allocation:
         cpus = [f"--cpus-per-task={self._cpus}"] if self._cpus else []
         tasks = [f"--nodes={self._nodes}", f"--ntasks={self._nodes}", "--ntasks-per-node=1", *cpus]
         ends = ["--kill-on-bad-exit=0", f"--wait={_WAIT}", "--input=none", "--mpi=none"]
-        return subprocess.Popen(["srun", *tasks, *ends, *command], env={**os.environ, **environment})
+        end = {"SLURM_JOB_END_TIME": str(self._end() or "")}  # what newer Slurms tell by themselves
+        return subprocess.Popen(["srun", *tasks, *ends, *command], env={**os.environ, **end, **environment})
 
     def stop(self) -> None:
         """Through Slurm: srun itself would kill the tasks at a SIGTERM."""
@@ -278,8 +276,20 @@ class _Allocation:
         return match.group(1) if match else first
 
     def _out_of_time(self) -> bool:
-        end = self._environment.get("SLURM_JOB_END_TIME", "")
-        return end.isdigit() and time.time() >= int(end)
+        return 0 < self._end() <= time.time()
+
+    def _end(self) -> int:
+        """When Slurm ends the job, in Unix seconds; 0 for never."""
+        shown = _patiently("squeue", "-h", "-j", self.native, "-o", "%e").strip()
+        return round(_unix(shown) or 0)
+
+
+def _unix(shown: str) -> float | None:
+    """Unix seconds of a time as Slurm shows it; None where that is none."""
+    try:
+        return time.mktime(time.strptime(shown, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
 
 
 def _patiently(*command: str) -> str:

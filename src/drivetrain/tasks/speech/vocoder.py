@@ -17,7 +17,7 @@ from drivetrain.tasks.speech import recipe
 from drivetrain.tasks.speech.convnext import Frames
 from drivetrain.tasks.speech.spectra import istft, log_mel, unit
 
-_LOUDEST = 6.0  # log magnitude of a place; sound of power one has none that is louder
+_LOUDEST = 10.0  # log magnitude that no place of speech of power one comes near to
 
 
 class Copy(NamedTuple):

@@ -1,0 +1,191 @@
+"""Jobs of a Ray cluster, by the HTTP of its Jobs API: a driver there places one process on each of several machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
+
+from drivetrain.launch.states import UNKNOWN, Seen, State
+from drivetrain.launch.submission import Submission
+from drivetrain.launch.targets.container import moved
+from drivetrain.launch.targets.ray_driver import NEEDS, PARCEL, prefix_of
+from drivetrain.launch.targets.recipe import RayTarget, mebibytes
+from drivetrain.launch.targets.remote import (
+    Refused,
+    away,
+    packed,
+    renamed,
+    require_ended,
+    require_short,
+    token_of,
+    with_extras,
+    wrong,
+)
+from drivetrain.launch.targets.shared import require_files
+from drivetrain.launch.targets.target import Listed, Request
+
+LONGEST = 120_000
+"""Bytes of a parcel: one environment variable has 128 KiB."""
+STATES: Mapping[str, State] = {
+    "PENDING": State.PENDING,
+    "RUNNING": State.RUNNING,
+    "STOPPED": State.CANCELLED,
+    "SUCCEEDED": State.SUCCEEDED,
+    "FAILED": State.FAILED,
+}
+_LATER = (429, 502, 503, 504)
+_POLL = 2.0  # seconds between two looks at the logs
+
+
+class Ray:
+    """A submission whose id is the job's token, or that and a suffix where it was asked for again."""
+
+    def __init__(self, settings: RayTarget) -> None:
+        self._settings = settings
+
+    def render(self, job: Submission) -> Sequence[Request]:
+        """The request: the command line is the same for every job, what is particular to one is in the environment."""
+        return [Request("POST /api/jobs/", json.dumps(self._request(job, job.token), indent=2))]
+
+    def submit(self, job: Submission) -> str:
+        """Send the request; where its id is taken, that is the job."""
+        return self._send(job, job.token)
+
+    def find(self, job: Submission) -> str | None:
+        """The newest submission of this token."""
+        ours = [one for one in self._known() if token_of(one["submission_id"]) == job.token]
+        return max(ours, key=lambda one: one.get("start_time") or 0)["submission_id"] if ours else None
+
+    def look(self, job: Submission, native: str) -> Seen:
+        """From the submission's details; the code is the driver's."""
+        told = self._get(native)
+        return seen_from(told) if told is not None else UNKNOWN
+
+    def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
+        """What the driver and the first node, or for a rank its node, have printed; each look fetches all of it."""
+        node = 0 if rank is None else rank // self._settings.processes
+        given = 0
+        while True:
+            ended = not follow or self.look(job, native).state.final
+            text = self._ask("GET", f"{_place(native)}/logs").get("logs", "")
+            whole = text if ended else text[: text.rfind("\n") + 1]
+            yield from _of_node(whole[given:], node, driver=rank is None)
+            given = len(whole)
+            if ended:
+                return
+            time.sleep(_POLL)
+
+    def cancel(self, job: Submission, native: str) -> None:
+        """The driver gets SIGTERM and passes it on; Ray starts nothing again by itself."""
+        self._ask("POST", f"{_place(native)}/stop")
+
+    def requeue(self, job: Submission, native: str) -> str:
+        """Another submission on the same run, once this one has ended."""
+        require_ended(job, self.look(job, native))
+        return self._send(job, renamed(job.token))
+
+    def listed(self) -> Sequence[Listed]:
+        """Submissions with our mark."""
+        ours = [one for one in self._known() if "drivetrain" in (one.get("metadata") or {})]
+        return [Listed(token_of(one["submission_id"]), one["submission_id"], seen_from(one)) for one in ours]
+
+    def reachable(self) -> str:
+        """Ray's version."""
+        return f"Ray {self._ask('GET', '/api/version')['ray_version']} at {self._settings.address}"
+
+    def _send(self, job: Submission, name: str) -> str:
+        try:
+            self._ask("POST", "/api/jobs/", self._request(job, name))
+        except Refused:
+            if self._get(name) is None:  # else it was sent before, and its answer lost
+                raise
+        return name
+
+    def _request(self, job: Submission, name: str) -> dict[str, Any]:
+        settings = self._settings
+        require_files(job)
+        if settings.code.kind != "as_it_stands":
+            raise wrong(job, f"code.kind {settings.code.kind} is not brought to Ray", "have it there, and set folder")
+        parcel = packed(moved(job) if settings.folder is not None else job.work)
+        require_short(job, len(parcel), LONGEST, "a variable")
+        needs = {
+            "CPU": settings.cpus or settings.processes,
+            **({"GPU": settings.accelerators} if settings.accelerators else {}),
+            **({"memory": mebibytes(settings.memory) << 20} if settings.memory else {}),
+            **({f"accelerator_type:{settings.accelerator}": 0.001} if settings.accelerator else {}),
+        }
+        variables = {
+            PARCEL: parcel,
+            NEEDS: json.dumps(needs),
+            "RAY_DEDUP_LOGS": "0",
+            "RAY_JOB_STOP_WAIT_TIME_S": str(settings.grace),
+        }
+        ours = {
+            "submission_id": name,
+            "entrypoint": f"{shlex.quote(settings.python or 'python')} -m drivetrain.launch.targets.ray_driver",
+            "runtime_env": {"env_vars": variables},
+            "metadata": {"drivetrain": job.token},
+        }
+        return with_extras(job, ours)
+
+    def _known(self) -> list[dict[str, Any]]:
+        return [one for one in self._ask("GET", "/api/jobs/") if one.get("submission_id")]
+
+    def _get(self, native: str) -> dict[str, Any] | None:
+        try:
+            return self._ask("GET", _place(native))
+        except Refused as refused:
+            if refused.word != "404":
+                raise
+            return None
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer to one request. Raises Failure: 69 where none comes in time, Refused (78)."""
+        token = os.environ.get("RAY_AUTH_TOKEN")
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        data = json.dumps(body).encode() if body is not None else None
+        request = HttpRequest(f"{self._settings.address.rstrip('/')}{path}", data, headers, method=method)
+        try:
+            with urlopen(request, timeout=self._settings.timeout) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            with error:
+                said = " ".join(error.read(2_000).decode(errors="replace").split())
+            cause = f"Ray: {method} {path}: {error.code}: {said[-500:]}"
+            raise (away(cause) if error.code in _LATER else Refused(cause, str(error.code))) from error
+        except (URLError, TimeoutError, ConnectionError, ValueError) as error:
+            raise away(f"Ray: {self._settings.address}: {error}") from error
+
+
+def seen_from(told: Mapping[str, Any]) -> Seen:
+    """What the details of a submission say."""
+    word, message = told["status"], told.get("message") or ""
+    state = STATES.get(word, State.RUNNING)
+    began = told.get("start_time")
+    return Seen(
+        state=state,
+        native=word,
+        reason=" ".join(message.split())[:500] if state.final else "",
+        code=told.get("driver_exit_code") if state.final else None,
+        began=began / 1000 if began else None,
+    )
+
+
+def _place(native: str) -> str:
+    return f"/api/jobs/{quote(native, safe='')}"
+
+
+def _of_node(text: str, node: int, *, driver: bool) -> Iterator[str]:
+    """The lines of one node, without Ray's prefix, and where asked for the driver's own."""
+    for line in text.splitlines():
+        number, rest = prefix_of(line)
+        if number == node or (number is None and driver):
+            yield rest
