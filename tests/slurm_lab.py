@@ -58,9 +58,12 @@ class Lab:
         """End everything that was started."""
         for node in NODES:
             self.kill_steps(node)
-        for file in sorted((self.folder / "run").glob("*.pid"), key=lambda file: file.name == "munged.pid"):
-            _end(int(file.read_text()))
-            file.unlink(missing_ok=True)
+        files = sorted((self.folder / "run").glob("*.pid"), key=lambda file: file.name == "munged.pid")
+        pids = [int(file.read_text()) for file in files]
+        for pid in pids:
+            _signal(pid, signal.SIGTERM)
+        for pid in pids:
+            _end(pid)
 
     def controller_up(self) -> None:
         """Start slurmctld."""

@@ -103,6 +103,7 @@ class _Attempt:
                 group.agree("the environment", {name: self.start.environment[name] for name in BITS})
             if group.leader:
                 self.takeover.claim()
+            self.takeover.share(group, first_here=place.local_rank == 0)
             self._lap("join")
             task = build_task(recipe)
             inputs = open_inputs(recipe, self.folder, task)

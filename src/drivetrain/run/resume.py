@@ -58,6 +58,18 @@ class Takeover:
             old = load(json.loads(kept.read_text())["recipe"]).recipe
             self.notes += accept_recipe(old, self.recipe, self.job.override, str(self.folder))
 
+    def share(self, group: Group, *, first_here: bool) -> None:
+        """Where machines share no disk, bring what the first one goes on from to the others too, from the mirror.
+
+        Every rank calls it; `first_here` is the one that does so for its machine.
+        """
+        url = self.recipe.checkpoint.mirror
+        if url and group.world > 1:
+            there = group.broadcast_json(bool(names(self.folder)) if group.leader else None)
+            if there and first_here and not names(self.folder):
+                fetch(url, self.folder)
+            group.barrier()
+
     def require(self) -> None:
         """Raises Failure(85) where another has taken the directory since."""
         if self.lease:

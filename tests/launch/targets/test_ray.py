@@ -110,6 +110,7 @@ def test_hostile_values_travel_as_data():
     ("changed", "said"),
     [
         ({"image": "x"}, "image means nothing"),
+        ({"runs": "s3://bucket/runs"}, "on one machine's disk"),
         ({"secrets": {"KEY": "arn:x"}}, "secrets.KEY is file:PATH"),
         ({"extras": {"entrypoint": "rm"}}, "follows from the job's description"),
         ({"address": "file:///etc/passwd"}, "address"),

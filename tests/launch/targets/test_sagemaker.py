@@ -286,7 +286,7 @@ def given(tmp_path, work):
     request = {"part-00": packed(work)[:1000], "part-01": packed(work)[1000:]}
     (tmp_path / "config" / "hyperparameters.json").write_text(json.dumps(request))
     (tmp_path / "config" / "resourceconfig.json").write_text(
-        json.dumps({"hosts": ["algo-1"], "current_host": "algo-1"})
+        json.dumps({"hosts": ["algo-1", "algo-2"], "current_host": "algo-2"})
     )
 
 

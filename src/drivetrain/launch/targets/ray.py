@@ -14,7 +14,7 @@ from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 
 from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import Submission
+from drivetrain.launch.submission import SCRATCH, Submission
 from drivetrain.launch.targets.container import moved
 from drivetrain.launch.targets.ray_driver import NEEDS, PARCEL, prefix_of
 from drivetrain.launch.targets.recipe import RayTarget, mebibytes
@@ -114,6 +114,9 @@ class Ray:
         require_files(job)
         if settings.code.kind != "as_it_stands":
             raise wrong(job, f"code.kind {settings.code.kind} is not brought to Ray", "have it there, and set folder")
+        if job.run.is_relative_to(SCRATCH):
+            cause = f"the run directory {job.run} is on one machine's disk, where an older state of it may be"
+            raise wrong(job, cause, "set runs to a folder that all machines see")
         parcel = packed(moved(job) if settings.folder is not None else job.work)
         require_short(job, len(parcel), LONGEST, "a variable")
         needs = {

@@ -181,7 +181,7 @@ class KubernetesTarget(_Container):
 
 @dataclass(frozen=True, kw_only=True)
 class RayTarget(Described):
-    """A Ray cluster, by its Jobs API; all its machines have drivetrain and see the run directories, or mirror them."""
+    """A Ray cluster, by its Jobs API; all its machines have drivetrain and see the run directories."""
 
     unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "walltime", "queue", "namespace", "role", "fruitless")
     factory: ClassVar[str] = "drivetrain.launch.targets.ray:Ray"
