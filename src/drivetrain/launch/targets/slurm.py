@@ -43,18 +43,7 @@ OURS = frozenset(
     {
         *("job-name", "comment", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "gpus-per-node", "time"),
         *("partition", "account", "signal", "requeue", "no-requeue", "open-mode", "output", "error", "chdir"),
-        *(
-            "dependency",
-            "parsable",
-            "export",
-            "export-file",
-            "wrap",
-            "array",
-            "input",
-            "test-only",
-            "wait",
-            "het-group",
-        ),
+        *("dependency", "parsable", "export", "export-file", "wrap", "array", "input", "test-only", "wait"),
     }
 )
 """Options of sbatch that follow from the job's description, and those that would make another kind of job of it."""
