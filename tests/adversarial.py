@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import drivetrain
+from drivetrain.ledger.derive import lineage
+from drivetrain.ledger.ledger import read
 
 __all__ = ["Gan", "Ring"]
 
@@ -110,3 +112,12 @@ def recipe(**changes) -> dict:
         "launch": {"threads": 1},
     }
     return base | changes
+
+
+def train(wanted, run, *overrides, **options):
+    return drivetrain.train(wanted, overrides, run=run, progress=False, **options)
+
+
+def made(run, kind="step"):
+    """The records of a kind in the history that counts."""
+    return [record for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == kind]

@@ -42,8 +42,7 @@ import pytest
 import torch
 import yaml
 
-import drivetrain
-from adversarial import recipe
+from adversarial import made, recipe, train
 from conftest import run_under_supervisor, trace
 from drills.fault import Fault
 from drills.runs import drill, one_server, reference
@@ -51,8 +50,6 @@ from drills.storage import MEMORY
 from drivetrain.checkpoint.commit import StateTree
 from drivetrain.checkpoint.commits import clean, newest
 from drivetrain.data.order import Order
-from drivetrain.ledger.derive import lineage
-from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Failure
 from states import committer
 
@@ -63,14 +60,6 @@ pytestmark = pytest.mark.usefixtures("importable")
 def _server():
     with one_server():
         yield
-
-
-def train(wanted, run, *overrides, **options):
-    return drivetrain.train(wanted, overrides, run=run, progress=False, **options)
-
-
-def made(run, kind="step"):
-    return [record for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == kind]
 
 
 def scored(**changes):

@@ -126,10 +126,6 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
         return
     if recipe.device == "mps":
         yield Contradiction(("guard", "recompute"), "there are no deterministic kernels on mps")
-    for name, own in (recipe.networks or {}).items():
-        if own.micro is not None:
-            message = f"computes whole micro-batches again, and networks.{name}.micro cuts them"
-            yield Contradiction(("guard", "recompute"), message)
     if recipe.compile:
         message = "the compiler chooses kernels by the shapes that a process has seen: others may come to other bits"
         yield Contradiction(("guard", "recompute"), message)

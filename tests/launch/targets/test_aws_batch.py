@@ -213,7 +213,6 @@ def test_logs_of_all_attempts_of_a_ranks_node(batch, monkeypatch):
 def test_a_service_that_does_not_answer_is_told_so(monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
-    monkeypatch.setattr("time.sleep", lambda _: None)
     job = submission(**TARGET, endpoint="http://127.0.0.1:9")
     with pytest.raises(Failure) as failed:
         AwsBatch(job.settings).find(job)

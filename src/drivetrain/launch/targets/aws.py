@@ -77,7 +77,8 @@ class Api:
         if self._client is None:
             settings = self._settings
             limits = {"connect_timeout": settings.timeout, "read_timeout": settings.timeout}
-            config = _botocore("botocore.config").Config(**limits, retries={"total_max_attempts": 3})
+            once = {"total_max_attempts": 1}  # a request whose answer is lost must not be sent again unseen
+            config = _botocore("botocore.config").Config(**limits, retries=once)
             session = _botocore("botocore.session").Session(profile=settings.profile)
             where = {"region_name": settings.region, "endpoint_url": settings.endpoint}
             self._client = session.create_client(self._service, config=config, **where)
@@ -98,11 +99,8 @@ def require_valid(target: str, service: str, operation: str, request: Mapping[st
     the few patterns that Python cannot read are left to the service.
     """
     model = _botocore("botocore.session").get_session().get_service_model(service)
-    wrong = list(mistakes(model.operation_model(operation).input_shape, request))
-    if wrong:
-        raise Failure(
-            Exit.BAD_RECIPE, f"target {target}: {operation}: {'; '.join(wrong)}", "mend the target's settings"
-        )
+    if wrong := "; ".join(mistakes(model.operation_model(operation).input_shape, request)):
+        raise Failure(Exit.BAD_RECIPE, f"target {target}: {operation}: {wrong}", "mend the target's settings")
 
 
 def mistakes(shape: Any, value: Any, path: str = "") -> Iterator[str]:

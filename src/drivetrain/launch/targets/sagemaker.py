@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -231,9 +232,9 @@ def seen_from(told: Mapping[str, Any]) -> Seen:
 
 
 def _code(reason: str) -> int | None:
-    """The exit code in a reason that `main` left."""
-    first = reason.partition("exit code ")[2].partition(":")[0].strip()
-    return int(first) if first.isdigit() else None
+    """The exit code in a reason, as `main` left it, or as SageMaker adds it."""
+    match = re.search(r"exit code:? (\d+)", reason)
+    return int(match.group(1)) if match else None
 
 
 def _parts(job: Submission, parcel: str) -> dict[str, str]:
