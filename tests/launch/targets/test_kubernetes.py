@@ -152,6 +152,22 @@ def test_core_manifests_are_those_of_the_published_schemas(version):
         validate.validate(manifest, version, strict=True)
 
 
+@pytest.mark.parametrize("api", ["jobset", "trainjob"])
+def test_manifests_of_operators_have_only_fields_that_their_models_know(api):
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed")
+    _, made = manifests(api=api, secrets={"KEY": "keys/wandb"}, queue="team", annotations={"x/y": "z"})
+    model = {"jobset": models.JobsetV1alpha2JobSet, "trainjob": models.TrainerV1alpha1TrainJob}[api]
+    manifest = made[APIS[api].kind]
+
+    def kept(given, known):
+        """Unknown fields are left out by `from_dict`; what a model adds by itself is no matter."""
+        if isinstance(given, dict):
+            return all(name in known and kept(value, known[name]) for name, value in given.items())
+        return all(map(kept, given, known)) if isinstance(given, list) else given == known
+
+    assert kept(manifest, model.from_dict(manifest).to_dict())
+
+
 class Cluster:
     """A server's objects in memory. Its refusals are the server's, and its statuses are set by the test."""
 

@@ -101,7 +101,7 @@ class SlurmTarget(Described):
     factory: ClassVar[str] = "drivetrain.launch.targets.slurm:Slurm"
     kind: Annotated[Literal["slurm"], nothing("sbatch, squeue, scancel, scontrol")] = "slurm"
     setup: Annotated[Text | None, nothing("a shell file on the shared file system that every node reads first")] = None
-    lead: Annotated[NonNegative, nothing("seconds before the walltime at which Slurm signals the job; 0: never")] = 120.0
+    lead: Annotated[NonNegative, nothing("seconds before the walltime at which Slurm signals it; 0: never")] = 120.0
     timeout: Annotated[Count, nothing("seconds that one of Slurm's commands may take")] = 30
 
 
