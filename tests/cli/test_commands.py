@@ -128,7 +128,7 @@ def test_torchrun_itself(recipe, tmp_path):
         (["train", "quickstrat"], 66, "did you mean 'quickstart'"),
         (["train", "quickstart", "optimizer.lr=x"], 78, "valid number"),
         (["report", "/nowhere"], 66, "no ledger"),
-        (["evaluate", "/nowhere"], 66, "no recipe"),
+        (["evaluate", "/nowhere"], 66, "no run at"),
         (["recipe", "show", "/tmp"], 66, "no run directory"),
     ],
 )

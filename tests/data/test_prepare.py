@@ -331,6 +331,7 @@ def test_a_compressed_file_that_was_cut_off_is_65(tmp_path, suffix):
         (["a.txt", "--eod", "<end>"], Exit.BAD_COMMAND),
         (["a.txt", "--format", "other"], Exit.BAD_COMMAND),
         (["a.txt", "--kind", "jsonl"], Exit.BAD_DATA),
+        (["a.json"], Exit.BAD_COMMAND),
     ],
     ids=str,
 )
@@ -338,6 +339,7 @@ def test_every_failure_has_its_code(tmp_path, monkeypatch, capsys, arguments, co
     pytest.importorskip("tokenizers")
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("abc")
+    Path("a.json").write_text("{}")
     Path("empty.txt").write_text("")
     Path("empty").mkdir()
     os.mkfifo("pipe")
@@ -382,6 +384,8 @@ def test_patterns_folders_and_hidden_files(tmp_path):
     assert [found.kind for found in find_inputs([str(tmp_path)])] == ["text", "text", "jsonl"]
     assert [Path(found.path).name for found in find_inputs([f"{tmp_path}/*.txt"])] == ["b.txt"]
     assert [Path(found.path).name for found in find_inputs([str(tmp_path)], ["*.bin"])] == ["c.bin"]
+    (tmp_path / "f.json.gz").write_text("x")  # not known by its name, so it must be said what it is
+    assert [found.kind for found in find_inputs([f"{tmp_path}/*.json.gz"], kind="jsonl")] == ["jsonl"]
 
 
 DRIVER = """

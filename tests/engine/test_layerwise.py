@@ -8,6 +8,7 @@ import torch
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.ledger import read
 from drivetrain.optim.recipe import SGD, AdamW, GaLore, Muon, ProjectedAdamW8bit
+from drivetrain.optim.updater import retuned
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
@@ -72,6 +73,24 @@ def test_clipping_goes_by_the_norm_of_the_step_before():
     assert last > clip
 
 
+def test_clipping_that_is_set_while_a_run_trains_holds_from_the_next_step_on():
+    first, later = SGD(lr=0.1, clip=1e9, layerwise=True), SGD(lr=0.1, clip=1e-9, layerwise=True)
+    engine = build(first)
+    minimize(engine, mean_loss, micros(4, 4), step=1)
+    engine.updaters.update(retuned(engine.updaters, build(later).updaters))
+    before = weights(engine)
+    norm = minimize(engine, mean_loss, micros(4, 4), step=2).read().norms["model"]
+    assert norm > 1e-3
+    torch.testing.assert_close(weights(engine), before, rtol=0, atol=1e-6)
+
+
+def test_a_basis_that_is_due_at_a_gradient_that_is_not_finite_leaves_it_to_the_guard():
+    """Which may want to go back: the optimizer, which looks first here, does not end the run."""
+    engine = build(KINDS["galore"])
+    told = minimize(engine, lambda nets, batch: mean_loss(nets, batch) * math.nan, micros(4))
+    assert told.read().why == "not finite"
+
+
 @pytest.fixture
 def layerwise(tiny):
     """GaLore with clipping that bites, accumulation and dropout."""
@@ -87,6 +106,8 @@ def test_stopped_and_resumed_it_is_the_same_run_to_the_last_bit(layerwise, tmp_p
 
 
 def test_two_processes_come_to_what_one_does(layerwise, tmp_path):
+    """Also in a last step in which one of them has no sample."""
+    layerwise |= {"budget": {"samples": 12 * 8 + 1}}
     assert run_under_supervisor(layerwise, tmp_path / "one").code == Exit.DONE
     assert run_under_supervisor(layerwise, tmp_path / "two", "launch.processes=2").code == Exit.DONE
     one, two = trace(tmp_path / "one"), trace(tmp_path / "two")
@@ -99,7 +120,7 @@ def test_weights_that_have_become_nan_end_the_run_and_are_not_committed(layerwis
     outcome = run_under_supervisor(layerwise, tmp_path / "run", "optimizer.lr=1e30", "checkpoint.every.steps=1")
     assert outcome.code == Exit.DIVERGED
     made = [record for record in read(tmp_path / "run" / "ledger.jsonl") if record["kind"] == "step"]
-    bad = [record["step"] for record in made if not all(map(math.isfinite, record["norm"].values()))]
+    bad = [record["step"] for record in made if not all(math.isfinite(float(norm)) for norm in record["norm"].values())]
     commits = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
     assert not bad or int(commits[-1].removeprefix("step-")) < bad[0]
 

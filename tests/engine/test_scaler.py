@@ -42,11 +42,16 @@ def test_a_loss_that_is_not_finite_tells_nothing_about_it():
 
 def test_scaling_changes_no_bit_where_nothing_overflows():
     """It is a power of two: losses, norms, clipping and weights are those without it."""
-    plain, scaled = scaled_engine(start=None), scaled_engine()
+
+    def loss(nets, batch):
+        with torch.autocast("cpu", enabled=False):  # in fp16 small numbers would vanish without it
+            return mean_loss(nets, batch)
+
+    plain, scaled = scaled_engine(start=None, precision="fp16"), scaled_engine(precision="fp16")
     for engine in (plain, scaled):
         for step in range(1, 4):
             work = Work(step, 0, micros(3, 2), {"samples": 5})
-            engine.told = engine.minimize(("model",), mean_loss, work).read()
+            engine.told = engine.minimize(("model",), loss, work).read()
     assert torch.equal(weights(plain), weights(scaled))
     assert plain.told.losses == scaled.told.losses
     assert plain.told.norms == scaled.told.norms
@@ -69,6 +74,20 @@ def test_an_overflow_moves_nothing_and_halves_the_scale():
     assert seen[-1] == ""
     assert float(engine.scaler.scale) == 2.0**24 / 2 ** (len(seen) - 1)
     assert not torch.equal(weights(engine), before)
+
+
+def test_it_is_for_half_precision_only_and_excuses_no_other_gradient_that_is_not_finite():
+    """A run in fp32 has a scale where one of its networks is in fp16; the others know nothing of it."""
+    engine = scaled_engine(precision="fp32")
+
+    def loss(nets, batch):
+        return (nets["model"](batch) * 0.0).sqrt().sum()  # 0, with a gradient of inf * 0
+
+    told = engine.minimize(("model",), loss, Work(1, 0, micros(4), {"samples": 4})).read()
+    assert math.isfinite(told.losses["loss"])
+    assert (told.why, told.scale, float(engine.scaler.scale)) == ("not finite", None, 1024.0)
+    halves = engine.minimize(("model",), loss, Work(2, 0, micros(4), {"samples": 4}, precision="fp16")).read()
+    assert (halves.why, float(engine.scaler.scale)) == ("overflow", 512.0)
 
 
 def test_half_precision_keeps_gradients_that_would_vanish():

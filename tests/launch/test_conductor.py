@@ -183,3 +183,11 @@ def test_a_request_that_was_sent_twice_runs_once(tmp_path):
         claim(tmp_path, "8")
     assert failure.value.outcome.code == Exit.OWNED_ELSEWHERE
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner"]
+
+
+def test_a_third_cancel_is_not_passed_on_for_it_would_end_the_commit(file, run):
+    engine = Scripted(run, ["sleep 1.5; exit 143"])
+    for after in (0.3, 0.6, 0.9, 1.2):
+        threading.Timer(after, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    conduct(file, engine)
+    assert engine.stopped == 2

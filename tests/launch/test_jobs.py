@@ -8,7 +8,7 @@ import pytest
 
 from counting import Counting
 from drivetrain.launch import jobs
-from drivetrain.launch.states import State
+from drivetrain.launch.states import Seen, State
 from drivetrain.launch.store import Store
 from drivetrain.launch.submission import plan
 from drivetrain.launch.targets import config
@@ -127,3 +127,64 @@ def test_the_store_is_private_and_tells_what_it_cannot_read(engine, tmp_path):
     with pytest.raises(Failure, match="is damaged"):
         store.find(record.token)
     assert store.all() == []
+    assert store.damaged() == [file]
+    with pytest.raises(Failure, match="is damaged, and may be this job"):
+        jobs.submit(store, planned(engine), "quickstart")
+
+
+def test_a_look_that_a_cancel_overtakes_does_not_undo_it(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    look = Counting.look
+
+    def slow(self, job, native):
+        monkeypatch.setattr(Counting, "look", look)
+        jobs.cancel(store, record)
+        return Seen(state=State.RUNNING, native="there")
+
+    monkeypatch.setattr(Counting, "look", slow)
+    assert jobs.refresh(store, record).state is State.CANCELLED
+    assert store.again(record).cancelled is not None
+
+
+def test_a_requeue_that_is_refused_leaves_the_cancel_as_it_was(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    monkeypatch.setattr(Counting, "cancel", lambda *_: None)
+    assert jobs.cancel(store, record).state is State.STOPPING
+    monkeypatch.setattr(Counting, "requeue", refused)
+    with pytest.raises(Failure, match="is running"):
+        jobs.requeue(store, record)
+    assert jobs.refresh(store, store.again(record)).state is State.STOPPING
+
+
+def refused(self, job, native):
+    raise Failure(Exit.BAD_COMMAND, "it is running")
+
+
+def test_what_was_cancelled_before_it_was_sent_and_is_requeued_is_no_longer_cancelled(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    with monkeypatch.context() as away:
+        away.setattr(Counting, "submit", unreachable)
+        with pytest.raises(Failure):
+            jobs.submit(store, planned(engine), "quickstart")
+    jobs.cancel(store, store.all()[0])
+    again = jobs.requeue(store, store.all()[0])
+    assert jobs.refresh(store, again).state is State.RUNNING
+
+
+def test_what_failed_without_a_word_is_looked_at_before_another_is_submitted(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    with monkeypatch.context() as ill:
+        ill.setattr(Counting, "look", lambda *_: Seen(state=State.FAILED, native="NODE_FAIL"))
+        assert jobs.refresh(store, record).state is State.FAILED
+    assert jobs.submit(store, planned(engine), "quickstart")[0].token == record.token  # its engine started it again
+
+
+def test_a_submit_of_something_else_on_the_run_of_a_job_differs(engine, tmp_path):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    assert not store.again(record).differs(planned(engine))
+    other = plan("quickstart", ["checkpoint.every.steps=77"], "counted", planned(engine).settings, started=time.time())
+    assert store.again(record).differs(other)

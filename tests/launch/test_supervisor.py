@@ -129,7 +129,7 @@ def test_p12_a_killed_supervisor_leaves_nothing_behind(tmp_path):
     process.kill()
     process.wait()
     _, alive = psutil.wait_procs(below, timeout=2)
-    assert not alive
+    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]  # whoever adopted it is to reap it
 
 
 def test_s02_a_run_directory_that_cannot_be_made_is_73(tmp_path):

@@ -17,6 +17,7 @@ from drivetrain.launch.inbox import post
 from drivetrain.ledger.ledger import Ledger, read
 from drivetrain.loop.control import AT_ONCE
 from drivetrain.run.proof import prove
+from drivetrain.run.replay import replayed
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
 from records import rechained
@@ -272,6 +273,9 @@ def test_a_replay_needs_the_other_run_only_for_its_first_start(tmp_path, seen):
         assert commands.train(settings, again).code is Exit.DONE
     assert trace(again) == wanted
     assert prove(again, data=False).replayed == 1
+    kept = replayed(again, asked=str(run), before=None, recipe="", anew=False)  # as processes that are started again do
+    assert kept is not None
+    assert set_["id"] in kept.commands
     assert (again / "replay.json").stat().st_mode & 0o777 == 0o600
     kept = json.loads((again / "replay.json").read_text())
     kept["commands"][set_["id"]]["step"] += 1

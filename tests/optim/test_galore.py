@@ -491,6 +491,20 @@ def test_scaled_updates_onto_random_numbers_are_apollos(projection):
         assert len({float(a.sum() + b.sum()) for a, b in made}) == 3  # drawn anew at steps 1, 5 and 9
 
 
+def test_a_scaled_update_follows_the_learning_rate_at_once():
+    """Its limit on growth is none on a warm-up."""
+    network, grads = matrix((6, 8)), gradients((6, 8), 1)
+    base = ProjectedSGD()
+    optimizer = optimizer_of(network, GaLore(refresh="random", update="scaled", rank=3, base=base, weight_decay=0.0))
+    moved = []
+    for lr in (1e-3, 1e-2):
+        before = network.weight.detach().clone()
+        optimizer.param_groups[0]["lr"] = lr
+        train(network, optimizer, grads)
+        moved.append(network.weight.detach() - before)
+    torch.testing.assert_close(moved[1], 10 * moved[0], rtol=1e-4, atol=1e-7)
+
+
 def test_random_directions_keep_lengths_on_average():
     network = matrix((400, 600))
     optimizer = optimizer_of(network, GaLore(refresh="random", update="scaled", rank=200))

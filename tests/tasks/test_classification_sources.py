@@ -169,6 +169,15 @@ def test_labels_of_the_data_are_in_order_and_kept_for_later_starts(tmp_path, tok
         )
 
 
+def test_labels_that_are_numbers_are_meant_by_their_value_and_never_by_their_place(tmp_path, tokenizer):
+    task = task_of(None, tokenizer, texts=("text",), labels=("1", "2", "3"))
+    rows = [{"text": "w1", "label": label} for label in ("1", 2, 1.0, "3.0")]
+    made = task.prepare(rows_source(tmp_path / "r.jsonl", rows), "train").read(np.arange(4), np.arange(4))
+    assert [sample["label"] for sample in made] == [0, 1, 0, 2]
+    with pytest.raises(Failure, match="label 0 is none of 1, 2, 3"):
+        task.prepare(rows_source(tmp_path / "o.jsonl", [{"text": "w1", "label": 0}]), "train")
+
+
 def test_samples_by_length_are_the_same_samples_and_ascend(tmp_path, tokenizer):
     source = rows_source(tmp_path / "r.jsonl", [{"text": t, "label": y} for t, y in glues.rows(40)])
     task = task_of(None, tokenizer, texts=("text",))

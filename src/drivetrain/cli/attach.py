@@ -17,7 +17,7 @@ def attach(job: Token, as_json: AsJson = False) -> int:
     from rich.console import Console
 
     from drivetrain.cli.watch import Newest
-    from drivetrain.launch.jobs import refresh
+    from drivetrain.launch.jobs import patience, refresh
     from drivetrain.launch.store import Store
     from drivetrain.spec.exits import Exit
     from drivetrain.watch.console import ConsoleSink, tolerant
@@ -38,7 +38,7 @@ def attach(job: Token, as_json: AsJson = False) -> int:
     newest = Newest(sink, time.time() - 5.0)
     with closing(Follower(record.run / "ledger.jsonl", [newest])), suppress(KeyboardInterrupt):
         while not (record := refresh(store, store.again(record))).state.final:
-            time.sleep(1.0)
+            time.sleep(patience(record))
     if not as_json:
         typer.echo(f"{record.token}: {record.state.value}")
     return Exit.DONE

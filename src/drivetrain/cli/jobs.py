@@ -33,6 +33,8 @@ def jobs(
 
     rows = []
     store = Store() if to is None else None
+    for path in store.damaged() if store else ():
+        typer.echo(printable(f"{path} is damaged, and its job is not shown"), err=True)
     for record in store.all() if store else ():
         if record.state.final and not every:
             continue

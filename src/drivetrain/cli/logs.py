@@ -29,6 +29,9 @@ def logs(
     if record.native is None:
         raise Failure(Exit.INPUT_MISSING, f"{record.token} was never sent", f"`drivetrain requeue {record.token}`")
     submission, target = opened(record)
+    ranks = submission.work.nodes * submission.work.job.processes
+    if rank is not None and rank >= ranks:
+        raise Failure(Exit.BAD_COMMAND, f"--rank {rank} of {ranks} ranks", "they count from 0")
     for line in target.logs(submission, record.native, rank, follow and not record.state.final):
         typer.echo(json.dumps({"line": line}) if as_json else printable(line, keep="\t"))
     return Exit.DONE

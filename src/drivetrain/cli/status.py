@@ -20,7 +20,7 @@ def status(
     import json
     import time
 
-    from drivetrain.launch.jobs import refresh
+    from drivetrain.launch.jobs import patience, refresh
     from drivetrain.launch.standing import standing, told
     from drivetrain.launch.store import Store
     from drivetrain.spec.exits import Exit
@@ -37,4 +37,4 @@ def status(
             said = now
         if not watch or record.state.final:
             return Exit.DONE
-        time.sleep(1.0)
+        time.sleep(patience(record))

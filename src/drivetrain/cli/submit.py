@@ -63,10 +63,17 @@ def submit(
                 typer.echo(f"--- {printable(one.what)}\n{printable(one.body, keep=chr(10))}")
         return Exit.DONE
     record, new = jobs.submit(Store(), job, recipe)
+    differs = not new and record.differs(job)
     if as_json:
-        typer.echo(json.dumps({"job": record.token, "native": record.native, "run": str(record.run), "new": new}))
+        typer.echo(
+            json.dumps(
+                {"job": record.token, "native": record.native, "run": str(record.run), "new": new, "differs": differs}
+            )
+        )
     else:
         said = "submitted" if new else f"already {record.state.value}"
         typer.echo(f"{record.token}: {said} on {to} as {printable(record.native or '?')}")
+        if differs:
+            typer.echo("it goes on as it was submitted, and what is asked for now differs: cancel it first")
         typer.echo(f"status: drivetrain status {record.token} --watch")
     return Exit.DONE

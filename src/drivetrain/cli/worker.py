@@ -18,7 +18,6 @@ def worker(
     ] = None,
 ) -> int:
     """Do one node's part of a submitted job: what an engine's container or script starts."""
-    import json
     import os
     import sys
 
@@ -34,7 +33,7 @@ def worker(
         return imported(f"drivetrain.launch.targets.{conduct}:run")(file)
     if file is None and "DRIVETRAIN_WORK" not in os.environ:
         raise Failure(Exit.BAD_COMMAND, "no FILE, and no DRIVETRAIN_WORK", "`drivetrain submit` starts jobs")
-    given = Work.read(file) if file is not None else Work.from_json(json.loads(os.environ["DRIVETRAIN_WORK"]))
+    given = Work.read(file) if file is not None else Work.parse(os.environ["DRIVETRAIN_WORK"], "DRIVETRAIN_WORK")
     outcome = work(given, os.environ)
     print(outcome.line(), file=sys.stderr, flush=True)
     return exit_code(outcome)

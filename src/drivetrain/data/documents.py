@@ -98,7 +98,7 @@ def find_inputs(given: Sequence[str], include: Sequence[str] = (), kind: Kind | 
     """The files that paths, patterns and folders mean, in the order given, sorted within a pattern or a folder.
 
     Of a folder, the files that match `include`, or else those with a suffix that is known; hidden ones never. Raises
-    Failure(66) where one is missing, 65 where nothing is left or one is no regular file.
+    Failure(66) where one is missing, 65 where one is no regular file, 64 where one's name leaves its kind open.
     """
     found = [path for one in given for path in _expanded(one, include)]
     if not found:
@@ -211,7 +211,11 @@ def _input(path: str, kind: Kind | None) -> Input:
         raise Failure(Exit.BAD_DATA, f"{path} is not a regular file", "give files, folders or patterns", file=path)
     suffix = os.path.splitext(path)[1]
     packed = suffix if suffix in _PACKED else ""
-    kind = kind or _KINDS.get(os.path.splitext(_unpacked_name(path))[1].lower(), "text")
+    inner = os.path.splitext(_unpacked_name(path))[1].lower()
+    if inner == ".json" and kind is None:  # as text, lines of JSON would be learned with their braces and field names
+        cause = f"{path}: a name in .json may be lines of JSON or one text"
+        raise Failure(Exit.BAD_COMMAND, cause, "say which: --kind jsonl or --kind text", file=path)
+    kind = kind or _KINDS.get(inner, "text")
     if kind == "parquet" and packed:
         raise Failure(Exit.BAD_DATA, f"{path}: Parquet is compressed inside", "decompress the file", file=path)
     return Input(path, kind, packed, status.st_size, status.st_mtime_ns)

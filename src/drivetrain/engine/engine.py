@@ -142,9 +142,10 @@ class Engine:
             require_same(own.sums, again, self._group, work.step, names)
         if reduction:
             self.heart.enter("reduce")
+            reduction.finish(sums)
+            # After all sums: where parameters move within backward, the others wait there for this rank's zeros.
             if work.gaps:  # a rank without samples hears from the others which losses there are
                 sums.agree(self._group)
-            reduction.finish(sums)
         if self._exact:
             require_still(self.buffers.first_changed)
         self.heart.enter("optimizer")
@@ -201,7 +202,7 @@ class Engine:
             return None
         if names not in self._reductions:
             if layerwise:
-                self._reductions[names] = Layerwise([self.updaters[name] for name in names], self._group, self._norms)
+                self._reductions[names] = Layerwise(names, self.updaters, self._group, self._norms)
             elif self._exact:
                 self._reductions[names] = LaneTree(parameters, self._group, self._exact)
             else:
@@ -246,7 +247,7 @@ class Engine:
         return total * scaler.scale if scaler else total
 
     def _scaler(self, work: Work) -> Scaler | None:
-        return self.scaler if work.precision in (None, "fp16") else None
+        return self.scaler if (work.precision or self._precision) == "fp16" else None
 
     def _autocast(self, precision: str) -> AbstractContextManager:
         return torch.autocast(self.device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()

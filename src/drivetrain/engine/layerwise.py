@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from drivetrain.engine.move import CLIP_EPSILON, Sums
 from drivetrain.optim.updater import Updater
 from drivetrain.runtime.group import Group
+from drivetrain.spec.exits import Exit, Failure
 
 
 class Layerwise:
@@ -26,14 +27,17 @@ class Layerwise:
     come.
     """
 
-    def __init__(self, updaters: Sequence[Updater], group: Group, last: Mapping[str, Tensor]) -> None:
-        """`last` are the networks' gradient norms in the step before, float32 0-d; 0 where there was none. They are
-        kept up to date in place."""
-        self.norms = [last[updater.network] for updater in updaters]
+    def __init__(
+        self, names: Sequence[str], updaters: Mapping[str, Updater], group: Group, last: Mapping[str, Tensor]
+    ) -> None:
+        """`updaters` are looked up by these names in each step, since what was set while the run trains replaces them.
+        `last` are the networks' gradient norms in the step before, float32 0-d; 0 where there was none. They are kept
+        up to date in place."""
+        self.norms = [last[name] for name in names]
         self._group = group
-        self._order = [(parameter, number) for number, each in enumerate(updaters) for parameter in each.parameters]
+        self._order = [(p, number) for number, name in enumerate(names) for p in updaters[name].parameters]
         self._order.reverse()
-        self._updaters = updaters
+        self._names, self._updaters = names, updaters
         self._squares = [torch.zeros_like(norm) for norm in self.norms]
         self._held: dict[nn.Parameter, Tensor] = {}
         self._ready: set[nn.Parameter] = set()
@@ -100,7 +104,7 @@ class Layerwise:
 
     def _move(self, parameter: nn.Parameter, number: int) -> None:
         """Move one parameter of the network of this number; by zeros where no loss reached it on this rank."""
-        gradient, updater = self._held.pop(parameter, None), self._updaters[number]
+        gradient, updater = self._held.pop(parameter, None), self._updaters[self._names[number]]
         gradient = torch.zeros_like(parameter) if gradient is None else gradient
         if self._group.world > 1:
             dist.all_reduce(gradient, group=self._group.main)
@@ -108,5 +112,10 @@ class Layerwise:
         if updater.clip is not None:
             gradient.mul_((updater.clip / (self.norms[number] + CLIP_EPSILON)).clamp(max=1.0))
         parameter.grad = gradient
-        updater.optimizer.step()
+        try:
+            updater.optimizer.step()
+        except Failure as failure:
+            # A gradient that is not finite makes the norm so, too: the vote on that says what becomes of the step.
+            if failure.outcome.code is not Exit.DIVERGED:
+                raise
         parameter.grad = None

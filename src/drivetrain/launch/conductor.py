@@ -28,6 +28,7 @@ PORTS = range(20000, 32000)
 """Where rank 0 listens: below the ports that kernels give to whoever asks for any."""
 _TICK = 0.1  # seconds
 _AWAY = 2.0  # seconds before an engine that did not answer is asked again
+_MOST = 2  # signals that are passed on: a third ends nodes at once, which nobody means who cancels a job again
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -152,20 +153,23 @@ class _Conductor:
         }
         command = [sys.executable, "-m", "drivetrain", "worker", str(self._folder / FILE)]
         started = self._engine.start(command, environment)
+        told = 0
         while (status := started.poll()) is None:
-            if self._requests.take():
-                self._stop()
+            if self._requests.take() and told < _MOST:
+                told += self._stop()
             time.sleep(_TICK)
         return status
 
-    def _stop(self) -> None:
-        """Tell the nodes; where the engine is away, try again until they have ended."""
+    def _stop(self) -> bool:
+        """Tell the nodes; False where the engine is away, and is to be asked again until they have ended."""
         try:
             self._engine.stop()
         except Failure as failure:
             _say(failure.outcome.line())
             self._requests.repeat()
             time.sleep(_AWAY)
+            return False
+        return True
 
     def _after_loss(self) -> Again | Stays | None:
         """What follows an attempt whose conductor was ended with it: with its node, or by the engine."""

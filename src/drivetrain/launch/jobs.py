@@ -20,6 +20,9 @@ def submit(store: Store, submission: Submission, recipe: str, clock: Clock = tim
     """Send a job, and whether it is a new one: while one of this target on this run directory has not ended, it is that
     one, and a request that may not have arrived is sent again under the same token."""
     with store.exclusive():
+        for path in store.damaged():
+            cause = f"{path} is damaged, and may be this job"
+            raise Failure(Exit.BAD_DATA, cause, "see that its job has ended, then move it away")
         record = unfinished(store.all(), submission.run, submission.target)
         record = refresh(store, record, clock) if record else None
         new = record is None or record.state.final
@@ -29,7 +32,21 @@ def submit(store: Store, submission: Submission, recipe: str, clock: Clock = tim
 
 
 def refresh(store: Store, record: Record, clock: Clock = time.time) -> Record:
-    """The record after a look at the engine; one that is known to have ended for good is not asked about again."""
+    """The record after a look at the engine; one that is known to have ended for good is not asked about again.
+
+    A look takes its time: where the job was cancelled, started again or looked at meanwhile, that is what stays.
+    """
+    seen = _looked(record, clock)
+    if seen is record:
+        return record
+    with store.exclusive(record.token):
+        now = store.again(record)
+        same = (now.native, now.cancelled, now.checked) == (record.native, record.cancelled, record.checked)
+        return store.keep(seen) if same else now
+
+
+def _looked(record: Record, clock: Clock) -> Record:
+    """The same, kept nowhere; the record itself where there is nothing to look at."""
     if record.ended:
         return record
     job, target = opened(record)
@@ -40,13 +57,13 @@ def refresh(store: Store, record: Record, clock: Clock = time.time) -> Record:
     if seen.state.final and (other := target.find(job)) not in (None, native):
         assert other is not None
         native, seen = other, target.look(job, other)
-    return store.keep(replace(record, native=native).after(seen, clock()))
+    return replace(record, native=native).after(seen, clock())
 
 
 def cancel(store: Store, record: Record, clock: Clock = time.time) -> Record:
     """End a job for good. That this was asked for is kept before the engine is told."""
     with store.exclusive(record.token):
-        record = refresh(store, store.again(record), clock)
+        record = store.keep(_looked(store.again(record), clock))
         if record.state.final:
             return record
         record = store.keep(replace(record, cancelled=clock()))
@@ -54,22 +71,32 @@ def cancel(store: Store, record: Record, clock: Clock = time.time) -> Record:
             return store.keep(replace(record, state=State.CANCELLED))
         job, target = opened(record)
         target.cancel(job, record.native)
-        return refresh(store, record, clock)
+        return store.keep(_looked(record, clock))
 
 
 def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
     """Give a job another attempt. One that has succeeded is left alone, one that was never sent is sent."""
     with store.exclusive(record.token):
-        record = refresh(store, store.again(record), clock)
-        if record.state is State.SUCCEEDED:
-            return record
+        before = store.keep(_looked(store.again(record), clock))
+        if before.state is State.SUCCEEDED:
+            return before
+        record = store.keep(replace(before, cancelled=None))
         if (native := record.native) is not None:
-            record = store.keep(replace(record, cancelled=None))
             job, target = opened(record)
-            native = target.requeue(job, native)
+            try:
+                native = target.requeue(job, native)
+            except Failure as failure:
+                if failure.outcome.code is not Exit.PEER_UNAVAILABLE:  # no further attempt: its cancel still holds
+                    store.keep(before)
+                raise
             again = Seen(state=State.REQUEUED, native="asked to requeue")
             return store.keep(replace(record, native=native).after(again, clock()))
     return _sent(store, record, clock)
+
+
+def patience(record: Record) -> float:
+    """Seconds between two looks: an engine that is others' too is not to be asked every second."""
+    return 1.0 if record.kind == "local" else 5.0
 
 
 def opened(record: Record) -> tuple[Submission, Target]:

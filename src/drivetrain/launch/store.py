@@ -67,6 +67,11 @@ class Record:
             work=Work.from_json(self.work),
         )
 
+    def differs(self, submission: Submission) -> bool:
+        """Whether something else would be submitted now, on the same run directory."""
+        now = Record.of(submission, self.recipe, self.submitted)
+        return json.dumps(_asked(self)) != json.dumps(_asked(now))
+
     def after(self, seen: Seen, now: float) -> Record:
         """The record after a look."""
         state = settle(self.state, seen, cancelled=self.cancelled is not None)
@@ -91,7 +96,8 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """The record that `to_json` described."""
+        """The record that `to_json` described; ValueError, KeyError or TypeError where it is none."""
+        Work.from_json(data["work"])
         return cls(**{**data, "state": State(data["state"])})
 
 
@@ -131,14 +137,13 @@ class Store:
         return record
 
     def all(self) -> list[Record]:
-        """Every job, oldest first; a file that cannot be read is passed over."""
-        found = []
-        for path in self._folder.glob("*.json"):
-            try:
-                found.append(Record.from_json(json.loads(path.read_text())))
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
+        """Every job, oldest first, without those that are `damaged`."""
+        found = [record for path in self._folder.glob("*.json") if (record := _parsed(path))]
         return sorted(found, key=lambda record: record.submitted)
+
+    def damaged(self) -> list[Path]:
+        """Files of jobs that cannot be read."""
+        return [path for path in sorted(self._folder.glob("*.json")) if _parsed(path) is None]
 
     def find(self, job: str) -> Record:
         """The job of this token, or of the one token that begins or ends so. Raises Failure(66) or (64)."""
@@ -157,13 +162,28 @@ class Store:
 
     def _read(self, token: str) -> Record:
         path = self._folder / f"{token}.json"
-        try:
-            return Record.from_json(json.loads(path.read_text()))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Failure(Exit.BAD_DATA, f"{path} is damaged: {error}", "move it away") from error
+        record = _parsed(path)
+        if record is None:
+            raise Failure(Exit.BAD_DATA, f"{path} is damaged", "see that its job has ended, then move it away")
+        return record
+
+
+def _parsed(path: Path) -> Record | None:
+    """The record of a file; None where it has none, or that of another file's job."""
+    try:
+        record = Record.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if record.token == path.stem else None
+
+
+def _asked(record: Record) -> tuple[Any, ...]:
+    work = record.work
+    return (record.settings, *(work["job"][name] for name in ("recipe", "resume", "override")))
 
 
 def unfinished(records: list[Record], run: Path, target: str) -> Record | None:
-    """The newest job of a target on this run directory that has not ended."""
-    same = [one for one in records if one.run == run and one.target == target and not one.state.final]
+    """The newest job of a target on this run directory that may not have ended: what its engine had forgotten, or may
+    start again by itself, is to be looked at."""
+    same = [one for one in records if one.run == run and one.target == target and not one.ended]
     return same[-1] if same else None

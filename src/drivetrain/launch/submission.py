@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -59,9 +60,17 @@ class Work:
     def read(cls, path: Path) -> Work:
         """The work of a file; Failure(65) where that cannot be read."""
         try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return cls.parse(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, ValueError) as error:
             raise Failure(Exit.BAD_DATA, f"{path} is no job: {error}", "it is what `submit` leaves") from error
+
+    @classmethod
+    def parse(cls, text: str, place: str) -> Work:
+        """The work of a file's content, or of what else has it; Failure(65) where it is none."""
+        try:
+            return cls.from_json(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Failure(Exit.BAD_DATA, f"{place} is no job: {error}", "it is what `submit` leaves") from error
 
     def text(self) -> str:
         """The content of its file."""
@@ -110,7 +119,12 @@ def plan(
     its code is in no repository.
     """
     _require_fitting(target, settings)
-    asked = [*overrides, f"launch.processes={settings.nodes * settings.processes}"]
+    processes = f"launch.processes={settings.nodes * settings.processes}"
+    for one in overrides:
+        if one.startswith("launch.processes=") and one != processes:
+            cause = f"{one}, but target {target} has {settings.nodes} nodes of {settings.processes} processes"
+            raise Failure(Exit.BAD_RECIPE, cause, "set nodes and processes of the target")
+    asked = [*overrides, processes]
     resolved = load(recipe, asked)
     name = f"{resolved.recipe.name}-{bits_digest(resolved.recipe)}"
     place = run if run is not None else f"{settings.runs.rstrip('/')}/{name}"
@@ -118,7 +132,7 @@ def plan(
     if "://" in place:
         asked.append(f"checkpoint.mirror={json.dumps(place)}")
         resolved = load(recipe, asked)
-        folder = SCRATCH / name
+        folder = SCRATCH / hashlib.sha256(place.encode()).hexdigest()[:8] / name  # another one for each mirror
     job = plan_job(resolved, run=folder, overrides=asked, resume=resume, override=override, started=started)
     token = new_token(resolved.recipe.name)
     code = root_of(Path.cwd()) if settings.code.kind != "as_it_stands" else None

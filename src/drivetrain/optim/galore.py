@@ -170,9 +170,11 @@ class GaLore(torch.optim.Optimizer):
         states = self._states(parameters)
         gradients = [self._project(p, state) for p, state in zip(parameters, states, strict=True)]
         updates = [torch.zeros_like(gradient) for gradient in gradients]
-        self._base.move(updates, gradients, states, age, group["lr"])
+        # The limit on growth is one of the update, not of the learning rate: a warm-up rises as fast as it is told to.
+        now, later = (1.0, group["lr"]) if self._scaled else (group["lr"], 1.0)
+        self._base.move(updates, gradients, states, age, now)
         keep = 1.0 - group["lr"] * group["weight_decay"]
-        scale = group["scale"] * (keep if self._base.decays_last else 1.0)
+        scale = later * group["scale"] * (keep if self._base.decays_last else 1.0)
         for parameter, state, gradient, update in zip(parameters, states, gradients, updates, strict=True):
             if self._scaled:
                 moved = self._scale(parameter, state, gradient, update)

@@ -453,7 +453,7 @@ class GaLore(Optimizer):
         Literal["projected", "scaled"],
         bits("what moves a matrix: the base's update, projected back; or its gradient, scaled as the base would"),
     ] = "projected"
-    growth: Annotated[float, Gt(1), bits("a scaled update is at most this many times as long as the last one")] = 1.01
+    growth: Annotated[float, Gt(1), bits("a scaled update, before lr, is at most so many times the last one")] = 1.01
     iterations: Annotated[Whole, bits("power iterations of a refresh that is not exact")] = 2
     stagger: Annotated[bool, bits("matrices take turns, so that no step but the first refreshes all of them")] = True
     moments: Annotated[Literal["keep", "rotate", "reset"], bits("what becomes of moments when the basis changes")] = (

@@ -38,6 +38,7 @@ from drivetrain.run.build import (
     build_task,
     freeze_networks,
     open_inputs,
+    require_loss,
     require_metrics,
 )
 from drivetrain.run.ending import failure_of, internal, run_loop
@@ -123,6 +124,7 @@ class _Attempt:
     def _prepare(self, group: Group, device: torch.device, task: Task, inputs: Inputs, stack: ExitStack) -> Loop:
         """Everything built, a commit's state in place, and the attempt in the ledger. `stack` closes what is open."""
         recipe, takeover = self.recipe, self.takeover
+        require_loss(recipe, task)
         require_metrics(recipe, task)
         networks = build_networks(task, recipe, device)
         self._lap("build")
@@ -189,7 +191,8 @@ class _Attempt:
     def _told(self, history: History, found: Found | None) -> dict[str, Any]:
         """What the run was told before this attempt, which only the ledger's keeper knows."""
         before = (history.newest or {}).get("replay")
-        self.replay = replayed(self.folder, self.job.replay, before, bits_digest(self.recipe))
+        job, first = self.job, not self.job.restarts
+        self.replay = replayed(self.folder, job.replay, before, bits_digest(self.recipe), anew=first)
         commands = told(
             history,
             found.step if found else 0,

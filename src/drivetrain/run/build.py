@@ -129,6 +129,18 @@ def require_metrics(recipe: Recipe, task: Task) -> None:
             raise Failure(Exit.BAD_RECIPE, f"{place}.metric: the task has no metric {name!r}", f"there are {there}")
 
 
+def require_loss(recipe: Recipe, task: Task) -> None:
+    """Raises Failure(78) where a step, or the sets to score, need a loss and the task has none."""
+    kind = type(task)
+    if kind.loss is not Task.loss:
+        return
+    if kind.update is Task.update:
+        raise Failure(Exit.BAD_RECIPE, f"the task {kind.__name__} has no loss", "write one, or an update without it")
+    if (recipe.data.validation or recipe.data.test) and kind.evaluate is Task.evaluate:
+        cause = f"the task {kind.__name__} has no evaluate, and no loss, by which validation and test sets are scored"
+        raise Failure(Exit.BAD_RECIPE, cause, "write one of them, or take the sets out")
+
+
 def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
     """The task's networks on the device, their initial weights drawn from the recipe's seed.
 

@@ -61,6 +61,8 @@ def restored(
     run: Path, commit: str | None, weights: Weights | None
 ) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
     """A run's recipe and task, and its networks as of a commit; by default with the weights that training scores."""
+    if not run.exists():
+        raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
     device = devices.choose(recipe.device, 0)
     threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)

@@ -25,13 +25,14 @@ class Replay:
     commands: dict[str, Record]
 
 
-def replayed(folder: Path, asked: str | None, before: str | None, recipe: str) -> Replay | None:
+def replayed(folder: Path, asked: str | None, before: str | None, recipe: str, *, anew: bool = True) -> Replay | None:
     """What a run directory's attempt makes again: the run that it was `asked` to, else the one of the attempt before.
 
-    The commands of the first start are kept, so that the other run may be removed. Raises Failure(78) where this
+    The commands of the first start are kept, so that the other run may be removed; one that is asked for is read
+    `anew`, but not where processes are only started again. Raises Failure(78) where this
     `recipe` (its digest) cannot make the other run again, 66 where that has no ledger.
     """
-    found = None if asked else kept_in(folder)
+    found = None if asked and anew else kept_in(folder)
     if found is None and (source := asked or before):
         found = _taken(Path(source), recipe)
         write_json(folder / NAME, vars(found))

@@ -4,7 +4,13 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from conftest import trace
+from drivetrain.launch.submission import plan
+from drivetrain.launch.targets.config import settings_from
+from drivetrain.launch.targets.local import Local
+from drivetrain.spec.exits import Exit, Failure
 
 PAIR = {"kind": "local", "nodes": 2}
 
@@ -54,3 +60,20 @@ def test_the_working_tree_travels_and_what_is_changed_later_does_not_matter(desk
     (desk.folder / "paced.py").write_text("raise RuntimeError('another version')\n")
     assert "step 40/40" in desk("attach", job)
     assert desk.until(job, "succeeded")["step"] == 40
+
+
+def test_an_interpreter_that_is_not_there_is_told_not_traced(tmp_path):
+    settings = settings_from("none", {"kind": "local", "python": "/nowhere/python"})
+    job = plan("quickstart", [], "none", settings, started=0.0, run=str(tmp_path / "run"))
+    with pytest.raises(Failure, match="/nowhere/python cannot be started") as failure:
+        Local(settings).submit(job)
+    assert failure.value.outcome.code == Exit.INPUT_MISSING
+    folders = [path for path in job.run.rglob("*") if path.is_dir()]
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+
+
+def test_a_job_whose_run_directory_is_gone_can_be_cancelled(tmp_path):
+    settings = settings_from("here", {"kind": "local"})
+    job = plan("quickstart", [], "here", settings, started=0.0, run=str(tmp_path / "gone"))
+    Local(settings).cancel(job, "0:0")
+    assert not job.run.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import signal
 import subprocess
 import sys
@@ -31,15 +32,20 @@ class Local:
     def render(self, job: Submission) -> Sequence[Request]:
         """The command line, and the file that it reads."""
         require_files(job)
-        return [Request("command", " ".join(self._command(job))), Request(str(job.folder / FILE), job.work.text())]
+        return [Request("command", shlex.join(self._command(job))), Request(str(job.folder / FILE), job.work.text())]
 
     def submit(self, job: Submission) -> str:
         """Start the process."""
         lay(job)
         with open(job.folder / FOLDER / CONDUCTOR, "ab", opener=private) as log:
-            process = subprocess.Popen(
-                self._command(job), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            command = self._command(job)
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+            except OSError as error:
+                cause = f"target {job.target}: {command[0]} cannot be started: {error.strerror}"
+                raise Failure(Exit.INPUT_MISSING, cause, "set its python, or leave that out") from error
         return name_of(process.pid) or f"{process.pid}:0"
 
     def find(self, job: Submission) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def lay(job: Submission) -> Path:
     """
     prepare(job.run)
     try:
-        (job.folder / output.FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for place in (job.folder.parent, job.folder, job.folder / output.FOLDER):  # parents have not the mode
+            place.mkdir(mode=0o700, exist_ok=True)
         if job.work.root is not None:
             wanted = job.settings.code
             code.leave(Path(job.work.root), wanted.commit if wanted.kind == "commit" else None, job.folder)
@@ -44,7 +46,8 @@ def require_files(job: Submission) -> None:
 
 def mark_cancelled(job: Submission) -> None:
     """Say to the job, before anybody else does, that it gets no further attempt."""
-    (job.folder / CANCEL).touch(mode=0o600)
+    with suppress(FileNotFoundError):  # its folder is gone: it has nothing to go on from
+        (job.folder / CANCEL).touch(mode=0o600)
 
 
 def unmark(job: Submission) -> None:

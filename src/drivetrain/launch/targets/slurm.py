@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ OURS = frozenset(
         *("job-name", "comment", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "mem", "gpus-per-node", "time"),
         *("partition", "account", "signal", "requeue", "no-requeue", "open-mode", "output", "error", "chdir"),
         *("dependency", "parsable", "export", "export-file", "wrap", "array", "input", "test-only", "wait"),
+        *("clusters", "help", "usage", "version", "uid", "gid"),
     }
 )
 """Options of sbatch that follow from the job's description, and those that would make another kind of job of it."""
@@ -59,6 +60,7 @@ STATES: Mapping[str, State] = {
 _GONE = re.compile(r"Invalid job id|already completing or completed|Job has already finished", re.IGNORECASE)
 _RETRY = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries while slurmctld is away
 _TIMEOUT = 30.0  # seconds that one of Slurm's commands may take inside a job
+_SELDOM = 5.0  # seconds between two looks of someone who follows a job
 _WAIT = 20  # seconds that srun gives the other nodes once one has ended
 
 
@@ -85,7 +87,10 @@ class Slurm:
         """sbatch; one job of a token at a time, by Slurm's `singleton`, and one for ever, by the conductor's claim."""
         lay(job)
         write_private(job.folder / "job.sh", SCRIPT.encode())
-        return self._run(*self._command(job)).partition(";")[0].strip()
+        said = self._run(*self._command(job)).strip()
+        if not said.isdigit():
+            raise Failure(Exit.BAD_RECIPE, f"sbatch: {said!r} names no job", "see the target's extras")
+        return said
 
     def find(self, job: Submission) -> str | None:
         """The newest job of this name, or the one that has the job's folder."""
@@ -96,7 +101,9 @@ class Slurm:
         """From squeue; of a job that slurmctld has forgotten, from accounting and the job's own folder."""
         try:
             line = self._run("squeue", "-h", "-t", "all", "-j", native, "-o", "%T|%r|%S").strip()
-        except _Refused:
+        except _Refused as refused:
+            if not _GONE.search(refused.outcome.cause):
+                raise
             line = ""
         if not line:
             line = self._accounted("-j", native, "-o", "State,Reason,Start")
@@ -109,7 +116,7 @@ class Slurm:
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From the files of the job's folder."""
-        return printed(job, rank, (lambda: self.look(job, native).state.final) if follow else None)
+        return printed(job, rank, self._ended(job, native) if follow else None)
 
     def cancel(self, job: Submission, native: str) -> None:
         """No requeue any more, neither ours nor Slurm's; then scancel, whose SIGTERM commits."""
@@ -165,10 +172,23 @@ class Slurm:
             "output": "/dev/null",  # the script has one of its own: Slurm would read % and \\ in a path
             **_checked(job.target, settings.extras),
         }
-        written = [f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items() if value]
+        given = {name: value for name, value in options.items() if value is not None and value is not False}
+        written = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
         python = settings.python or sys.executable
         arguments = [str(job.folder / "job.sh"), python, str(job.folder / FILE), settings.setup or ""]
         return ["sbatch", "--parsable", *written, *arguments]
+
+    def _ended(self, job: Submission, native: str) -> Callable[[], bool]:
+        """Whether a job has ended, as it was when last asked, every few seconds."""
+        asked, ended = -math.inf, False
+
+        def ask() -> bool:
+            nonlocal asked, ended
+            if time.monotonic() - asked >= _SELDOM:
+                ended, asked = self.look(job, native).state.final, time.monotonic()
+            return ended
+
+        return ask
 
     def _remembered(self, job: Submission) -> str | None:
         since = time.strftime("%Y-%m-%d", time.localtime(job.work.job.started))
@@ -208,7 +228,11 @@ def run_slurm(command: Sequence[str], timeout: float) -> str:
     if done.returncode == 0:
         return done.stdout
     said = " ".join(done.stderr.split()) or f"status {done.returncode}"
-    if re.search(r"contact slurm controller|Connection refused|Socket timed out|try again", said, re.IGNORECASE):
+    if re.search(
+        r"contact slurm controller|Connection refused|Socket timed out|try again|munge|authentication",
+        said,
+        re.IGNORECASE,
+    ):
         raise Failure(Exit.PEER_UNAVAILABLE, f"{command[0]}: {said}", "ask again; nothing is lost")
     raise _Refused(Exit.BAD_RECIPE, f"{command[0]}: {said}", "Slurm refuses it")
 
@@ -223,7 +247,7 @@ def seen_as(word: str, reason: str, start: str) -> Seen:
 def _checked(target: str, extras: Mapping[str, object]) -> dict[str, object]:
     """Options that are passed through by name. They are arguments, not text of the script, so their values are free."""
     for name in extras:
-        if name in OURS or len(name) == 1:
+        if len(name) == 1 or any(ours.startswith(name) for ours in OURS):  # sbatch takes what begins an option for it
             cause = f"target {target}: extras.{name} follows from the job's description"
             raise Failure(Exit.BAD_RECIPE, cause, "use long names; set nodes, cpus, memory, walltime, queue and so on")
     return dict(extras)

@@ -177,10 +177,8 @@ def _require_texts(row: Any, names: Sequence[str], source: Source, number: int) 
 def _label(row: dict[str, Any], reading: Reading, source: Source, number: int, unlabelled: bool) -> float:
     """The class or score. Labels are names or numbers of them; null, "" and -1 say that there is none."""
     value = row.get(reading.label)
-    number_ = _number(value)
-    missing = value in (None, "") or (
-        bool(reading.labels) and number_ == UNLABELLED and str(value) not in reading.labels
-    )
+    number_, place = _number(value), _place(value, reading.labels)
+    missing = value in (None, "") or (bool(reading.labels) and number_ == UNLABELLED and place is None)
     if missing and unlabelled:
         return UNLABELLED if reading.labels else math.nan
     if missing:
@@ -190,11 +188,20 @@ def _label(row: dict[str, Any], reading: Reading, source: Source, number: int, u
         if number_ is None:
             raise _bad(source, number, f"{value!r} is no finite number", "`regression: true` reads numbers")
         return number_
-    if str(value) in reading.labels:
-        return reading.labels.index(str(value))
-    if number_ is not None and number_ in range(len(reading.labels)):
-        return int(number_)
-    raise _bad(source, number, f"label {value!r} is none of {', '.join(reading.labels)}", "mend it, or task.labels")
+    if place is None:
+        raise _bad(source, number, f"label {value!r} is none of {', '.join(reading.labels)}", "mend it, or task.labels")
+    return place
+
+
+def _place(value: Any, labels: Sequence[str]) -> int | None:
+    """Which of the labels a value is: by its name or, where these are words, by its number. Of labels that are numbers
+    themselves it is the equal one ("1.0" is "1"), never the one at that place; None where it is none of them."""
+    if str(value) in labels:
+        return labels.index(str(value))
+    number, names = _number(value), [_number(label) for label in labels]
+    if None in names:
+        return int(number) if number is not None and number in range(len(labels)) else None
+    return names.index(number) if number in names else None
 
 
 def _number(value: Any) -> float | None:
