@@ -35,7 +35,7 @@ def pesq(estimate: np.ndarray, target: np.ndarray, rate: int) -> float | None:
 
     At 16 kHz, and at 8 kHz in narrow band where the rate is less than that. None where there is no speech.
     """
-    import pesq as library
+    import pesq as library  # type: ignore[import-not-found]
     import soxr
 
     heard, mode = (_WIDE, "wb") if rate >= _WIDE else (_NARROW, "nb")
