@@ -222,7 +222,7 @@ def seen_from(detail: Mapping[str, Any]) -> Seen:
     code = {**last.get("container", {}), **detail.get("container", {})}.get("exitCode")
     state = STATES.get(word, State.PENDING)
     ending = detail.get("isTerminated") or detail.get("isCancelled")
-    if ending and not (state.final and state is State.SUCCEEDED):
+    if ending and state is not State.SUCCEEDED:
         state = State.CANCELLED if state.final else State.STOPPING
     elif state is State.PENDING and attempts:
         state = State.REQUEUED

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -131,9 +133,6 @@ class ClassificationTask(Task):
         return Exported(whole, self._config, files=files)
 
     def _tokenizer_files(self) -> dict[str, bytes]:
-        import tempfile
-        from pathlib import Path
-
         with tempfile.TemporaryDirectory() as folder:
             self._tokenizer.save_pretrained(folder)
             return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
