@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test check drill drill-slurm clean
+.PHONY: quickstart test check drill drill-slurm drill-ray drill-kubernetes clean
 
 quickstart: $(READY)
 	$(BIN)/drivetrain train quickstart
@@ -45,6 +45,14 @@ drill-ray: $(READY)
 	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
 		> "$$($(RAY)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/project.pth"
 	DRIVETRAIN_RAY=$(CURDIR)/$(RAY)/bin/python $(BIN)/python -m pytest tests/launch/targets/test_ray_jobs.py
+
+# Jobs in real pods of a Kubernetes of two nodes on this machine (as root, nobody else's; Debian 12: apt-get install
+# etcd-server containerd runc containernetworking-plugins busybox-static debootstrap golang-1.19-go iproute2
+# golang-github-modern-go-reflect2-dev, and a kubectl). The first time its programs are built: half an hour on two cores.
+KUBERNETES := benchmarks/.envs/kubernetes
+drill-kubernetes: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m kubernetes_lab.build $(KUBERNETES)
+	DRIVETRAIN_KUBERNETES=$(CURDIR)/$(KUBERNETES) $(BIN)/python -m pytest tests/launch/targets/test_kubernetes_jobs.py
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

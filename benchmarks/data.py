@@ -22,6 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
+from drivetrain.runtime.memory import keep_freed
+
 BATCH, ROWS = 64, 1 << 16  # samples a step, samples that are timed
 CONTEXTS = (512, 2048)
 PACKED_CONTEXTS = (512, 2048, 8192)
@@ -199,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
+    keep_freed()  # as in a run
     with tempfile.TemporaryDirectory() as folder:
         for megabytes in (10, 2000):
             path = Path(folder) / f"{megabytes}.bin"

@@ -18,6 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import slurm_lab
 
 COMMAND = [sys.executable, "-m", "drivetrain"]
+FLOORS = {
+    "python -c pass": "pass",
+    "import typer, pydantic": "import typer; from pydantic import TypeAdapter; TypeAdapter(int)",
+}
+"""What every command costs here before it does anything."""
 TORCHRUN = """#!/bin/bash
 cd {run}  # torchrun takes --run for one of its own options
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 OMP_NUM_THREADS=1
@@ -33,13 +38,13 @@ RECIPE = {
 }
 
 
-def wall(arguments: list[str], repeats: int) -> str:
+def wall(command: list[str], repeats: int) -> str:
     """Median, least and most seconds of a whole command, and the processor's seconds: they tell more where others work
     on the machine."""
     taken, before = [], os.times()
     for _ in range(repeats):
         started = time.perf_counter()
-        subprocess.run([*COMMAND, *arguments], capture_output=True, check=True)
+        subprocess.run(command, capture_output=True, check=True)
         taken.append(time.perf_counter() - started)
     after = os.times()
     processor = sum(after[2:4]) - sum(before[2:4])
@@ -79,7 +84,9 @@ def main() -> None:
             (folder / "targets.yaml").write_text(yaml.safe_dump(targets))
             os.environ["DRIVETRAIN_TARGETS"] = f"{name}/targets.yaml"
             submit = ["submit", f"{name}/recipe.yaml", "--to", "cluster"]
-            print(f"submit --dry-run: {wall([*submit, '--dry-run'], repeats)}")
+            for name, code in FLOORS.items():
+                print(f"{name}: {wall([sys.executable, '-c', code], repeats)}")
+            print(f"submit --dry-run: {wall([*COMMAND, *submit, '--dry-run'], repeats)}")
             ours, theirs, answers = [], [], []
             for number in range(repeats):
                 run = folder / f"ours-{number}"
@@ -89,7 +96,7 @@ def main() -> None:
                     began = time.perf_counter()
                     slurm("squeue", "-h", "-t", "all", "-j", "1", "-o", "%T|%r|%S")
                     answers.append(time.perf_counter() - began)
-                    print(f"status: {wall(['status', 'quickstart'], repeats)}; squeue alone {told(answers)}")
+                    print(f"status: {wall([*COMMAND, 'status', 'quickstart'], repeats)}; squeue alone {told(answers)}")
                 ours.append(first_step(run, started))
                 slurm.wait_idle()
                 run = folder / f"theirs-{number}"

@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from drivetrain.launch.job import plan_job
+from drivetrain.launch.planning import plan_job
 from drivetrain.launch.supervisor import PRELOAD, WORKER, supervise
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Outcome
 from drivetrain.spec.load import load
+
+settings.register_profile("patient", deadline=None)  # a busy machine fails no test
+settings.load_profile("patient")
 
 TEXT = "".join(f"line {n}: the quick brown fox jumps over the lazy dog {n * n % 97}\n" for n in range(400))
 

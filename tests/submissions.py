@@ -7,7 +7,8 @@ import gzip
 import json
 from functools import cache
 
-from drivetrain.launch.submission import Submission, Work, plan
+from drivetrain.launch.planning import plan
+from drivetrain.launch.submission import Submission, Work
 from drivetrain.launch.targets.config import settings_from
 from hostile import VALUES
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from drivetrain.launch import output
-from drivetrain.launch.job import Job, plan_job
+from drivetrain.launch.job import Job
 from drivetrain.launch.node import settle
+from drivetrain.launch.planning import plan_job
+from drivetrain.launch.rundir import last_word, prepare, record_first
 from drivetrain.launch.submission import Work
-from drivetrain.launch.supervisor import last_word, prepare, record_first, supervise
+from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.place import Node, Place, from_environment, node_from_environment
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.load import load

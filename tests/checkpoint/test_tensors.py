@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int
 shapes = st.lists(st.integers(0, 4), max_size=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(DTYPES), shapes), max_size=5), st.randoms())
 def test_tensors_of_any_type_and_shape_come_back_bit_for_bit(tmp_path_factory, kinds, generator):
     tensors = {

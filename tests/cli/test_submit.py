@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from drivetrain.cli.main import run
+from drivetrain.launch.planning import plan
+from drivetrain.launch.store import Record, Store
+from drivetrain.launch.targets.config import settings_of
 
 CLUSTER = {"cluster": {"kind": "slurm", "nodes": 2, "processes": 2, "walltime": "12h", "secrets": {"KEY": "file:/k"}}}
 
@@ -80,3 +84,19 @@ def test_none_of_it_loads_torch(here):
     code = f"import sys\nfrom drivetrain.cli.main import run\nfor command in {commands}: run(command)\n"
     code += "assert not {'torch', 'numpy'} & set(sys.modules), 'loaded'"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_an_engines_long_error_is_one_line_of_the_table_and_whole_in_status(here, capsys, monkeypatch):
+    said = "slurm_load_jobs error: Unable to contact slurm controller " + "(connect failure) " * 20
+    for name, script in (("sbatch", "echo 7"), ("squeue", f"echo '{said}' >&2; exit 1"), ("sacct", "exit 1")):
+        (here / name).write_text(f"#!/bin/sh\n{script}\n")
+        (here / name).chmod(0o755)
+    job = plan("quickstart", [], "cluster", settings_of("cluster", {}), started=0.0, run=str(here / "run"))
+    Store().keep(replace(Record.of(job, "quickstart", 0.0), native="7"))
+    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(["jobs"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert (len(header) <= 200, "Unable to contact" in row, "…" in row) == (True, True, True)
+    assert run(["status", job.token]) == 69
+    assert capsys.readouterr().err.count("connect failure") == 20

@@ -12,7 +12,7 @@ from drivetrain.data.windows import Windows
 weights = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(weights)
 def test_at_every_prefix_each_source_is_less_than_one_sample_from_its_share(parts):
     table, total = period(tuple(parts)), sum(parts)
@@ -44,7 +44,7 @@ def test_weights_without_a_short_period_are_rounded_to_one(found):
 sizes = st.lists(st.integers(1, 30), min_size=2, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes, st.data())
 def test_each_sample_of_a_source_comes_once_per_pass_over_it(counts, data):
     parts = data.draw(st.lists(st.integers(1, 9), min_size=len(counts), max_size=len(counts)))
@@ -57,7 +57,7 @@ def test_each_sample_of_a_source_comes_once_per_pass_over_it(counts, data):
             assert sorted(mine[pass_ * size : (pass_ + 1) * size]) == list(range(size))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sizes, st.integers(0, 300), st.integers(1, 100), st.integers(1, 200), st.data())
 def test_any_stretch_is_what_the_whole_says_also_over_stages(counts, start, length, change, data):
     def draw():
@@ -84,7 +84,7 @@ def test_the_order_of_a_blend_never_changes():
     assert json.dumps(blend.ids(0, 12).tolist()) == GOLDEN
 
 
-GOLDEN = "[59, 127, 96, 150, 67, 109, 6, 151, 133, 93, 61, 138]"
+GOLDEN = "[88, 132, 32, 153, 62, 101, 99, 151, 124, 97, 95, 145]"
 
 
 def test_samples_of_several_sources_come_in_the_order_that_was_asked_for():

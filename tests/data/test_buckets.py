@@ -11,7 +11,7 @@ from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 120), st.integers(1, 17), st.integers(1, 9), st.integers(0, 99), st.data())
 def test_every_sample_comes_once_an_epoch_and_any_stretch_can_be_asked_for(size, batch, batches, seed, data):
     order = Buckets(Order(size, seed, True), batch, batches)

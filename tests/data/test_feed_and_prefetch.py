@@ -60,7 +60,7 @@ def test_the_shares_of_all_ranks_are_the_samples_of_the_step():
     assert sum(share.counts["samples"] for share in shares) == 8
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 60))
 def test_each_position_is_read_once_by_one_rank_whatever_the_shape_and_the_total(d, per_rank, size, micro, total):
     """And the digests add up to that of all samples that one process would read."""

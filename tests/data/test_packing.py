@@ -48,7 +48,7 @@ def opened(path, folder, **how):
     return open_source(Documents(path=str(path), **({"context": 16} | how)), 0, folder / "cache.json")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=40),
     context=st.integers(1, 40),
@@ -92,7 +92,7 @@ def test_each_epoch_predicts_every_token_of_every_document_once(lengths, context
     assert padded == wanted[:-1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     lengths=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=15), min_size=1, max_size=3),
     context=st.integers(1, 9),
@@ -128,7 +128,7 @@ def test_a_blend_in_proportion_to_its_sources_predicts_every_token_once_on_all_r
     assert sorted(predicted) == wanted
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=15), min_size=1, max_size=2),
     context=st.integers(1, 9),
@@ -154,7 +154,7 @@ def test_samples_in_quarantine_are_holes_and_all_others_are_packed_as_before(len
         assert all((sample[key] == other[key]).all() for key in other)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 20), st.data())
 def test_documents_and_targets_are_right_at_every_position(lengths, context, data):
     chosen = np.array(sorted(data.draw(st.sets(st.integers(0, len(lengths) - 1), min_size=1))))

@@ -111,7 +111,7 @@ def test_text_files_are_one_document_each_however_they_are_cut(tmp_path, suffix,
     assert [Path(i["path"]).name for i in manifest["inputs"]] == [f"{n}.txt{suffix}" for n in range(6)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="ab \n☃é", max_size=400), st.integers(5, 60), st.integers(1, 30))
 def test_a_compressed_file_is_cut_as_a_plain_one_and_nothing_is_lost(tmp_path_factory, text, step, search):
     folder, data = tmp_path_factory.mktemp("cut"), text.encode()

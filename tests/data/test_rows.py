@@ -87,7 +87,7 @@ def test_rows_are_read_in_any_order_over_all_files(kind, tmp_path):
     assert list(read(two, [7])[0]) == ["user", "n"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(
         st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20) | st.none(), max_size=4), min_size=1

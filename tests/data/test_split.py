@@ -21,7 +21,7 @@ def shares(draw):
     return (cuts[0] / 20, (cuts[1] - cuts[0]) / 20, (20 - cuts[1]) / 20)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 300), shares(), st.sampled_from(["hash", "range"]), st.booleans())
 def test_parts_are_disjoint_and_cover_everything(count, split, by, keyed):
     keys = hashed([n % 7 for n in range(count)]) if keyed and by == "hash" else None

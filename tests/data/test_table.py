@@ -20,7 +20,7 @@ def rows_of(source):
     return source.read(ids, ids)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(
@@ -73,7 +73,7 @@ def test_columns_without_a_first_line_are_named_by_the_recipe(tmp_path):
         (b"a,b\n1,\xff\n3,4\n", 2, "utf-8"),
     ],
 )
-def test_a_bad_row_is_named_or_left_out_and_told(text, line, why, tmp_path):
+def test_d04_a_bad_row_is_named_or_left_out_and_told(text, line, why, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes(text)
     with pytest.raises(Failure) as refused:

@@ -16,7 +16,7 @@ from conftest import Trace, trace
 from drills.fault import ALL, Fault
 from drivetrain.launch import supervisor
 from drivetrain.launch.forkserver import ForkServer
-from drivetrain.launch.job import plan_job
+from drivetrain.launch.planning import plan_job
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Outcome

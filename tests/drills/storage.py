@@ -33,7 +33,7 @@ import torch
 from drivetrain.checkpoint.commit import StateTree
 from drivetrain.checkpoint.commits import Commit, Committer, Missed, clean, names, newest
 from drivetrain.checkpoint.manifest import FOLDER
-from drivetrain.launch.supervisor import prepare
+from drivetrain.launch.rundir import prepare
 from drivetrain.runtime.lease import Lease
 from drivetrain.spec.exits import Exit, Failure
 from states import committer

@@ -15,9 +15,9 @@ import pytest
 from conftest import run_under_supervisor, trace
 from drills.fault import ALL, Fault
 from drills.runs import WORKER, drill, leftovers, one_server, reference, sweep
-from drivetrain.launch import supervisor
+from drivetrain.launch import start
 from drivetrain.ledger.ledger import read
-from drivetrain.spec.exits import Exit
+from drivetrain.spec.exits import Exit, Failure
 
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(400)]
 
@@ -139,7 +139,7 @@ def test_p20_a_fault_in_native_code_leaves_stacks_and_says_where_cores_go(tiny, 
 def test_p21_a_process_that_ran_out_of_memory_is_not_started_again(tiny, tmp_path, monkeypatch):
     """The kernel's count is what tells; here it is made to grow, since a cgroup cannot be made everywhere."""
     counts = iter([0, *[1] * 99])
-    monkeypatch.setattr(supervisor, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(start, "oom_kills", lambda: next(counts))
     found = drill(tiny, tmp_path / "run", Fault("kill", 0, "forward", 7))
     assert found.outcome.code == Exit.INTERNAL
     assert found.outcome.where["class"] == "oom"
@@ -198,7 +198,7 @@ def test_s10_two_runs_on_one_directory_the_second_ends_with_85_within_two_second
     while not (run / "struck-at").exists():
         time.sleep(0.02)
     started = time.monotonic()
-    with pytest.raises(supervisor.Failure) as caught:
+    with pytest.raises(Failure) as caught:
         run_under_supervisor(tiny, run)
     assert time.monotonic() - started < 2
     assert caught.value.outcome.code == Exit.OWNED_ELSEWHERE

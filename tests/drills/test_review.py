@@ -135,7 +135,7 @@ def test_a_stop_during_the_pause_before_a_restart_commits_what_survivors_left(ti
             os.kill(os.getpid(), signal.SIGTERM)
 
     started = time.time()
-    from drivetrain.launch.job import plan_job
+    from drivetrain.launch.planning import plan_job
     from drivetrain.launch.supervisor import supervise
     from drivetrain.spec.load import load
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.data.feed import Micro
@@ -10,7 +10,6 @@ from drivetrain.spec.exits import Exit, Failure
 from engines import micros
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 9))
 def test_pieces_are_the_same_samples_in_order_each_at_a_place_of_its_own(sizes, most):
     whole = micros(*sizes)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -41,7 +41,6 @@ def test_a_tree_over_lanes_is_the_same_however_processes_share_it(lanes, process
     assert torch.equal(tree_sum(tops), tree_sum(leaves))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 3).map(lambda power: 1 << power), st.sampled_from([1, 200, 5000, 1 << 20]), st.data())
 def test_gradients_and_losses_of_lanes_make_the_tree_of_plain_additions(lanes, limit, data):
     """Any number of micro-batches in a lane, none among them; any size of the buckets; no loss for a parameter."""

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from drivetrain.launch.submission import Work, new_token, plan
+from drivetrain.launch.planning import new_token, plan
+from drivetrain.launch.submission import Work
 from drivetrain.launch.targets.config import build, settings_from
 from drivetrain.launch.targets.slurm import SCRIPT
 from hostile import MARK, NAMES, VALUES

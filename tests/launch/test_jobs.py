@@ -3,14 +3,16 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from counting import Counting
 from drivetrain.launch import jobs
+from drivetrain.launch.planning import plan
+from drivetrain.launch.standing import standing, told
 from drivetrain.launch.states import Seen, State
 from drivetrain.launch.store import Store
-from drivetrain.launch.submission import plan
 from drivetrain.launch.targets import config
 from drivetrain.spec.exits import Exit, Failure
 
@@ -100,7 +102,7 @@ def test_what_was_never_sent_is_sent_by_requeue(engine, tmp_path, monkeypatch):
     assert jobs.requeue(store, record).native == "0"
 
 
-def unreachable(self, job):
+def unreachable(*_):
     raise Failure(Exit.PEER_UNAVAILABLE, "nobody answers")
 
 
@@ -158,7 +160,7 @@ def test_a_requeue_that_is_refused_leaves_the_cancel_as_it_was(engine, tmp_path,
     assert jobs.refresh(store, store.again(record)).state is State.STOPPING
 
 
-def refused(self, job, native):
+def refused(*_):
     raise Failure(Exit.BAD_COMMAND, "it is running")
 
 
@@ -188,3 +190,69 @@ def test_a_submit_of_something_else_on_the_run_of_a_job_differs(engine, tmp_path
     assert not store.again(record).differs(planned(engine))
     other = plan("quickstart", ["checkpoint.every.steps=77"], "counted", planned(engine).settings, started=time.time())
     assert store.again(record).differs(other)
+
+
+def test_a_cancel_is_kept_while_the_engine_is_away_and_told_by_the_next_look(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    with monkeypatch.context() as away:
+        for name in ("look", "cancel", "find"):
+            away.setattr(Counting, name, unreachable)
+        with pytest.raises(Failure, match="nobody answers") as failure:
+            jobs.cancel(store, record)
+        assert "`drivetrain status" in failure.value.outcome.hint
+        assert "has not heard" in told(standing(store.again(record)))
+    assert list(engine.iterdir())
+    assert jobs.refresh(store, store.again(record)).state is State.CANCELLED
+    assert not list(engine.iterdir())
+    assert jobs.submit(store, planned(engine), "quickstart")[1]
+
+
+def test_a_cancel_that_is_told_late_stops_what_the_engine_has_requeued(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    with monkeypatch.context() as away:
+        away.setattr(Counting, "look", unreachable)
+        away.setattr(Counting, "cancel", unreachable)
+        with pytest.raises(Failure):
+            jobs.cancel(store, record)
+    monkeypatch.setattr(Counting, "look", lambda *_: Seen(state=State.REQUEUED, native="PENDING"))
+    assert jobs.refresh(store, store.again(record)).state is State.STOPPING
+    assert not list(engine.iterdir())
+
+
+def test_what_may_have_been_sent_and_was_cancelled_unheard_is_not_sent_again(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    with monkeypatch.context() as away:
+        away.setattr(Counting, "submit", unreachable)
+        away.setattr(Counting, "find", unreachable)
+        with pytest.raises(Failure):
+            jobs.submit(store, planned(engine), "quickstart")
+        first = store.all()[0]
+        with pytest.raises(Failure, match="nobody answers"):
+            jobs.cancel(store, first)
+    again, new = jobs.submit(store, planned(engine), "quickstart")
+    assert (new, store.again(first).state) == (True, State.CANCELLED)
+    assert [one.read_text() for one in engine.iterdir()] == [again.token]
+
+
+def test_a_cancel_that_the_engine_refuses_was_not_asked_for(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    monkeypatch.setattr(Counting, "cancel", refused)
+    with pytest.raises(Failure, match="is running"):
+        jobs.cancel(store, record)
+    assert jobs.refresh(store, store.again(record)).state is State.RUNNING
+
+
+def test_who_watches_a_job_bears_with_an_engine_that_is_away_for_a_while(engine, tmp_path, monkeypatch, capsys):
+    store, pauses = Store(tmp_path / "jobs"), []
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    seen = iter([RUNNING, None, None, RUNNING, replace(RUNNING, state=State.SUCCEEDED)])
+    monkeypatch.setattr(Counting, "look", lambda *_: next(seen) or unreachable())
+    assert [one.state for one in jobs.watched(store, record, pauses.append)] == [State.RUNNING] * 2 + [State.SUCCEEDED]
+    assert pauses == [5.0, 2.0, 4.0, 5.0]
+    assert capsys.readouterr().err.count("nobody answers; asking again") == 2
+
+
+RUNNING = Seen(state=State.RUNNING)

@@ -6,7 +6,7 @@ import pytest
 
 from drivetrain.launch.code import ARCHIVE, leave, pack, unpack
 from drivetrain.launch.node import settle
-from drivetrain.launch.submission import plan
+from drivetrain.launch.planning import plan
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.spec.exits import Exit, Failure
 

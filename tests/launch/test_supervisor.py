@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import supervise
 from drivetrain.spec.exits import Exit, Failure
@@ -162,3 +163,17 @@ def test_a_killed_rank_is_started_again_in_whatever_order_the_ends_are_told(tmp_
     )
     assert len(starts) == 2
     assert "crash loop: 2 restarts" in outcome.cause
+
+
+def test_a_module_in_the_current_folder_does_not_take_the_place_of_pythons_own(tmp_path, monkeypatch):
+    (tmp_path / "random.py").write_text("raise RuntimeError('not Python's')\n")
+    monkeypatch.chdir(tmp_path)
+    server = ForkServer(("random",))
+    try:
+        server.start("builtins:len", 0, [])
+        assert "pid" in server.news()
+        assert server.news()["status"] == 0
+    finally:
+        server.close()
+    status = subprocess.run([sys.executable, "-m", "drivetrain", "status", "nothing"], capture_output=True, text=True)
+    assert (status.returncode, "Traceback" in status.stderr) == (66, False)

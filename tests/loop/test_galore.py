@@ -86,12 +86,18 @@ def test_exact_mode_has_the_same_bits_on_one_and_two_processes(galore, tmp_path)
     assert all(one[name].equal(two[name]) for name in one)
 
 
-def test_shards_of_fully_shard_move_as_whole_parameters_do(tmp_path, monkeypatch, importable):
-    """Twenty steps, two refreshes of each matrix after the first, on two processes."""
+def test_shards_of_fully_shard_move_as_whole_parameters_do_and_go_on_elsewhere(tmp_path, monkeypatch, importable):
+    """On two processes, two refreshes of each matrix after the first; and on two, then on one, then on two. Where the
+    base cannot move shards apart it is 78."""
     monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
     job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=2)
     outcome = supervise(job, worker="ranks_galore:sharded", preload=("torch", "ranks_galore"))
     assert outcome.code == 0, outcome
-    differences = json.loads(outcome.cause)
+    differences, refused = json.loads(outcome.cause)
     assert len(differences) == 6
-    assert max(differences.values()) < 1e-5, differences
+    assert max(map(max, differences.values())) < 1e-5, differences
+    means, blocks, lowbit = refused
+    assert {each["code"] for each in refused} == {Exit.BAD_RECIPE}
+    assert "the rows of 0.bias, moved as (64,); but it takes means over whole tensors" in means["cause"]
+    assert "the rows of 0.weight, moved as (64, 12); but it has a scale for each 256 numbers" in blocks["cause"]
+    assert "blocks that share a scale" in lowbit["cause"]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.loop.step import Cache
@@ -18,7 +18,6 @@ def left(size, cache, engine):
         cache["fakes"] = SAMPLES[slice(*engine.place)]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
 def test_each_range_finds_what_was_left_for_its_samples_last(first, second, asked):
     engine = SimpleNamespace(place=(0, 0))

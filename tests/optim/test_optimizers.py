@@ -76,8 +76,9 @@ def state(networks, updater):
     return {name: t.clone() for name, t in capture(networks, {"m": updater.optimizer}).items()}
 
 
-def test_every_kind_is_tried_here():
-    assert SETTINGS.keys() == KINDS["optimizer"].keys()
+def test_every_kind_is_tried_here_or_in_test_lowbit():
+    others = {kind for kind in KINDS["optimizer"] if kind.startswith(("torchao_", "bitsandbytes_"))}
+    assert SETTINGS.keys() | others == KINDS["optimizer"].keys()
 
 
 @pytest.mark.parametrize("kind", SETTINGS)

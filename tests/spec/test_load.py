@@ -1,14 +1,18 @@
 import json
+import random
+import sys
+from importlib.machinery import PathFinder
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from drivetrain.spec.affects import bits_digest, differences, settings_of
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.load import load, shipped_names
+from drivetrain.spec.load import _unsaid, load, shipped_names
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import KINDS, SECTIONS, Custom, build_custom, check_custom, imported
 from drivetrain.spec.schema import recipe_schema
@@ -209,3 +213,23 @@ def test_a_users_component_that_is_not_there_is_a_recipe_mistake(kind, words):
         build_custom(Custom(kind=kind))
     assert caught.value.outcome.code == Exit.BAD_RECIPE
     assert words in caught.value.outcome.cause
+
+
+def test_a_recipes_folder_stands_behind_pythons_own_modules_and_before_what_is_installed(tmp_path, monkeypatch):
+    for name in ("random", "typer", "own_of_this_test"):
+        (tmp_path / f"{name}.py").write_text("class Task: pass\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    build_custom(Custom(kind="own_of_this_test:Task", folder=str(tmp_path)))
+    places = {name: PathFinder.find_spec(name).origin for name in ("random", "typer")}
+    assert places["random"] == random.__file__
+    assert places["typer"] == str(tmp_path / "typer.py")
+
+
+@pytest.mark.parametrize("path", sorted({*SECTIONS.values(), *KINDS["optimizer"].values(), *KINDS["launch"].values()}))
+def test_a_section_of_which_nothing_is_said_is_what_its_checked_defaults_are(path):
+    cls = imported(path)
+    try:
+        checked = TypeAdapter(cls).validate_json("{}", strict=True)
+    except ValidationError:
+        checked = None
+    assert _unsaid(cls) == checked

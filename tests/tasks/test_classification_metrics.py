@@ -24,7 +24,7 @@ def scored(names, classes, predicted, true, lanes=1):
     return {name: metric.value() for name, metric in total.items() if name != "loss"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.integers(2, 4), st.integers(1, 60), st.integers(1, 3))
 def test_classes_score_as_scikit_learn_has_them(data, classes, count, lanes):
     ids = st.lists(st.integers(0, classes - 1), min_size=count, max_size=count)
@@ -38,7 +38,7 @@ def test_classes_score_as_scikit_learn_has_them(data, classes, count, lanes):
         assert f1 == pytest.approx(sklearn.f1_score(true, predicted, zero_division=0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 5)), min_size=3, max_size=60), st.integers(1, 3))
 def test_scores_correlate_as_scipy_has_it_ties_included(pairs, lanes):
     predicted, true = np.array(pairs, float).T

@@ -1,12 +1,14 @@
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import glues
-from drivetrain.data.recipe import JsonLines
+from drivetrain.data.recipe import JsonLines, Parquet, Table
 from drivetrain.data.source import open_source
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.classification.glue import BENCHMARKS
@@ -153,6 +155,31 @@ def test_a_bad_row_is_named_by_file_and_line(row, why, tmp_path, tokenizer):
     assert refused.value.outcome.code is Exit.BAD_DATA
     assert f"{path}:2" in refused.value.outcome.cause
     assert why in refused.value.outcome.cause
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_label_that_is_nan_is_none_and_told_by_file_and_row(kind, tmp_path, tokenizer):
+    path = tmp_path / f"rows.{kind}"
+    labels = [0.0, 1.0, math.nan]
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": ["w1"] * 3, "label": labels}), path)
+        settings = Parquet(path=str(path))
+    else:
+        path.write_text("text,label\n" + "".join(f"w1,{label}\n" for label in labels))
+        settings = Table(path=str(path))
+    task = task_of(None, tokenizer, texts=("text",))
+    with pytest.raises(Failure, match="it has no label") as refused:
+        task.prepare(open_source(settings, 0, tmp_path / "d.json"), "train")
+    assert refused.value.outcome.code is Exit.BAD_DATA
+    assert str(path) in refused.value.outcome.cause
+    assert task.learned == {"labels": ["0.0", "1.0"]}
+
+
+def test_a_class_may_be_called_nan_where_the_recipe_says_so(tmp_path, tokenizer):
+    source = rows_source(tmp_path / "r.jsonl", [{"text": "w1", "label": label} for label in ("nan", "roti")])
+    task = task_of(None, tokenizer, texts=("text",), labels=("nan", "roti"))
+    made = task.prepare(source, "train").read(np.arange(2), np.arange(2))
+    assert [sample["label"] for sample in made] == [0, 1]
 
 
 def test_labels_of_the_data_are_in_order_and_kept_for_later_starts(tmp_path, tokenizer):

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from drivetrain.spec.exits import Exit, Outcome
-from drivetrain.watch.console import ConsoleSink, amount, closing, duration, printable, tolerant
+from drivetrain.spec.text import printable
+from drivetrain.watch.console import ConsoleSink, amount, closing, duration, tolerant
 from records import attempt, ended, evaluation, rollback, step
 
 

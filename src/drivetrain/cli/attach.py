@@ -17,7 +17,8 @@ def attach(job: Token, as_json: AsJson = False) -> int:
     from rich.console import Console
 
     from drivetrain.cli.watch import Newest
-    from drivetrain.launch.jobs import patience, refresh
+    from drivetrain.launch.elsewhere import found
+    from drivetrain.launch.jobs import watched
     from drivetrain.launch.store import Store
     from drivetrain.spec.exits import Exit
     from drivetrain.watch.console import ConsoleSink, tolerant
@@ -33,12 +34,12 @@ def attach(job: Token, as_json: AsJson = False) -> int:
             pass
 
     store = Store()
-    record = store.find(job)
+    record = found(store, job)
     sink: Sink = Plain() if as_json else ConsoleSink(tolerant(Console()), 0.0)
     newest = Newest(sink, time.time() - 5.0)
     with closing(Follower(record.run / "ledger.jsonl", [newest])), suppress(KeyboardInterrupt):
-        while not (record := refresh(store, store.again(record))).state.final:
-            time.sleep(patience(record))
+        for seen in watched(store, record):
+            record = seen
     if not as_json:
         typer.echo(f"{record.token}: {record.state.value}")
     return Exit.DONE

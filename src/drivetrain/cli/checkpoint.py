@@ -95,7 +95,8 @@ def _show(found, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from drivetrain.watch.console import printable, tolerant
+    from drivetrain.spec.text import printable
+    from drivetrain.watch.console import tolerant
 
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in found]))

@@ -24,7 +24,7 @@ def control(
 
     from drivetrain.api import control as tell
     from drivetrain.spec.exits import Exit
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     if command == ["watch"]:
         from drivetrain.cli.watch import watch

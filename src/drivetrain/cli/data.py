@@ -88,7 +88,7 @@ def inspect(
 
     from drivetrain.data.indexed import beside, name_of
     from drivetrain.spec.exits import Exit, Failure
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     name = name_of(what)
     if beside(name, ".bin").is_file():

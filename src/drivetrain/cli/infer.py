@@ -33,7 +33,7 @@ def speech(
 
     from drivetrain.api import infer_speech
     from drivetrain.spec.exits import Exit, Failure
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     with _progress(as_json) as report:
         done = infer_speech(run, source, to, commit=commit, weights=weights_of(weights), report=report)

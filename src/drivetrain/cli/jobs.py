@@ -8,6 +8,8 @@ import typer
 
 from drivetrain.cli.submit import AsJson, Targets
 
+_LONGEST = 60  # characters of an engine's error in the table; `status JOB` has it whole
+
 
 def jobs(
     to: Annotated[
@@ -29,7 +31,7 @@ def jobs(
     from drivetrain.launch.store import Store
     from drivetrain.launch.targets.config import build, settings_of
     from drivetrain.spec.exits import Exit, Failure
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     rows = []
     store = Store() if to is None else None
@@ -53,7 +55,13 @@ def jobs(
         return Exit.DONE
     table = Table("job", "target", "state", "engine", "step", "run", box=None)
     for row in rows:
-        cells = (row["job"], row["target"], row["state"], row.get("unreachable") or row["native_state"])
+        cells = (row["job"], row["target"], row["state"], _short(row.get("unreachable") or row["native_state"]))
         table.add_row(*(printable(str(cell)) for cell in (*cells, row["progress"], row["run"])))
     Console().print(table if rows else "no jobs" if every else "no jobs that have not ended; --all has the others")
     return Exit.DONE
+
+
+def _short(text: str) -> str:
+    """The beginning of a text's first line."""
+    line = next(iter(text.splitlines()), "")
+    return line if line == text and len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

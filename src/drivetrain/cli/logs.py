@@ -19,13 +19,21 @@ def logs(
     """What a job has printed, over all its attempts."""
     import json
 
+    from drivetrain.launch.elsewhere import found
     from drivetrain.launch.jobs import opened, refresh
+    from drivetrain.launch.patience import tell
     from drivetrain.launch.store import Store
     from drivetrain.spec.exits import Exit, Failure
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     store = Store()
-    record = refresh(store, store.find(job))
+    record = found(store, job)
+    try:
+        record = refresh(store, record)
+    except Failure as failure:
+        if failure.outcome.code is not Exit.PEER_UNAVAILABLE:
+            raise
+        tell(failure.outcome.cause)  # what was printed may be in files here
     if record.native is None:
         raise Failure(Exit.INPUT_MISSING, f"{record.token} was never sent", f"`drivetrain requeue {record.token}`")
     submission, target = opened(record)

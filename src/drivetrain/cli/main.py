@@ -1,70 +1,64 @@
-"""The `drivetrain` command. Each verb is a thin file beside this one; what it needs is imported when it runs."""
+"""The `drivetrain` command. Each verb is a thin file beside this one, imported when it is asked for; what a verb needs
+is imported when it runs."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 try:  # newer typers carry their own click
     from typer._click.exceptions import ClickException, UsageError
 except ImportError:
     from click import ClickException, UsageError
 
-from drivetrain.cli import (
-    attach,
-    cancel,
-    checkpoint,
-    compare,
-    control,
-    data,
-    evaluate,
-    export,
-    infer,
-    jobs,
-    logs,
-    predict,
-    recipe,
-    report,
-    requeue,
-    status,
-    submit,
-    targets,
-    train,
-    verify,
-    worker,
-)
 from drivetrain.spec.exits import Exit, Failure
 
-app = typer.Typer(
+NAMES = (
+    *("train", "evaluate", "export", "predict", "report", "control", "compare", "verify"),
+    *("submit", "jobs", "status", "logs", "attach", "cancel", "requeue", "targets", "worker"),
+    *("recipe", "data", "infer", "checkpoint"),
+)
+"""The verbs, in the order in which the help lists them; each is the name of its file."""
+_HIDDEN = ("worker",)
+_INTERRUPTED = 130  # what newer typers return where older ones raise KeyboardInterrupt
+
+
+class _Commands(Mapping[str, Any]):
+    """click's commands by name: a file's function of that name, or its `app` of several commands."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in NAMES:
+            raise KeyError(name)
+        module = import_module(f"drivetrain.cli.{name}")
+        if hasattr(module, "app"):
+            group = get_group(module.app)
+            group.name = name
+            return group
+        single = typer.Typer(add_completion=False)
+        single.command(name, hidden=name in _HIDDEN)(getattr(module, name))
+        return get_command(single)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+command = TyperGroup(
     name="drivetrain",
+    commands=_Commands(),  # type: ignore[arg-type] - it is only read
     help="Trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.",
     epilog="Start with: drivetrain train quickstart",
-    add_completion=False,
-    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("export")(export.export)
-app.command("predict")(predict.predict)
-app.command("report")(report.report)
-app.command("control")(control.control)
-app.command("compare")(compare.compare)
-app.command("verify")(verify.verify)
-app.command("submit")(submit.submit)
-app.command("jobs")(jobs.jobs)
-app.command("status")(status.status)
-app.command("logs")(logs.logs)
-app.command("attach")(attach.attach)
-app.command("cancel")(cancel.cancel)
-app.command("requeue")(requeue.requeue)
-app.command("targets")(targets.targets)
-app.command("worker", hidden=True)(worker.worker)
-app.add_typer(recipe.app, name="recipe")
-app.add_typer(data.app, name="data")
-app.add_typer(infer.app, name="infer")
-app.add_typer(checkpoint.app, name="checkpoint")
+"""The whole command line."""
 
 
 def main() -> None:
@@ -75,13 +69,15 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; the last line on stderr says why it failed, where it did."""
     try:
-        code = app(arguments or ["--help"], prog_name="drivetrain", standalone_mode=False)
+        code = command(arguments or ["--help"], prog_name="drivetrain", standalone_mode=False)
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else Exit.DONE
     except Failure as failure:
         return _say(failure)
     except ClickException as error:
-        command = error.ctx.command_path if isinstance(error, UsageError) and error.ctx else "drivetrain"
-        return _say(Failure(Exit.BAD_COMMAND, error.format_message(), f"`{command} --help` says what there is"))
+        asked = error.ctx.command_path if isinstance(error, UsageError) and error.ctx else "drivetrain"
+        return _say(Failure(Exit.BAD_COMMAND, error.format_message(), f"`{asked} --help` says what there is"))
     except (KeyboardInterrupt, typer.Abort):
         return _say(Failure(Exit.STOPPED, "interrupted"))
 

@@ -22,7 +22,7 @@ def predict(
     import json
 
     from drivetrain.api import predict as predict_run
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     count = predict_run(run, data, to, commit, weights=weights_of(weights))
     typer.echo(json.dumps({"file": str(to), "samples": count}) if as_json else f"{printable(str(to))}: {count} samples")

@@ -12,12 +12,13 @@ def requeue(job: Token, as_json: AsJson = False) -> int:
     """Give a job another attempt, from its last commit. One that has succeeded is left alone."""
     import json
 
+    from drivetrain.launch.elsewhere import found
     from drivetrain.launch.jobs import requeue as again
     from drivetrain.launch.standing import standing
     from drivetrain.launch.store import Store
     from drivetrain.spec.exits import Exit
 
     store = Store()
-    record = again(store, store.find(job))
+    record = again(store, found(store, job))
     typer.echo(json.dumps(standing(record)) if as_json else f"{record.token}: {record.state.value}")
     return Exit.DONE

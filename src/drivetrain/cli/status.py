@@ -8,7 +8,12 @@ import typer
 
 from drivetrain.cli.submit import AsJson
 
-Token = Annotated[str, typer.Argument(metavar="JOB", help="A job, or the beginning or end of its name.")]
+Token = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A job, or the beginning or end of its name; TARGET:JOB where it was submitted elsewhere."
+    ),
+]
 
 
 def status(
@@ -18,23 +23,20 @@ def status(
 ) -> int:
     """How a job stands, as its engine and its run directory tell."""
     import json
-    import time
 
-    from drivetrain.launch.jobs import patience, refresh
+    from drivetrain.launch.elsewhere import found
+    from drivetrain.launch.jobs import refresh, watched
     from drivetrain.launch.standing import standing, told
     from drivetrain.launch.store import Store
     from drivetrain.spec.exits import Exit
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     store = Store()
-    record = store.find(job)
+    record = found(store, job)
     said = None
-    while True:
-        record = refresh(store, store.again(record))
-        now = standing(record)
+    for seen in watched(store, record) if watch else [refresh(store, record)]:
+        now = standing(seen)
         if now != said:
             typer.echo(json.dumps(now) if as_json else printable(told(now), keep="\n"))
             said = now
-        if not watch or record.state.final:
-            return Exit.DONE
-        time.sleep(patience(record))
+    return Exit.DONE

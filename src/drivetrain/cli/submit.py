@@ -38,12 +38,12 @@ def submit(
     from pathlib import Path
 
     from drivetrain.launch import jobs
+    from drivetrain.launch.planning import plan
     from drivetrain.launch.store import Store
-    from drivetrain.launch.submission import plan
     from drivetrain.launch.targets.config import build, settings_of
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     if resume not in ("auto", "never", "must"):
         raise Failure(Exit.BAD_COMMAND, f"--resume {resume}", "it is auto, never or must")

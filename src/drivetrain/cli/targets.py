@@ -20,7 +20,7 @@ def targets(
     from drivetrain.launch.targets import config
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
-    from drivetrain.watch.console import printable
+    from drivetrain.spec.text import printable
 
     own = load(recipe).recipe.launch.targets if recipe else {}
     rows = []

@@ -50,7 +50,7 @@ def train(
     from drivetrain.api import start
     from drivetrain.cli.keys import keys
     from drivetrain.cli.rehearse import rehearse
-    from drivetrain.launch.job import plan_job
+    from drivetrain.launch.planning import plan_job
     from drivetrain.runtime.place import from_environment
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load

@@ -86,6 +86,10 @@ class Shard:
             chosen([name], batch.schema.names, self._seen.path)
             yield from batch.column(name).to_pylist()
 
+    def place(self, number: int) -> str:
+        """The file, and a row's number in it."""
+        return f"{self._seen.path}: row {number}, counted from 0"
+
     def validate(self) -> None:
         """Raises what Arrow raises where the file's content makes no sense."""
         for batch in self._all:

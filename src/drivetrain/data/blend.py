@@ -85,6 +85,8 @@ class _Proportions:
         self._length = len(self._table)
         each = self._table[:, None] == np.arange(len(weights), dtype=np.int32)
         self._counts = np.concatenate([np.zeros((1, len(weights)), np.int64), np.cumsum(each, axis=0)])
+        self._first = (before + self._counts[:-1])[np.arange(self._length), self._table]  # of each place, in its source
+        self._each = self._counts[-1, self._table]  # how many a period takes of each place's source
 
     def counts(self, position: int) -> np.ndarray:
         """How many samples each source has given before this position, int64 [sources]."""
@@ -94,8 +96,7 @@ class _Proportions:
     def places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Source and position within the source, for positions of this stage."""
         periods, places = np.divmod(positions - self.start, self._length)
-        sources = self._table[places]
-        return sources, self._before[sources] + periods * self._counts[-1, sources] + self._counts[places, sources]
+        return self._table[places], self._first[places] + periods * self._each[places]
 
 
 class Blend(Ordering):

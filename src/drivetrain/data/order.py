@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
 _ROUNDS = 6
+_TILES = _ROUNDS // 2 + 1  # a row or a column that was added to in half of the rounds is below so many times its bound
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
 _FIRST, _MOST = 1 << 10, 1 << 15
@@ -63,8 +65,9 @@ class Ordering:
 class Order(Ordering):
     """Position to sample id. Position p lies in epoch p // size; each epoch is a keyed permutation of [0, size).
 
-    The permutation is a balanced Feistel network over the next even power of two with cycle-walking (Black & Rogaway
-    2002, "Ciphers with arbitrary finite domains"), so it takes no memory and any position can be asked for.
+    The permutation is a generalized Feistel network with cycle-walking (Black & Rogaway 2002, "Ciphers with arbitrary
+    finite domains"): numbers are places in a rectangle as close to a square as its area allows to be barely `size`. So
+    it takes little memory, hardly any number walks, and any position can be asked for.
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool) -> None:
@@ -76,8 +79,9 @@ class Order(Ordering):
         self.facts = {"sizes": [size], "seed": seed, "shuffle": shuffle}
         self._seed = seed
         self._shuffle = shuffle
-        self._half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
-        self._rounds: tuple[tuple[int, int], np.ndarray] = ((0, -1), np.empty(0))  # of which epochs, and their tables
+        self._rows = isqrt(size - 1) + 1
+        self._columns = -(-size // self._rows)
+        self._rounds: tuple[tuple[int, int], list[np.ndarray]] = ((0, -1), [])  # of which epochs, and their tables
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
         """The sample ids at consecutive positions, int64."""
@@ -86,42 +90,47 @@ class Order(Ordering):
             return places
         return self._permute(places, epochs - epochs[0], self._tables(int(epochs[0]), int(epochs[-1])))
 
-    def _tables(self, first: int, last: int) -> np.ndarray:
-        """The round functions of the epochs from first to last, int64 [rounds, epochs * values of half a number].
+    def _tables(self, first: int, last: int) -> list[np.ndarray]:
+        """The round functions of the epochs from first to last: of a column in even rounds, of a row in odd ones.
 
-        A half has so few values that all are computed at once: a round is then one look for each number.
+        Each is int64 [epochs * `_TILES` * columns or rows]: there are so few of these that all values are computed at
+        once and a round is one look for each number. They are repeated, so that sums need no modulo before the end.
         """
         known, tables = self._rounds
         if known != (first, last):
-            epochs = np.arange(first, last + 1, dtype=np.uint64) * np.uint64(64)
+            epochs = np.arange(first, last + 1, dtype=np.uint64)[:, None] * np.uint64(64)
             base = epochs + np.uint64((self._seed * GOLDEN) & _MASK)
-            keys = mix64(base + np.arange(_ROUNDS, dtype=np.uint64)[:, None])
-            halves = np.arange(1 << self._half, dtype=np.uint64)
-            tables = mix64(halves ^ keys[..., None]) & np.uint64((1 << self._half) - 1)
-            tables = tables.astype(np.int64).reshape(_ROUNDS, -1)
+            tables = []
+            for number in range(_ROUNDS):
+                inputs, outputs = (self._rows, self._columns) if number % 2 else (self._columns, self._rows)
+                keys = mix64(base + np.uint64(number))
+                values = mix64(np.arange(inputs, dtype=np.uint64) ^ keys) % np.uint64(outputs)
+                tables.append(np.tile(values.astype(np.int64), _TILES).ravel())
             self._rounds = (first, last), tables
         return tables
 
-    def _permute(self, values: np.ndarray, epochs: np.ndarray, tables: np.ndarray) -> np.ndarray:
-        """Encipher until every value lies below `size` again: less than four rounds of walking on average."""
-        starts = epochs << self._half if epochs[-1] else None  # of each value's epoch in a table
-        result = self._encipher(values, starts, tables)
+    def _permute(self, values: np.ndarray, epochs: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
+        """Encipher until every value lies below `size` again: of n about the square root of n walk."""
+        result = self._encipher(values, epochs, tables)
         (places,) = (result >= self.size).nonzero()
-        walking = result[places]
         while len(places):
-            walking = self._encipher(walking, None if starts is None else starts[places], tables)
+            walking = self._encipher(result[places], epochs[places], tables)
             result[places] = walking
-            (outside,) = (walking >= self.size).nonzero()
-            places, walking = places[outside], walking[outside]
+            places = places[walking >= self.size]
         return result
 
-    def _encipher(self, values: np.ndarray, starts: np.ndarray | None, tables: np.ndarray) -> np.ndarray:
-        left, right = values >> self._half, values & ((1 << self._half) - 1)
-        for table in tables:
-            mixed = table[right if starts is None else starts + right]
-            mixed ^= left
-            left, right = right, mixed
-        return (left << self._half) | right
+    def _encipher(self, values: np.ndarray, epochs: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
+        row = values // self._columns
+        column = values - row * self._columns
+        several = bool(epochs[-1])
+        for even, odd in zip(tables[::2], tables[1::2], strict=True):
+            row += even[column + epochs * (_TILES * self._columns) if several else column]
+            column += odd[row + epochs * (_TILES * self._rows) if several else row]
+        row -= row // self._rows * self._rows
+        column -= column // self._columns * self._columns
+        row *= self._columns
+        row += column
+        return row
 
 
 def digest(ids: np.ndarray, positions: np.ndarray) -> int:

@@ -102,57 +102,71 @@ class PackedTogether:
 
     def __init__(self, sources: Sequence[Packed]) -> None:
         self._sources, self._width = list(sources), sources[0].context + 1
+        self._files = Watched([file for source in sources for file in source.files.watched])
         # All sources one after the other, as if they were one stream: sample i of all begins at i * context. Where the
         # last sample of a source is full, its last target has the place of the next source's first token.
         self._firsts = np.array([0, *accumulate(map(len, sources))], np.int64)[:-1]
         self._owners = np.repeat(np.arange(len(sources)), [len(source.shifts) for source in sources])
-        self._last = np.searchsorted(self._owners, self._owners, "right") - 1  # the last run of a run's source
         moved = (self._firsts * (self._width - 1) - [source.first for source in sources])[self._owners]
         self._runs = np.concatenate([source.runs[:-1] for source in sources]) + moved
         self._ends = np.concatenate([source.runs[1:] for source in sources]) + moved
+        self._uncut = self._ends - self._width  # the last place of each run where a sample may begin and be whole
+        self._last = self._ends[np.searchsorted(self._owners, self._owners, "right") - 1]  # where a run's source ends
         self._shifts = np.concatenate([source.shifts for source in sources]) - moved
         self._views, self._kinds, places = _views([source.tokens for source in sources], self._width)
         self._places = self._shifts + places[self._owners]
 
     def read(self, ids: np.ndarray) -> Stacked:
         """The samples with these ids, which count through the sources."""
-        for source in self._sources:
-            source.files.check()
+        self._files.check()
         starts = ids * (self._width - 1)
-        stops = starts + self._width
         runs = self._runs.searchsorted(starts, "right") - 1
         places = starts + self._places[runs]
-        if (stops <= self._ends[runs]).all():  # each stands in its file as it is
-            return Stacked(self._rows(runs, places), None, lambda: self._documents(ids))
-        last = self._last[runs]
-        stops = np.minimum(stops, self._ends[last])
-        lengths = stops - starts
-        whole = lengths == self._width
-        padded = not whole.all()
-        windows = self._rows(runs, places, whole if padded else None)
-        self._fill(windows, starts, stops, runs + whole, np.minimum(self._runs.searchsorted(stops), last + 1))
-        return Stacked(windows, lengths if padded else None, lambda: self._documents(ids))
+        (cut,) = (starts > self._uncut[runs]).nonzero()
+        windows, lengths = self._mended(starts, runs, places, cut) if len(cut) else (self._rows(runs, places), None)
+        return Stacked(windows.astype(np.int64, copy=False), lengths, lambda: self._documents(ids))
 
-    def _rows(self, runs: np.ndarray, places: np.ndarray, whole: np.ndarray | None = None) -> np.ndarray:
-        """What stands at these places, int64 [samples, width]; zeros where it is not `whole`."""
-        if whole is None and len(self._views) == 1:
-            return self._views[0][places].astype(np.int64)
-        rows, kinds = np.zeros((len(places), self._width), np.int64), self._kinds[self._owners[runs]]
+    def _rows(self, runs: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """What stands at these places: [samples, width]."""
+        if len(self._views) == 1:
+            return self._views[0][places]
+        rows, kinds = np.empty((len(places), self._width), np.int64), self._kinds[self._owners[runs]]
         for kind, view in enumerate(self._views):
-            (mine,) = ((kinds == kind) & (True if whole is None else whole)).nonzero()
+            (mine,) = (kinds == kind).nonzero()
             rows[mine] = view[places[mine]]
         return rows
 
+    def _mended(
+        self, starts: np.ndarray, runs: np.ndarray, places: np.ndarray, cut: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Rows some of which, `cut`, go on in the runs that follow their own, or are the short ones that end a source;
+        and the lengths of all where some are short."""
+        begins, last = starts[cut], self._last[runs[cut]]
+        stops = np.minimum(begins + self._width, last)
+        short = stops < begins + self._width
+        if not short.any():
+            rows = self._rows(runs, places)
+            self._fill(rows, cut, runs[cut] + 1, begins, stops)
+            return rows, None
+        rows, lengths = np.zeros((len(places), self._width), np.int64), np.full(len(places), self._width)
+        lengths[cut] = stops - begins
+        (whole,) = (lengths == self._width).nonzero()
+        rows[whole] = self._rows(runs[whole], places[whole])
+        self._fill(rows, cut, runs[cut] + ~short, begins, stops)
+        return rows, lengths
+
     def _fill(
-        self, windows: np.ndarray, starts: np.ndarray, stops: np.ndarray, first: np.ndarray, after: np.ndarray
+        self, windows: np.ndarray, rows: np.ndarray, runs: np.ndarray, starts: np.ndarray, stops: np.ndarray
     ) -> None:
-        """Put in what samples have of the runs from `first` to before `after`."""
-        rows, met = _expanded(first, after)
-        begins = np.maximum(self._runs[met], starts[rows])
-        sizes = np.minimum(self._ends[met], stops[rows]) - begins
-        columns = (self._owners[met], rows, begins - starts[rows], begins + self._shifts[met], sizes)
-        for owner, row, place, source, size in zip(*(column.tolist() for column in columns), strict=True):
-            windows[row, place : place + size] = self._sources[owner].tokens[source : source + size]
+        """Put in what samples have of these runs and, up to where they stop, of those after them."""
+        while len(rows):
+            begins, ends = np.maximum(self._runs[runs], starts), np.minimum(self._ends[runs], stops)
+            owners, shifts = self._owners[runs], self._shifts[runs]
+            pieces = (owners, rows, begins - starts, ends - starts, begins + shifts, ends + shifts)
+            for owner, row, place, until, first, after in zip(*(one.tolist() for one in pieces), strict=True):
+                windows[row, place:until] = self._sources[owner].tokens[first:after]
+            (more,) = (ends < stops).nonzero()
+            rows, runs, starts, stops = rows[more], runs[more] + 1, starts[more], stops[more]
 
     def _documents(self, ids: np.ndarray) -> np.ndarray:
         documents = np.empty((len(ids), self._width), np.int64)

@@ -97,6 +97,10 @@ class Groups:
         for number in range(len(self._starts) - 1):
             yield from self._decode(number, [name]).column(0).to_pylist()
 
+    def place(self, number: int) -> str:
+        """The file, and a row's number in it."""
+        return f"{self._seen.path}: row {number}, counted from 0"
+
     def decode_all(self) -> None:
         """Raises Failure(65) where a row group cannot be decoded, or a page is not what its checksum says."""
         for number in range(len(self._starts) - 1):

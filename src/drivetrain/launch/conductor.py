@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from drivetrain.launch import attempts, output
 from drivetrain.launch.attempts import Attempt
 from drivetrain.launch.restarts import Again, Stays
+from drivetrain.launch.rundir import committed, last_word, prepare
 from drivetrain.launch.submission import FILE, Work
-from drivetrain.launch.supervisor import committed, last_word, prepare
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.files import write_json, write_private
 
@@ -111,6 +111,8 @@ class _Conductor:
         if done is not None and done.code is Exit.DONE:
             _say(f"nothing is left to do: {done.cause}")
             return Exit.DONE
+        if (self._folder / CANCEL).exists():  # since its request was under way, or while its engine started it again
+            return self._forgo()
         prepare(self._run)
         if done is not None:  # its user wants another attempt: the caps begin anew
             self._known = replace(self._known, since=len(self._known.attempts))
@@ -126,6 +128,13 @@ class _Conductor:
                     return last.code
                 following = Stays(refused)
         return self._end(following.outcome)
+
+    def _forgo(self) -> int:
+        """End without an attempt."""
+        now, reached = time.time(), committed(self._run)
+        outcome = Outcome(code=Exit.STOPPED, cause="cancelled before it began", where={})
+        self._add(Attempt(outcome=outcome, before=reached, reached=reached, began=now, ended=now))
+        return self._end(outcome)
 
     def _leaves(self, last: Outcome) -> bool:
         """Whether the next attempt is not to be made on these machines: it was stopped, or lost one of them."""

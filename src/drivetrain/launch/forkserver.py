@@ -22,6 +22,12 @@ from typing import Any
 _LARGEST = 1 << 20
 _MOST_DESCRIPTORS = 4
 _PR_SET_PDEATHSIG = 1
+_BEGIN = """
+import sys
+sys.path[:] = filter(None, sys.path)  # not the current folder: a random.py there is not Python's
+from drivetrain.launch.forkserver import main
+main(sys.argv[1:])
+"""
 
 
 class ForkServer:
@@ -34,7 +40,7 @@ class ForkServer:
         with theirs:
             # A session of its own, so that a terminal's Ctrl-C reaches the supervisor only.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "drivetrain.launch.forkserver", str(theirs.fileno()), *preload],
+                [sys.executable, "-c", _BEGIN, str(theirs.fileno()), *preload],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -124,7 +130,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`python -m drivetrain.launch.forkserver DESCRIPTOR MODULE ...`."""
+    """The server's process: DESCRIPTOR MODULE ..."""
     control = socket.socket(fileno=int(arguments[0]))
     control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
     # Workers inherit this: a request to stop waits until they can hear it.
@@ -133,7 +139,3 @@ def main(arguments: Sequence[str]) -> None:
         import_module(module)
     serve(control)
     os._exit(0)  # the teardown of what is loaded takes seconds, and the workers end with this process
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

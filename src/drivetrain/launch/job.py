@@ -5,13 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
-
-from drivetrain.spec.affects import bits_digest
-from drivetrain.spec.load import Resolved
-from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import Custom
 
 REHEARSAL = "rehearsal.json"
 """Where a dry run leaves what it found, in its folder."""
@@ -64,50 +58,3 @@ class Job:
     def to_json(self) -> dict[str, Any]:
         """Plain data; `Job(**data)` is the job again."""
         return asdict(self)
-
-
-def plan_job(
-    resolved: Resolved,
-    *,
-    run: Path | None,
-    overrides: Sequence[str],
-    resume: str,
-    override: Sequence[str],
-    started: float,
-    ignore: Sequence[str] = (),
-    strict_environment: bool = False,
-    most_steps: int | None = None,
-    replay: str | None = None,
-) -> Job:
-    """The job of a checked recipe, in the run directory that it names or that its digest gives it."""
-    recipe = resolved.recipe
-    folder = run if run is not None else Path("runs") / f"{recipe.name}-{bits_digest(recipe)}"
-    return Job(
-        folder=str(folder.absolute()),
-        recipe=resolved.tree,
-        origins={path: str(origin) for path, origin in resolved.origins.items()},
-        text=resolved.text,
-        modules=str(resolved.folder) if resolved.folder else None,
-        preload=_needed(recipe),
-        overrides=tuple(overrides),
-        resume=resume,
-        override=tuple(override),
-        ignore=tuple(ignore),
-        strict_environment=strict_environment,
-        most_steps=most_steps,
-        replay=replay,
-        processes=recipe.launch.processes,
-        hang_after=recipe.launch.hang_after or 0.0,
-        slow_after=recipe.launch.slow_after,
-        compiles=recipe.compile,
-        most_restarts=recipe.launch.restarts,
-        started=started,
-        began=started,
-    )
-
-
-def _needed(recipe: Recipe) -> tuple[str, ...]:
-    """The modules of the shipped components that a recipe names. A user's own are not imported before they run."""
-    sources = (*recipe.data.train.sources, *recipe.data.validation.values(), *recipe.data.test.values())
-    parts = [part for part in (recipe.task, *sources) if not isinstance(part, Custom)]
-    return tuple(dict.fromkeys(part.factory.partition(":")[0] for part in parts))

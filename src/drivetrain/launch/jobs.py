@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from drivetrain.launch.patience import Patience
 from drivetrain.launch.states import Seen, State
 from drivetrain.launch.store import Record, Store, unfinished
 from drivetrain.launch.submission import Submission
 from drivetrain.launch.targets.config import build
+from drivetrain.launch.targets.shared import mark_cancelled, unmark, unmark_cancelled
 from drivetrain.launch.targets.target import Target
 from drivetrain.spec.exits import Exit, Failure
 
@@ -34,8 +36,11 @@ def submit(store: Store, submission: Submission, recipe: str, clock: Clock = tim
 def refresh(store: Store, record: Record, clock: Clock = time.time) -> Record:
     """The record after a look at the engine; one that is known to have ended for good is not asked about again.
 
-    A look takes its time: where the job was cancelled, started again or looked at meanwhile, that is what stays.
+    A look takes its time: where the job was cancelled, started again or looked at meanwhile, that is what stays. A
+    cancel that the engine has not heard is told first.
     """
+    if record.cancelled is not None and not record.heard and not record.ended:
+        return cancel(store, record, clock)
     seen = _looked(record, clock)
     if seen is record:
         return record
@@ -61,17 +66,42 @@ def _looked(record: Record, clock: Clock) -> Record:
 
 
 def cancel(store: Store, record: Record, clock: Clock = time.time) -> Record:
-    """End a job for good. That this was asked for is kept before the engine is told."""
+    """End a job for good. That this was asked for is kept before the engine is told. Where that does not answer (69),
+    the next look tells it; where it refuses, nothing was asked for."""
     with store.exclusive(record.token):
-        record = store.keep(_looked(store.again(record), clock))
-        if record.state.final:
-            return record
-        record = store.keep(replace(record, cancelled=clock()))
-        if record.native is None:
-            return store.keep(replace(record, state=State.CANCELLED))
-        job, target = opened(record)
-        target.cancel(job, record.native)
-        return store.keep(_looked(record, clock))
+        before = store.again(record)
+        if before.ended:
+            return before
+        wish = store.keep(replace(before, cancelled=before.cancelled or clock(), heard=False))
+        try:
+            return _ended(store, before, wish, clock)
+        except Failure as failure:
+            outcome = failure.outcome
+            if outcome.code is not Exit.PEER_UNAVAILABLE:
+                store.keep(before)
+                unmark_cancelled(wish.submission())
+                raise
+            hint = f"the cancel is kept: `drivetrain status {wish.token}` tells the engine once it answers"
+            raise Failure(outcome.code, outcome.cause, hint) from failure
+
+
+def _ended(store: Store, before: Record, wish: Record, clock: Clock) -> Record:
+    """The record of a job whose engine has taken its cancel; of one that had ended by itself, it tells of that."""
+    job, target = opened(wish)
+    mark_cancelled(job)  # before anything else: a request that is under way finds it, and so does the engine's requeue
+    try:
+        now = _looked(before, clock)
+    except Failure:
+        if wish.native is None:
+            raise
+        now = before  # it may hear what it does not answer
+    if now.state.final:
+        return store.keep(now)
+    now = replace(now, cancelled=wish.cancelled, heard=True)
+    if now.native is None:
+        return store.keep(replace(now, state=State.CANCELLED))
+    target.cancel(job, now.native)
+    return store.keep(_looked(store.keep(now), clock))
 
 
 def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
@@ -80,9 +110,9 @@ def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
         before = store.keep(_looked(store.again(record), clock))
         if before.state is State.SUCCEEDED:
             return before
-        record = store.keep(replace(before, cancelled=None))
+        record = store.keep(replace(before, cancelled=None, heard=False))
+        job, target = opened(record)
         if (native := record.native) is not None:
-            job, target = opened(record)
             try:
                 native = target.requeue(job, native)
             except Failure as failure:
@@ -91,12 +121,26 @@ def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
                 raise
             again = Seen(state=State.REQUEUED, native="asked to requeue")
             return store.keep(replace(record, native=native).after(again, clock()))
+        if before.cancelled is not None:
+            unmark(job)
     return _sent(store, record, clock)
 
 
-def patience(record: Record) -> float:
-    """Seconds between two looks: an engine that is others' too is not to be asked every second."""
-    return 1.0 if record.kind == "local" else 5.0
+def watched(store: Store, record: Record, sleep: Callable[[float], None] = time.sleep) -> Iterator[Record]:
+    """The record after each of several looks, until the job has ended. An engine that does not answer is asked again,
+    with `Patience`."""
+    patience = Patience()
+    while True:
+        try:
+            record = refresh(store, store.again(record))
+        except Failure as failure:
+            sleep(patience.bear(failure))
+            continue
+        patience.answered()
+        yield record
+        if record.state.final:
+            return
+        sleep(1.0 if record.kind == "local" else 5.0)  # others ask their engine too
 
 
 def opened(record: Record) -> tuple[Submission, Target]:

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from drivetrain.launch.rundir import committed
 from drivetrain.launch.store import Record
-from drivetrain.launch.supervisor import committed
 from drivetrain.launch.targets.target import Listed
 
 _TAIL = 1 << 16  # bytes: a ledger's last steps
@@ -36,6 +36,7 @@ def standing(record: Record) -> dict[str, Any]:
         "run": str(record.run),
         "submitted": record.submitted,
         "cancelled": record.cancelled,
+        "heard": record.heard,
     }
 
 
@@ -62,6 +63,8 @@ def told(now: dict[str, Any]) -> str:
     )
     if now["step"] is not None:
         lines.append(f"  step {now['progress']}, committed {now['committed']}")
+    if now["cancelled"] and not now["heard"]:
+        lines.append("  cancelled, which its engine has not heard yet")
     if now["code"]:
         lines.append(f"  exit code {now['code']}")
     return "\n".join([*lines, f"  run {now['run']}"])

@@ -27,7 +27,7 @@ class Record:
     """What is known of a job. It is written before the engine is asked for anything, so none is ever unknown.
 
     `native` is the engine's name of the job, None while the request may not have arrived. `cancelled` is when its
-    cancel was asked for. `seen` is the newest look, `checked` when that was.
+    cancel was asked for, `heard` whether the engine has taken that. `seen` is the newest look, `checked` when that was.
     """
 
     token: str
@@ -40,6 +40,7 @@ class Record:
     native: str | None = None
     state: State = State.SUBMITTED
     cancelled: float | None = None
+    heard: bool = False
     seen: Mapping[str, Any] | None = None
     checked: float | None = None
 
@@ -155,6 +156,12 @@ class Store:
         if len(fitting) > 1:
             raise Failure(Exit.BAD_COMMAND, f"{job!r} is {', '.join(fitting)}", "give more of its name")
         return self._read(fitting[0])
+
+    def known(self, token: str) -> Record | None:
+        """The job of this token; None where it was not submitted from here. Raises Failure(65) for what is no token."""
+        if not _TOKEN.fullmatch(token):
+            raise Failure(Exit.BAD_DATA, f"{token!r} is no job's name", "it was not submitted by this program")
+        return self._read(token) if (self._folder / f"{token}.json").exists() else None
 
     def again(self, record: Record) -> Record:
         """The record as it is now."""

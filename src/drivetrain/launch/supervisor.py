@@ -1,48 +1,32 @@
-"""The process that a user starts: without torch, it starts workers, watches them, starts them again where that helps,
-forwards signals, and says why a run ended."""
+"""The process that a user starts: without torch, it starts workers, starts them again where that helps, takes signals,
+and says why a run ended."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import select
 import shutil
 import signal
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
-from drivetrain.launch.machine import core_pattern, oom_kills, volatile_folder
+from drivetrain.launch.machine import volatile_folder
 from drivetrain.launch.restarts import Ended, Stays, next_start
-from drivetrain.launch.watchdog import Watchdog
+from drivetrain.launch.rundir import last_word, prepare, record_first, steps
+from drivetrain.launch.start import Requests, Start
 from drivetrain.runtime.heart import Signs
 from drivetrain.runtime.lease import require_free
-from drivetrain.runtime.place import Node, Place
+from drivetrain.runtime.place import Node
 from drivetrain.runtime.signals import stopping
-from drivetrain.spec.exits import Exit, Failure, Outcome
-from drivetrain.spec.files import sync_folder, write_json
+from drivetrain.spec.exits import Outcome
 
 WORKER = "drivetrain.worker:main"
 PRELOAD = ("torch", "torch._dynamo", "pydantic", "drivetrain.worker")
 """What every worker needs; optimizers import torch._dynamo, which takes a second."""
-GRACE = 1.0
-"""Seconds that the other workers have to end by themselves after one has failed."""
-HANDOVER = 30.0
-"""Seconds that survivors may take to leave their state in memory."""
-DUMP = 0.5
-"""Seconds that all workers have to write their stacks once one hangs."""
-_TICK = 0.1
-_LOOK = 1.0  # seconds between two looks at the signs of life
-_ENDS = (Exit.DONE, Exit.STOPPED)
 
 
 def supervise(
@@ -79,7 +63,7 @@ def supervise(
                     (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
                 signs.clear()
                 shared = str(volatile) if node.count == 1 else None  # no survivor's memory reaches another machine
-                start = _Start(replace(job, volatile=shared), node, server, signs, requests, say)
+                start = Start(replace(job, volatile=shared), node, server, signs, requests, say)
                 outcome = start.run(worker)
                 history.append(Ended(outcome, start.killed, _reached(run, volatile)))
                 _free(volatile, history[-1].reached)
@@ -96,56 +80,16 @@ def supervise(
             shutil.rmtree(volatile, ignore_errors=True)
 
 
-@dataclass
-class Requests:
-    """Signals that ask for a stop, over all starts: the first asks, the second warns, the third ends it at once."""
-
-    count: int = 0
-    last: int = signal.SIGTERM
-
-    @property
-    def urgent(self) -> bool:
-        """Whether nothing more is to be waited for."""
-        return self.count >= 3
-
-    def add(self, number: int) -> None:
-        """One more."""
-        self.count += 1
-        self.last = number
-
-    def pause(self, seconds: float) -> None:
-        """Sleep, unless a stop is asked for."""
-        end = time.monotonic() + seconds
-        while not self.count and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, _TICK))
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep before anything is started; Failure(75) where a stop is asked for."""
-        time.sleep(seconds)
-        if self.count:
-            raise Failure(Exit.STOPPED, "stopped before anything was started", "the same command starts it")
-
-
-def committed(run: Path) -> int | None:
-    """The step of the newest commit; None for none."""
-    return max(_steps(run / "checkpoints").values(), default=None)
-
-
 def _reached(run: Path, volatile: Path) -> int | None:
     """The highest step that something is left of, on the disk or in memory."""
-    return max([*_steps(run / "checkpoints").values(), *_steps(volatile).values()], default=None)
+    return max([*steps(run / "checkpoints").values(), *steps(volatile).values()], default=None)
 
 
 def _free(volatile: Path, reached: int | None) -> None:
     """Give back the memory of what survivors have left, where there is something newer."""
-    for path, step in _steps(volatile).items():
+    for path, step in steps(volatile).items():
         if step != reached:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _steps(folder: Path) -> dict[Path, int]:
-    """Commits, or what survivors have left, with their steps."""
-    return {path: int(match.group(1)) for path in folder.glob("step-*") if (match := _COMMIT.match(path.name))}
 
 
 def _with_suspects(run: Path, outcome: Outcome) -> Outcome:
@@ -157,246 +101,6 @@ def _with_suspects(run: Path, outcome: Outcome) -> Outcome:
     except (OSError, ValueError):
         return outcome
     return replace(outcome, where=outcome.where | suspects)
-
-
-def prepare(run: Path) -> Path:
-    """Make the run directory and its `logs`, 0700; Failure(73) where that is refused."""
-    logs = run / "logs"
-    try:
-        for folder in (run, logs):
-            if not folder.is_dir():
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                sync_folder(folder.parent)
-        probe = logs / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise Failure(Exit.CANNOT_CREATE, f"{run} cannot be used: {error}", "choose another place by --run") from error
-    return logs
-
-
-def last_word(run: Path) -> tuple[int, int] | None:
-    """What tells one writing of `exit.json` from the next, on whatever file system; None where there is none."""
-    try:
-        status = (run / "exit.json").stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
-def record_first(run: Path, outcome: Outcome, rank: int, before: tuple[int, int] | None) -> Outcome:
-    """Keep the outcome of one of several processes in `exit.json`. It is the first one's to write, or that of one that
-    failed by itself; the loss of a peer never hides what that peer said. `before` is the `last_word` at the start."""
-    own = outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.PEER_UNAVAILABLE)
-    if own or (rank == 0 and not (outcome.code is Exit.PEER_UNAVAILABLE and last_word(run) != before)):
-        return record(run, outcome)
-    return outcome
-
-
-def record(run: Path, outcome: Outcome) -> Outcome:
-    """Keep a run's outcome in `exit.json`, with the last committed step; returns it completed."""
-    where = outcome.where | {"last_committed_step": committed(run)}
-    complete = Outcome(code=outcome.code, cause=outcome.cause, hint=outcome.hint, where=where)
-    try:
-        write_json(run / "exit.json", complete.to_json())
-    except OSError as error:  # the disk is full or gone: the line on stderr still says all
-        print(f"drivetrain: exit.json cannot be written: {error}", file=sys.stderr)
-    return complete
-
-
-_COMMIT = re.compile(r"step-(\d{8,})")
-
-
-@dataclass
-class _Start:
-    """Watches the workers of one start."""
-
-    job: Job
-    node: Node
-    server: ForkServer
-    signs: Signs
-    requests: Requests
-    say: Callable[[str], None]
-    pids: dict[int, int] = field(default_factory=dict)
-    ended: dict[int, int] = field(default_factory=dict)  # rank: status, in the order of their ends
-    hung: dict[int, Outcome] = field(default_factory=dict)
-    sacrificed: set[int] = field(default_factory=set)  # ended because another had failed
-    forwarded: int = 0
-    deadline: float | None = None
-    looked: float = 0.0
-    ooms: int = field(default_factory=oom_kills)
-    told: dict[str, Any] = field(default_factory=dict)  # step and phase under way, and time, at the first bad end
-
-    def __post_init__(self) -> None:
-        self.watchdog = (
-            Watchdog(self.job.hang_after, self.job.slow_after, self.job.compiles) if self.job.hang_after else None
-        )
-
-    @property
-    def killed(self) -> bool:
-        """Whether a worker was ended by a signal that this supervisor did not send because another had failed."""
-        return any(status < 0 and rank not in self.sacrificed for rank, status in self.ended.items())
-
-    def run(self, worker: str) -> Outcome:
-        """Start the workers and watch them to their end."""
-        try:
-            with _listener(self.node, self.job.processes * self.node.count) as listen:
-                self._start(worker, listen)
-                while len(self.ended) < self.job.processes:
-                    self._turn()
-        except ConnectionError:
-            cause, hint = "the forkserver died", "look above for its traceback"
-            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where={})
-        except OSError as error:
-            cause = f"rank 0 cannot listen at {self.node.host}:{self.node.port}: {error}"
-            hint = "see that the address is this machine's and the port is free"
-            return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where={})
-        return self._outcome()
-
-    def _rank(self, local: int) -> int:
-        """The number among all nodes' processes of one of this node's."""
-        return self.node.rank * self.job.processes + local
-
-    def _start(self, worker: str, listen: socket.socket | None) -> None:
-        for rank in range(self.job.processes):
-            place = Place(
-                rank=self._rank(rank),
-                world=self.job.processes * self.node.count,
-                local_rank=rank,
-                local_world=self.job.processes,
-                host=self.node.host,
-                port=listen.getsockname()[1] if listen else self.node.port,
-                launcher="local",
-            )
-            passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
-            self.server.start(worker, rank, [self.job.to_json(), asdict(place)], passed)
-
-    def _turn(self) -> None:
-        """One look at news, signals and the clock. Raises ConnectionError where the server is gone."""
-        if select.select([self.server], [], [], _TICK)[0]:
-            news = self.server.news()
-            if "pid" in news:
-                self.pids[news["rank"]] = news["pid"]
-            else:
-                self._end(news["rank"], news["status"])
-        if self.requests.count > self.forwarded and len(self.pids) == self.job.processes:
-            self._forward()
-        now = time.monotonic()
-        if self.watchdog and now - self.looked >= _LOOK:
-            self.looked = now
-            self._look(self.watchdog, now)
-        if self.deadline is not None and now > self.deadline and not self._handing_over(now):
-            self._kill()
-
-    def _end(self, rank: int, status: int) -> None:
-        self.ended[rank] = status
-        if self.deadline is None and self._rank_outcome(rank).code not in _ENDS:
-            signs = self.signs.look()
-            furthest = max(signs, key=lambda sign: sign.step)
-            self.told = {"step": furthest.step, "phase": furthest.phase, "noticed": time.time()}
-            # A survivor hears of it when it next talks to its peers, at the latest at the end of its step.
-            self.deadline = time.monotonic() + GRACE + min(HANDOVER, 2 * max(sign.seconds for sign in signs))
-
-    def _handing_over(self, now: float) -> bool:
-        """Whether a survivor is at it and still has time."""
-        signs = self.signs.look()
-        busy = any(signs[rank].phase == "handover" for rank in self.pids if rank not in self.ended)
-        return busy and self.deadline is not None and now < self.deadline + HANDOVER
-
-    def _look(self, watchdog: Watchdog, now: float) -> None:
-        """End workers that hang, after their stacks are written; the others then see that a peer is lost."""
-        alive = [rank for rank in self.pids if rank not in self.ended]
-        signs = self.signs.look()
-        hang = watchdog.look({rank: signs[rank] for rank in alive}, now)
-        if hang is None or self.deadline is not None:
-            return
-        self.say(f"{hang}; writing the stacks of all ranks")
-        before = {rank: self._stack_bytes(rank) for rank in alive}
-        self._signal(signal.SIGQUIT)  # workers write their stacks at it
-        self._signal(signal.SIGCONT)  # a stopped one too, and it is ended before it gets further
-        end = now + DUMP
-        while time.monotonic() < end and any(self._stack_bytes(rank) == before[rank] for rank in alive):
-            time.sleep(0.001)
-        for rank, sign in hang.signs.items():
-            where = {"rank": self._rank(rank), "step": sign.step, "phase": sign.phase}
-            hint = f"the stacks of all ranks are in {self.job.folder}/logs/stacks-*.txt"
-            self.hung[rank] = Outcome(code=Exit.HANG, cause=str(hang), hint=hint, where=where)
-            with suppress(ProcessLookupError):
-                os.kill(self.pids[rank], signal.SIGKILL)
-
-    def _stack_bytes(self, rank: int) -> int:
-        try:
-            return (Path(self.job.folder) / "logs" / f"stacks-{self._rank(rank)}.txt").stat().st_size
-        except OSError:
-            return 0
-
-    def _forward(self) -> None:
-        self.forwarded = self.requests.count
-        if self.forwarded == 1:
-            self.say("stopping: the step under way is finished and committed")
-        elif self.forwarded == 2:
-            self.say("the commit is under way; once more ends it at once, and the commit before it stays")
-        else:
-            self._kill()
-            return
-        self._signal(self.requests.last)
-
-    def _kill(self) -> None:
-        self.sacrificed |= self.pids.keys() - self.ended.keys()
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        for rank, pid in self.pids.items():
-            if rank not in self.ended:
-                with suppress(ProcessLookupError):  # it has just ended
-                    os.kill(pid, number)
-
-    def _outcome(self) -> Outcome:
-        """The first cause: the first end that is neither good nor the mere loss of a peer."""
-        outcomes = [self._rank_outcome(rank) for rank in self.ended]
-        if self.forwarded >= 3:
-            killed = "ended at once by a third signal"
-            return Outcome(code=Exit.INTERNAL, cause=killed, hint="start again: the last commit is whole", where={})
-        for unimportant in ((*_ENDS, Exit.PEER_UNAVAILABLE), _ENDS):
-            for outcome in outcomes:
-                if outcome.code not in unimportant:
-                    return outcome
-        return max(outcomes, key=lambda outcome: outcome.code)
-
-    def _rank_outcome(self, rank: int) -> Outcome:
-        """What a worker left behind, or what its end says where it left nothing."""
-        status, number = self.ended[rank], self._rank(rank)
-        if rank in self.hung:
-            return self.hung[rank]
-        try:
-            told = json.loads((Path(self.job.folder) / "logs" / f"outcome-{number}.json").read_text())
-            if status == told["code"]:
-                return Outcome.from_json(told)
-        except (OSError, ValueError):
-            pass
-        sign = self.signs.look()[rank]
-        where: dict[str, Any] = {"rank": number, "step": sign.step or None, "phase": sign.phase}
-        if status == -signal.SIGKILL and oom_kills() > self.ooms:
-            cause = f"rank {number} was ended by the kernel: out of memory"
-            hint = "take a smaller batch.micro or model, or more memory: the same again would end the same"
-            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where | {"class": "oom"})
-        if status < 0:
-            where["signal"] = signal.Signals(-status).name
-            cause = f"rank {number} was ended by {where['signal']}"
-            hint = "look for who sent it; a fault in native code leaves a core where the kernel puts them"
-            if -status in _DUMPS:
-                where["core_pattern"] = core_pattern()
-            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
-        if status in _SAYING:
-            cause = f"rank {number} exited with {status} and could not write why"
-            return Outcome(code=Exit(status), cause=cause, hint="look above for what it printed", where=where)
-        cause = f"rank {number} exited with {status} without saying why"
-        return Outcome(code=Exit.INTERNAL, cause=cause, hint="look above for what it printed", where=where)
-
-
-_SAYING = frozenset(int(code) for code in Exit) - {Exit.DONE, Exit.INTERNAL}
-"""Exit codes that say something by themselves: nothing but this program ends with them."""
-_DUMPS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 class _signals:  # noqa: N801 - used as a statement
@@ -414,23 +118,3 @@ class _signals:  # noqa: N801 - used as a statement
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-
-
-class _listener:  # noqa: N801 - used as a statement
-    """A socket for the rendezvous of several processes, bound to the loopback or to the first node's own address; None
-    for a single process, and on the other nodes."""
-
-    def __init__(self, node: Node, processes: int) -> None:
-        self._address = node.host, node.port
-        self._socket = socket.socket() if processes > 1 and node.rank == 0 else None
-
-    def __enter__(self) -> socket.socket | None:
-        if self._socket:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(self._address)
-            self._socket.listen()
-        return self._socket
-
-    def __exit__(self, *_: object) -> None:
-        if self._socket:
-            self._socket.close()

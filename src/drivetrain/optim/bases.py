@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from drivetrain.optim.quantized import blocks_of, quantize, restored
+from drivetrain.optim.quantized import BLOCK, blocks_of, quantize, restored
 from drivetrain.optim.recipe import ProjectedAdafactor, ProjectedAdamW, ProjectedSGD
 
 Shape = tuple[int, ...]
@@ -29,8 +29,6 @@ class Base(Protocol):
     """The names of second moments."""
     dtypes: ClassVar[Mapping[str, torch.dtype]]
     """Of slots that are not of the weights' type."""
-    elementwise: ClassVar[bool]
-    """Whether each number moves by itself, so that the shards of a tensor may move apart."""
 
     def slots(self, shape: Shape) -> dict[str, Shape]:
         """What it remembers of a tensor: names and shapes; all begin with zeros."""
@@ -38,6 +36,10 @@ class Base(Protocol):
 
     def move(self, tensors: list[Tensor], grads: list[Tensor], states: Sequence[State], age: int, lr: float):
         """Move the tensors and their states by one step. `age` is that of the states with this step: 1, 2, ..."""
+        ...
+
+    def inseparable(self, shape: Shape, parts: int) -> str:
+        """Why so many equal parts of the rows of such a tensor cannot move apart; "" where they can."""
         ...
 
     def moments(self, state: State) -> dict[str, Tensor]:
@@ -50,9 +52,13 @@ class Base(Protocol):
 
 
 class _Plain:
-    """A base whose slots are its moments."""
+    """A base whose slots are its moments, and where each number moves by itself."""
 
     dtypes: ClassVar[Mapping[str, torch.dtype]] = {}
+
+    def inseparable(self, shape: Shape, parts: int) -> str:
+        """Never."""
+        return ""
 
     def moments(self, state: State) -> dict[str, Tensor]:
         """The slots."""
@@ -70,7 +76,6 @@ class AdamW(_Plain):
 
     decays_last = True
     squares = frozenset({"exp_avg_sq"})
-    elementwise = True
 
     def __init__(self, settings: ProjectedAdamW) -> None:
         self._settings = settings
@@ -118,6 +123,12 @@ class AdamW8bit(AdamW):
         scales = (blocks_of(math.prod(shape)),)
         return {slot: shape if slot.endswith("codes") else scales for slot in self.dtypes}
 
+    def inseparable(self, shape: Shape, parts: int) -> str:
+        """Numbers that share a scale are quantized together, so each part must be whole blocks."""
+        numbers = math.prod(shape)
+        whole = numbers < self.LEAST or (shape[0] % parts == 0 and numbers // parts % BLOCK == 0)
+        return "" if whole else f"it has a scale for each {BLOCK} numbers in a row, and some lie in two parts"
+
     def move(self, tensors: list[Tensor], grads: list[Tensor], states: Sequence[State], age: int, lr: float) -> None:
         """One tensor after the other, so that the moments of one only are there as numbers."""
         for tensor, grad, state in zip(tensors, grads, states, strict=True):
@@ -152,7 +163,6 @@ class SGD(_Plain):
 
     decays_last = False
     squares = frozenset()
-    elementwise = True
 
     def __init__(self, settings: ProjectedSGD) -> None:
         self._momentum = settings.momentum
@@ -177,7 +187,6 @@ class Adafactor(_Plain):
 
     decays_last = False
     squares = frozenset({"row", "col", "exp_avg_sq"})
-    elementwise = False
 
     def __init__(self, settings: ProjectedAdafactor) -> None:
         self._settings = settings
@@ -188,6 +197,10 @@ class Adafactor(_Plain):
         if len(shape) < 2:
             return {"exp_avg_sq": shape} | mean
         return {"row": (*shape[:-1], 1), "col": (*shape[:-2], 1, shape[-1])} | mean
+
+    def inseparable(self, shape: Shape, parts: int) -> str:
+        """Always."""
+        return "it takes means over whole tensors"
 
     def move(self, tensors: list[Tensor], grads: list[Tensor], states: Sequence[State], age: int, lr: float) -> None:
         """One tensor after the other."""

@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from drivetrain.optim.bases import Base, Shape
+from drivetrain.optim.loading import load_typed
+from drivetrain.optim.products import add_product, matmul
 from drivetrain.optim.recipe import Projected
-from drivetrain.optim.sharded import Rows, local, rows_of
+from drivetrain.optim.sharded import Rows, local, rows_of, shared_like
 from drivetrain.optim.subspace import OVERSAMPLING, exact, orthonormal, subspace
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.exits import Exit, Failure
@@ -37,9 +40,12 @@ class GaLore(torch.optim.Optimizer):
 
     State is in the parameter's type, unless the base has another: "step" (0-d, on the CPU), the base's moments, "left"
     (m, r) and "right" (n, r) where there are such sides, and of scaled updates the last one's "length" (1,); r is the
-    rank, but at most m and n. Factorisations and projections are computed in float32, or float64 for such weights. The
-    next basis depends on the gradient, the last basis, the seed, the parameter's place and its step count only, so
-    replicas with the same gradients have the same bases.
+    rank, but at most m and n. Of a sharded parameter the moments are DTensors as it is, or, where they are those of
+    L' G, whole on every rank, as bases are.
+
+    Factorisations and projections are computed in float32, or float64 for such weights. The next basis depends on the
+    gradient, the last basis, the seed, the parameter's place and its step count only, so replicas with the same
+    gradients have the same bases.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class GaLore(torch.optim.Optimizer):
         moments: str,
         seed: int,
     ) -> None:
-        """Raises Failure(78) for a sharded parameter whose shards cannot move apart."""
+        """Raises Failure(78) for a sharded parameter that the base cannot move in parts."""
         super().__init__(groups, {})
         self._base: Base = imported(base.factory)(base)
         self._dtypes = {"length": torch.float32, **self._base.dtypes}
@@ -70,22 +76,13 @@ class GaLore(torch.optim.Optimizer):
         self._stagger = stagger
         self._settle()
         self._rows = {parameter: rows_of(parameter) for parameter in self._groups}
-        if any(rows.group for rows in self._rows.values()) and not self._base.elementwise:
-            raise Failure(
-                Exit.BAD_RECIPE,
-                f"optimizer.base: {type(self._base).__name__} takes means of whole tensors, but parameters are sharded",
-                "choose adamw or sgd",
-            )
+        self._require_separable()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, but what the base has in a type of its own keeps it: torch casts all to the parameters'."""
         super().load_state_dict(state_dict)
         self._settle()
-        places = [place for group in state_dict["param_groups"] for place in group["params"]]
-        for place, parameter in zip(places, self._groups, strict=True):
-            given = state_dict["state"].get(place, {})
-            for slot in given.keys() & self._dtypes.keys():
-                self.state[parameter][slot] = given[slot].to(parameter.device, copy=True)
+        load_typed(self, state_dict, self._dtypes.__contains__)
 
     def _settle(self) -> None:
         """Look up each parameter's group, which loading replaces, and each matrix's place among all of them."""
@@ -93,17 +90,40 @@ class GaLore(torch.optim.Optimizer):
         matrices = [parameter for parameter, group in self._groups.items() if group["matrix"]]
         self._places = {parameter: place for place, parameter in enumerate(matrices)}
 
+    def _require_separable(self) -> None:
+        for group in self.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                owners, shape = self._owners(parameter), self._moved(parameter)
+                if owners and (why := self._base.inseparable(shape, owners.size())):
+                    shared = f"{owners.size()} processes share the rows of {name}, moved as {shape}"
+                    hint = "choose base adamw or sgd, or sizes and a rank that fit"
+                    raise Failure(Exit.BAD_RECIPE, f"optimizer.base: {shared}; but {why}", hint)
+
     def state_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
-        """The shape of each slot of a parameter's state on this rank; a left side is whole on every rank."""
+        """The shape of each slot of a parameter's state, on all ranks together."""
+        slots = self._base.slots(self._moved(parameter))
         if not self._groups[parameter]["matrix"]:
-            return {"step": (), **self._base.slots(tuple(local(parameter).shape))}
-        m, n = self._sizes(parameter)
-        rank = min(self._groups[parameter]["rank"], m, n)
-        here = local(parameter).shape[0]
-        left, right = self._sides(m, n)
-        bases = {side: (size, rank) for side, size, has in zip(SIDES, (m, n), (left, right), strict=True) if has}
-        length = {"length": (1,)} if self._scaled else {}
-        return {"step": (), **bases, **length, **self._base.slots((rank if left else here, rank if right else n))}
+            return {"step": (), **slots}
+        sizes = self._sizes(parameter)
+        sides = zip(SIDES, sizes, self._sides(*sizes), strict=True)
+        bases = {side: (size, self._rank(parameter)) for side, size, has in sides if has}
+        return {"step": (), **bases, **({"length": (1,)} if self._scaled else {}), **slots}
+
+    def _moved(self, parameter: nn.Parameter) -> Shape:
+        """The shape of what the base moves, on all ranks together: a parameter, or its projected gradient."""
+        if not self._groups[parameter]["matrix"]:
+            return tuple(parameter.shape)
+        sizes = self._sizes(parameter)
+        projected = zip(sizes, self._sides(*sizes), strict=True)
+        return tuple(self._rank(parameter) if has else size for size, has in projected)
+
+    def _owners(self, parameter: nn.Parameter) -> dist.ProcessGroup | None:
+        """The ranks that have the rows of what the base moves; None where each has all of it, as with a left basis."""
+        alike = self._groups[parameter]["matrix"] and self._sides(*self._sizes(parameter))[0]
+        return None if alike else self._rows[parameter].group
+
+    def _rank(self, parameter: nn.Parameter) -> int:
+        return min(self._groups[parameter]["rank"], *self._sizes(parameter))
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -144,11 +164,14 @@ class GaLore(torch.optim.Optimizer):
         yield from ages.items()
 
     def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        weights, state = local(parameter), self.state[parameter]
+        weights, state, shared = local(parameter), self.state[parameter], self._owners(parameter) is not None
         for slot, shape in self.state_shapes(parameter).items():
-            dtype = self._dtypes.get(slot)
-            same = shape == tuple(weights.shape)  # then in the same layout, as fused kernels want it
-            state[slot] = torch.zeros_like(weights, dtype=dtype) if same else weights.new_zeros(shape, dtype=dtype)
+            dtype = self._dtypes.get(slot, weights.dtype)
+            if shared and slot not in _NO_MOMENTS:
+                state[slot] = shared_like(parameter, shape, dtype)
+            else:
+                same = shape == tuple(weights.shape)  # then in the same layout, as fused kernels want it
+                state[slot] = torch.zeros_like(weights, dtype=dtype) if same else weights.new_zeros(shape, dtype=dtype)
         state["step"] = torch.tensor(0.0)
         return state
 
@@ -198,15 +221,19 @@ class GaLore(torch.optim.Optimizer):
         return (moved * factor).view(local(parameter).shape)
 
     def _states(self, parameters: Sequence[nn.Parameter]) -> list[dict[str, Tensor]]:
-        return [self.state[parameter] for parameter in parameters]
+        return [self._here(parameter) for parameter in parameters]
+
+    def _here(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """What this rank holds of a parameter's state."""
+        return {slot: local(tensor) for slot, tensor in self.state[parameter].items()}
 
     def _project(self, parameter: nn.Parameter, state: dict[str, Tensor]) -> Tensor:
         rows, gradient = self._rows[parameter], _computed(_gradient(parameter).flatten(1))
         left, right = _bases(state, rows)
         if right is not None:
-            gradient = gradient @ right
+            gradient = matmul(gradient, right)
         if left is not None:
-            gradient = rows.sum(left.mT @ gradient)
+            gradient = rows.sum(matmul(left.mT, gradient))
         return gradient.to(parameter.dtype)
 
     # Bases
@@ -231,7 +258,7 @@ class GaLore(torch.optim.Optimizer):
                 f"optimizer: a gradient of shape {tuple(parameter.shape)} is not finite where its basis is due",
                 "leave out steps whose gradients are not finite, as the loop does",
             )
-        state = self.state[parameter]
+        state = self._here(parameter)
         fresh = self._vectors(parameter, gradient, count)
         if self._moments == "rotate" and count:
             self._rotate(state, {side: basis.mT @ _computed(state[side]) for side, basis in fresh.items()})
@@ -246,8 +273,7 @@ class GaLore(torch.optim.Optimizer):
         near, far = SIDES
         if gradient.shape[0] > gradient.shape[1]:
             gradient, near, far = gradient.mT, far, near
-        state = self.state[parameter]
-        rank = min(self._groups[parameter]["rank"], gradient.shape[0])
+        state, rank = self.state[parameter], self._rank(parameter)
         if self._refresh == "random":
             return {s: self._drawn(parameter, state[s], count, number) for number, s in enumerate(SIDES) if s in state}
         if self._refresh == "exact" or rank + OVERSAMPLING >= gradient.shape[0]:
@@ -255,11 +281,13 @@ class GaLore(torch.optim.Optimizer):
         else:
             start = self._noise(parameter, gradient, rank, count)
             if self._refresh == "subspace" and count:
-                start[:, :rank] = gradient.mT @ _computed(state[near]) if near in state else _computed(state[far])
+                start[:, :rank] = (
+                    matmul(gradient.mT, _computed(state[near])) if near in state else _computed(state[far])
+                )
             found = subspace(gradient, rank, start, self._iterations)
         bases = {near: found}
         if far in state:
-            bases[far] = orthonormal(gradient.mT @ found)
+            bases[far] = orthonormal(matmul(gradient.mT, found))
         return {side: basis for side, basis in bases.items() if side in state}
 
     def _noise(self, parameter: nn.Parameter, gradient: Tensor, rank: int, count: int) -> Tensor:
@@ -319,13 +347,13 @@ def _factors(left: Tensor | None, right: Tensor | None, update: Tensor) -> tuple
     if right is None:
         assert left is not None
         return left, update
-    return update if left is None else left @ update, right.mT
+    return update if left is None else matmul(left, update), right.mT
 
 
 def _add(weights: Tensor, first: Tensor, second: Tensor, keep: float, scale: float) -> None:
     """weights = keep * weights + scale * first @ second: in place where the product can go there."""
     if weights.dtype == first.dtype and weights.ndim == 2:
-        weights.addmm_(first, second, beta=keep, alpha=scale)
+        add_product(weights, first, second, keep, scale)
     else:
         flat = torch.addmm(_computed(weights.flatten(1)), first, second, beta=keep, alpha=scale)
         weights.copy_(flat.view(weights.shape))

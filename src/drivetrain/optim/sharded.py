@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, zeros
 
 from drivetrain.spec.exits import Exit, Failure
 
@@ -37,6 +38,12 @@ class Rows:
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def shared_like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros of this shape, whose rows lie where the parameter's do: a DTensor, which torch's tools can reshard."""
+    assert isinstance(parameter, DTensor)
+    return zeros(shape, dtype=dtype, device_mesh=parameter.device_mesh, placements=parameter.placements)
 
 
 def rows_of(parameter: nn.Parameter) -> Rows:

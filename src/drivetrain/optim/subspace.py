@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from drivetrain.optim.products import matmul
+
 OVERSAMPLING = 8
 """Columns of a sketch beyond the rank: they are thrown away, and what is kept is the better for them."""
 
@@ -14,7 +16,7 @@ def exact(matrix: Tensor, rank: int) -> Tensor:
 
     They are eigenvectors of its Gram matrix: an order of magnitude cheaper than all factors.
     """
-    _, vectors = torch.linalg.eigh(matrix @ matrix.mT)
+    _, vectors = torch.linalg.eigh(matmul(matrix, matrix.mT))
     vectors = vectors[:, -rank:].flip(1)
     return vectors * _signs(vectors)
 
@@ -24,10 +26,10 @@ def subspace(matrix: Tensor, rank: int, start: Tensor, iterations: int) -> Tenso
 
     `start` (n, rank + some) is what the matrix is first applied to: random numbers, or columns that are nearly right.
     """
-    basis = orthonormal(matrix @ start)
+    basis = orthonormal(matmul(matrix, start))
     for _ in range(iterations):
-        basis = orthonormal(matrix @ (matrix.mT @ basis))
-    vectors = basis @ exact(basis.mT @ matrix, rank)
+        basis = orthonormal(matmul(matrix, matmul(matrix.mT, basis)))
+    vectors = matmul(basis, exact(matmul(basis.mT, matrix), rank))
     return vectors * _signs(vectors)
 
 

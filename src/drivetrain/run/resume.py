@@ -21,7 +21,7 @@ from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import AVERAGES, has_any, restore
 from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
-from drivetrain.launch.supervisor import prepare
+from drivetrain.launch.rundir import prepare
 from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger
 from drivetrain.loop.progress import Progress, Timetable

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from drivetrain.runtime.memory import keep_freed
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -45,10 +46,11 @@ def threads_per_process(local_world: int, asked: int | None, *, exact: bool) -> 
 
 
 def settle(device: torch.device, threads: int, matmul: str, *, exact: bool) -> None:
-    """Fix what numbers depend on: threads, matrix precision, deterministic kernels.
+    """Fix what numbers depend on: threads, matrix precision, deterministic kernels; and keep freed memory.
 
-    An operation that has none warns; in exact mode it raises RuntimeError.
+    An operation that has no deterministic kernel warns; in exact mode it raises RuntimeError.
     """
+    keep_freed()
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
     # Filling new tensors costs a pass over each and decides no bit.

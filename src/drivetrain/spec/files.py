@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 
+def own_name() -> str:
+    """A name that no other process has that sees the same files: containers number their processes alike."""
+    return f"{os.uname().nodename}-{os.getpid()}"
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file by one with this content, mode 0600, in one step (a temporary neighbour, then a rename)."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{own_name()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

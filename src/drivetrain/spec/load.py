@@ -207,6 +207,12 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
+def _unsaid(cls: Any) -> Any:
+    """Settings of which a recipe says nothing, without what checks them; None where it has to say something."""
+    wanting = not is_dataclass(cls) or any(f.default is MISSING and f.default_factory is MISSING for f in fields(cls))
+    return None if wanting else cls()  # type: ignore[operator] - it is a class
+
+
 class _Checker:
     """Checks a tree section by section and gathers every mistake."""
 
@@ -280,6 +286,8 @@ class _Checker:
         """A value of a settings class or another type, or None with its mistakes noted."""
         from pydantic import ValidationError
 
+        if data == {} and (settings := _unsaid(cls)) is not None:
+            return settings
         try:
             return _adapter(cls).validate_json(json.dumps(data), strict=True)
         except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,11 +11,13 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.settings import Component, Settings
+
+if TYPE_CHECKING:
+    from drivetrain.spec.recipe import Recipe
 
 KINDS: Mapping[str, Mapping[str, str]] = {
     "task": {
@@ -45,6 +48,9 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "rmsprop": "drivetrain.optim.recipe:RMSprop",
         "muon": "drivetrain.optim.recipe:Muon",
         "galore": "drivetrain.optim.recipe:GaLore",
+        "torchao_adamw8bit": "drivetrain.optim.recipe:TorchaoAdamW8bit",
+        "torchao_adamw4bit": "drivetrain.optim.recipe:TorchaoAdamW4bit",
+        "bitsandbytes_adamw8bit": "drivetrain.optim.recipe:BitsandbytesAdamW8bit",
     },
     "schedule": {
         "constant": "drivetrain.optim.recipe:Constant",
@@ -93,6 +99,9 @@ LISTED_SECTIONS = frozenset({"init"})
 
 CUSTOM_SECTIONS = frozenset({"task", "source"})
 """Sections whose kind may be a user's own `package.module:Name`."""
+
+
+_STANDARD = str(Path(os.__file__).parent)  # the folder of the standard library
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +169,7 @@ def check_custom(custom: Custom) -> None:
 def _find(custom: Custom) -> Any:
     module, _, name = custom.kind.partition(":")
     if custom.folder and custom.folder not in sys.path:
-        sys.path.insert(0, custom.folder)
+        sys.path.insert(_first_of_others(sys.path), custom.folder)
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
@@ -173,6 +182,13 @@ def _find(custom: Custom) -> Any:
             custom, f"module {module!r} has no {name!r}{nearest(name, [n for n in vars(found) if n[0] != '_'])}"
         )
     return getattr(found, name)
+
+
+def _first_of_others(path: Sequence[str]) -> int:
+    """Where a module path goes on after the standard library: what stands there shadows none of its modules, such as
+    `random`, and goes before what is installed."""
+    standard = (_STANDARD, str(Path(_STANDARD) / "lib-dynload"))
+    return max((place + 1 for place, entry in enumerate(path) if entry in standard), default=0)
 
 
 def _checked(factory: Any, custom: Custom) -> dict[str, Any]:

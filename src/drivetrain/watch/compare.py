@@ -19,9 +19,10 @@ from drivetrain.ledger.ledger import read
 from drivetrain.ledger.story import By, Story, story
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
+from drivetrain.spec.text import printable
 from drivetrain.spec.tree import dotted
 from drivetrain.watch.chart import AXES, chart, fitting, framed, place_of, placed, points
-from drivetrain.watch.console import amount, printable
+from drivetrain.watch.console import amount
 from drivetrain.watch.report import summary
 from drivetrain.watch.table import row, say, span, table
 from drivetrain.watch.table import show as show_tables

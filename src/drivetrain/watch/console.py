@@ -17,6 +17,7 @@ from rich.text import Text
 from drivetrain.ledger.story import goes_back_to
 from drivetrain.ledger.throughput import full_rate, work
 from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.text import printable
 
 _WINDOW = 5.0  # seconds of steps that the rate is taken over
 _REFRESH = 0.1  # seconds between two pictures of the live line
@@ -228,11 +229,6 @@ def tolerant(console: Console) -> Console:
     if isinstance(console.file, io.TextIOWrapper):
         console.file.reconfigure(errors="replace")
     return console
-
-
-def printable(text: str, keep: str = "") -> str:
-    """The text with every control character (terminal escapes among them) made visible."""
-    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
 
 
 def _near(path: Path) -> str:

@@ -14,8 +14,8 @@ from drivetrain.ledger.derive import scores
 from drivetrain.ledger.story import By, Story
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
+from drivetrain.spec.text import printable
 from drivetrain.watch.chart import AXES, columns, placed, points
-from drivetrain.watch.console import printable
 
 FORMATS = (".png", ".svg")
 """The endings of a picture's name."""

@@ -18,8 +18,9 @@ from drivetrain.ledger.derive import finals, scores
 from drivetrain.ledger.story import Attempt, Story
 from drivetrain.ledger.throughput import Throughput
 from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.text import printable
 from drivetrain.watch.chart import chart, fitting, points, spark
-from drivetrain.watch.console import amount, printable
+from drivetrain.watch.console import amount
 from drivetrain.watch.table import row, say, span, table
 from drivetrain.watch.table import show as show_tables
 

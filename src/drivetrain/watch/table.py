@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drivetrain.watch.console import duration, printable
+from drivetrain.spec.text import printable
+from drivetrain.watch.console import duration
 
 
 def say(console: Console, text: Text) -> None:

@@ -8,10 +8,11 @@ import time
 from dataclasses import replace
 
 import pytest
+from botocore.session import get_session
 
 from drivetrain.launch.states import State
 from drivetrain.launch.targets import aws_batch
-from drivetrain.launch.targets.aws import Api
+from drivetrain.launch.targets.aws import Api, mistakes
 from drivetrain.launch.targets.aws_batch import RULES, AwsBatch, seen_from, variables
 from drivetrain.launch.targets.container import WORTH_AGAIN
 from drivetrain.launch.targets.remote import packed, unpacked
@@ -252,3 +253,25 @@ def test_a_container_ends_with_the_workers_code_and_69_for_what_is_worth_another
 def test_a_damaged_parcel_is_told():
     with pytest.raises(Failure, match="damaged"):
         unpacked(packed(submission(**TARGET).work)[:-8])
+
+
+@pytest.mark.parametrize("by", ["job", "node"])
+def test_what_a_job_was_told_is_read_back_from_its_description(monkeypatch, by):
+    """moto leaves variables out; the answer is held against the service's model."""
+    job = submission(**TARGET)
+    container = {
+        "environment": [{"name": "OTHER", "value": "x"}, {"name": "DRIVETRAIN_PARCEL", "value": packed(job.work)}]
+    }
+    ranges = [{"targetNodes": "0:", "container": container}]
+    properties = {"numNodes": 2, "mainNode": 0, "nodeRangeProperties": ranges}
+    more = {"nodeProperties": properties} if by == "job" else {"container": container}
+    told = {"jobName": "x", "jobId": "id", "jobQueue": "q", "status": "RUNNING", "startedAt": 1, "jobDefinition": "d"}
+    answer = {"jobs": [told | more]}
+    model = get_session().get_service_model("batch").operation_model("DescribeJobs")
+    assert list(mistakes(model.output_shape, answer)) == []
+    target = AwsBatch(job.settings)
+    monkeypatch.setattr(target, "_batch", lambda *_, **__: answer)
+    assert target.work("id").text() == job.work.text()
+    answer["jobs"].clear()
+    with pytest.raises(Failure, match="keeps nothing of id"):
+        target.work("id")

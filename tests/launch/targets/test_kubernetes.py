@@ -1,7 +1,9 @@
 """Jobs of a Kubernetes cluster: manifests, and their life on a stand-in for its server that answers as it does."""
 
 import json
+import os
 import shutil
+import subprocess
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,9 +14,12 @@ import pytest
 from drivetrain.launch.states import UNKNOWN, State
 from drivetrain.launch.submission import Work
 from drivetrain.launch.targets.kubectl import failure
-from drivetrain.launch.targets.kubernetes import APIS, RETRIED, Kubernetes
+from drivetrain.launch.targets.kubernetes import Kubernetes
+from drivetrain.launch.targets.kubernetes_apis import APIS
+from drivetrain.launch.targets.kubernetes_manifests import RETRIED
 from drivetrain.launch.targets.remote import Refused
 from drivetrain.spec.exits import Exit, Failure
+from kubernetes_lab.definitions import SPECS, unfitting
 from submissions import hostile, submission
 
 TARGET = {
@@ -38,15 +43,19 @@ def manifests(**settings):
     return job, {json.loads(one.body)["kind"]: json.loads(one.body) for one in target.render(job)}
 
 
-def container_of(kind, manifest):
+def template_of(kind, manifest):
     spec = manifest["spec"]
-    if kind == "TrainJob":
-        return spec["trainer"]
     if kind == "JobSet":
         spec = spec["replicatedJobs"][0]["template"]["spec"]
     if kind == "PyTorchJob":
         spec = spec["pytorchReplicaSpecs"]["Worker"]
-    return spec["template"]["spec"]["containers"][0]
+    if kind == "HyperPodPyTorchJob":
+        spec = spec["replicaSpecs"][0]
+    return spec["template"]
+
+
+def container_of(kind, manifest):
+    return manifest["spec"]["trainer"] if kind == "TrainJob" else template_of(kind, manifest)["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize("api", EVERY)
@@ -56,11 +65,15 @@ def test_every_pod_is_told_its_work_how_many_there_are_and_where_the_first_is(ap
     container = container_of(kind, made[kind])
     environment = {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
     assert environment["DRIVETRAIN_NODES"] == "2"
-    first = {"Job": f"{job.token}-0.{job.token}", "PyTorchJob": f"{job.token}-worker-0"}
-    assert environment["DRIVETRAIN_ADDRESS"] == first.get(kind, f"{job.token}-node-0-0.{job.token}")
+    first = {
+        "Job": f"{job.token}-0.{job.token}",
+        "PyTorchJob": f"{job.token}-worker-0",
+        "HyperPodPyTorchJob": None,  # its agent tells
+    }
+    assert environment.get("DRIVETRAIN_ADDRESS") == first.get(kind, f"{job.token}-node-0-0.{job.token}")
     assert environment["KEY"] == {"secretKeyRef": {"name": "keys", "key": "wandb"}}
     assert "FILE" not in environment
-    assert container["command"][:4] == ["python", "-m", "drivetrain", "worker"]
+    assert " python -m drivetrain worker" in f" {' '.join(container['command'])}"
     work = Work.from_json(json.loads(made["ConfigMap"]["data"]["work.json"]))
     assert work.text() == replace(job.work, cwd="/app").text()
     assert made[kind]["metadata"]["name"] == made["ConfigMap"]["metadata"]["name"] == job.token
@@ -84,7 +97,7 @@ def test_only_ends_that_are_worth_it_are_tried_again():
     assert made["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "Never"
 
 
-@pytest.mark.parametrize("api", ["job", "jobset", "pytorchjob"])
+@pytest.mark.parametrize("api", ["job", "jobset", "pytorchjob", "hyperpod"])
 def test_hostile_values_travel_as_data(api):
     environment = hostile()
     job, made = manifests(api=api, environment=environment)
@@ -168,6 +181,40 @@ def test_manifests_of_operators_have_only_fields_that_their_models_know(api):
     assert kept(manifest, model.from_dict(manifest).to_dict())
 
 
+@pytest.mark.parametrize("kind", sorted(SPECS))
+def test_manifests_of_operators_have_only_what_their_definitions_have(kind):
+    (api,) = (name for name, one in APIS.items() if one.kind == kind)
+    walltime = {"walltime": "2h"} if api != "trainjob" else {}
+    _, made = manifests(api=api, secrets={"KEY": "keys/wandb"}, queue="team", annotations={"x/y": "z"}, **walltime)
+    assert not list(unfitting(made[kind]["spec"], SPECS[kind]))
+    mistaken = {**made[kind]["spec"], "nodes": 2}
+    assert list(unfitting(mistaken, SPECS[kind])) == ["spec.nodes"]
+
+
+@pytest.mark.parametrize("api", ["job", "jobset", "pytorchjob", "hyperpod"])
+def test_pods_of_every_kind_are_those_of_the_published_schema(api):
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    _, made = manifests(api=api, role="trainer", tolerations=["gpu"], mounts=[{"source": "pvc:x/y", "path": "/x"}])
+    template = template_of(APIS[api].kind, made[APIS[api].kind])
+    validate.validate({"apiVersion": "v1", "kind": "PodTemplate", "template": template}, "1.31", strict=True)
+
+
+def test_hyperpods_agent_starts_the_worker_under_its_own_number_and_asks_it_to_stop():
+    _, made = manifests(api="hyperpod", walltime="2h", grace=60)
+    spec = made["HyperPodPyTorchJob"]["spec"]
+    command = container_of("HyperPodPyTorchJob", made["HyperPodPyTorchJob"])["command"]
+    assert command[:6] == [
+        *("hyperpodrun", "--nnodes=2", "--nproc-per-node=1"),
+        *("--shutdown-signal=SIGTERM", "--shutdown-timeout=60", "--no-python"),
+    ]
+    shell = [*command[6:9], *("sh", "python3", "-c", "import os; print(os.environ['DRIVETRAIN_NODE'])")]
+    said = subprocess.run(shell, env={**os.environ, "GROUP_RANK": "1"}, capture_output=True, text=True, check=True)
+    assert said.stdout == "1\n"
+    pods = spec["replicaSpecs"][0]["template"]["spec"]
+    assert "activeDeadlineSeconds" not in pods
+    assert (spec["runPolicy"]["activeDeadlineSeconds"], spec["runPolicy"]["jobMaxRetryCount"]) == (7200, 0)
+
+
 class Cluster:
     """A server's objects in memory. Its refusals are the server's, and its statuses are set by the test."""
 
@@ -193,9 +240,15 @@ class Cluster:
             return 200, {"gitVersion": "v1.36.4"}
         if method == "POST" and name in self.objects:
             return 409, self._status("AlreadyExists", f"{name} already exists")
+        if (
+            method == "PUT"
+            and body["metadata"].get("resourceVersion") != self.objects[name]["metadata"]["resourceVersion"]
+        ):
+            return 422, self._status("Invalid", "metadata.resourceVersion: must be specified for an update")
         if method in ("POST", "PUT"):
             stamp = {"uid": f"uid-{len(self.requests)}", "creationTimestamp": "2026-11-21T10:00:00Z"}
-            self.objects[name] = {**body, "metadata": {**stamp, **body["metadata"]}}
+            version = {"resourceVersion": str(len(self.requests))}
+            self.objects[name] = {**body, "metadata": {**stamp, **body["metadata"], **version}}
             return 201, self.objects[name]
         if "labelSelector" in place.query or "limit" in place.query:
             (selector,) = parse_qs(place.query).get("labelSelector", [""])
@@ -282,6 +335,10 @@ EXITED = "Container worker for pod research/x failed with exit code 78 matching 
         ("pytorchjob", {"conditions": ended("Created")}, State.PENDING, 0, None),
         ("pytorchjob", {"conditions": ended("Running")}, State.RUNNING, 0, None),
         ("pytorchjob", {"conditions": ended("Failed", "PyTorchJobFailed")}, State.FAILED, 0, None),
+        ("hyperpod", {"conditions": None}, State.PENDING, 0, None),
+        ("hyperpod", {"conditions": ended("Created")}, State.PENDING, 0, None),
+        ("hyperpod", {"conditions": ended("Running"), "restartCount": 1}, State.RUNNING, 1, None),
+        ("hyperpod", {"conditions": ended("Completed")}, State.SUCCEEDED, 0, None),
     ],
 )
 def test_what_kubernetes_says_of_a_job(cluster, api, status, state, attempt, code):
@@ -311,6 +368,13 @@ def test_a_job_that_is_being_deleted_is_stopping_and_not_found(cluster):
     assert target.look(job, job.token).state is State.STOPPING
 
 
+def test_what_a_job_was_told_is_read_back_from_the_cluster(cluster):
+    target, job = target_on(cluster)
+    assert target.work(target.submit(job)).text() == replace(job.work, cwd="/app").text()
+    with pytest.raises(Failure, match="nothing is kept of other"):
+        target.work("other")
+
+
 def test_logs_are_those_of_all_pods_of_the_ranks_node_in_their_order(cluster):
     target, job = target_on(cluster)
     target.submit(job)
@@ -330,6 +394,7 @@ def test_logs_are_those_of_all_pods_of_the_ranks_node_in_their_order(cluster):
         ("Error from server (NotFound): jobs x not found", Exit.BAD_RECIPE, "NotFound"),
         ('Error from server (BadRequest): strict decoding error: unknown field "x"', Exit.BAD_RECIPE, "BadRequest"),
         ("Error from server (ServiceUnavailable): later", Exit.PEER_UNAVAILABLE, None),
+        ("Error from server (Conflict): the object has been modified", Exit.PEER_UNAVAILABLE, None),
         ("Unable to connect to the server: dial tcp: i/o timeout", Exit.PEER_UNAVAILABLE, None),
         ("The connection to the server 127.0.0.1:9 was refused - did you ...", Exit.PEER_UNAVAILABLE, None),
         ("error: You must be logged in to the server (Unauthorized)", Exit.INPUT_MISSING, None),

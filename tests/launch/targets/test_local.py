@@ -7,9 +7,10 @@ import subprocess
 import pytest
 
 from conftest import trace
-from drivetrain.launch.submission import plan
+from drivetrain.launch.planning import plan
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.launch.targets.local import Local
+from drivetrain.launch.targets.shared import mark_cancelled
 from drivetrain.spec.exits import Exit, Failure
 
 PAIR = {"kind": "local", "nodes": 2}
@@ -75,5 +76,28 @@ def test_an_interpreter_that_is_not_there_is_told_not_traced(tmp_path):
 def test_a_job_whose_run_directory_is_gone_can_be_cancelled(tmp_path):
     settings = settings_from("here", {"kind": "local"})
     job = plan("quickstart", [], "here", settings, started=0.0, run=str(tmp_path / "gone"))
+    mark_cancelled(job)
     Local(settings).cancel(job, "0:0")
     assert not job.run.exists()
+
+
+def test_a_submit_that_is_killed_once_its_process_runs_can_be_cancelled_at_once(desk, monkeypatch):
+    started = []
+    submit = Local.submit
+
+    def killed(self, job):
+        started.append(submit(self, job))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as then:
+        then.setattr(Local, "submit", killed)
+        desk("submit", desk.write("paced.yaml"), "--run", str(desk.run), code=Exit.STOPPED)
+    job = desk.json("jobs")[0]["job"]
+    assert desk.json("cancel", job)["state"] == "cancelled"
+    os.waitpid(int(started[0].partition(":")[0]), 0)
+    assert "cancelled before it began" in (desk.run / "launch" / job / "output" / "conductor.log").read_text()
+    assert not (desk.run / "ledger.jsonl").exists()
+    assert desk.json("requeue", job)["state"] == "pending"
+    assert not (desk.run / "launch" / job / "cancel").exists()
+    desk("cancel", job)
+    desk.until(job, "cancelled")

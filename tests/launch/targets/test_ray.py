@@ -7,7 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from drivetrain.launch import jobs
+from drivetrain.launch.elsewhere import found
 from drivetrain.launch.states import UNKNOWN, State
+from drivetrain.launch.store import Store
 from drivetrain.launch.targets import ray_driver
 from drivetrain.launch.targets.ray import Ray, seen_from
 from drivetrain.launch.targets.ray_driver import Driver, prefix_of
@@ -222,3 +225,39 @@ def test_names_of_jobs_that_were_sent_again_are_known():
 def test_only_what_ray_puts_before_lines_is_a_prefix():
     assert prefix_of("(node-x pid=1) text") == (None, "(node-x pid=1) text")
     assert prefix_of("said (node-1 pid=1) text") == (None, "said (node-1 pid=1) text")
+
+
+@pytest.fixture
+def store(dashboard, tmp_path, monkeypatch):
+    """That of another machine, whose target of this cluster asks for less."""
+    (tmp_path / "targets.yaml").write_text(json.dumps({"ray": TARGET | {"nodes": 1, "address": dashboard.address}}))
+    monkeypatch.setenv("DRIVETRAIN_TARGETS", str(tmp_path / "targets.yaml"))
+    return Store(tmp_path / "jobs")
+
+
+def test_a_job_that_was_submitted_elsewhere_is_found_stopped_and_started_again_from_here(there, dashboard, store):
+    target, job = there
+    native = target.submit(job)
+    record = found(store, f"ray:{job.token[-8:]}")
+    assert (record.token, record.native, record.run) == (job.token, native, job.run)
+    assert jobs.refresh(store, record).state is State.PENDING
+    assert jobs.cancel(store, found(store, job.token)).state is State.CANCELLED
+    again = jobs.requeue(store, found(store, f"ray:{native}"))
+    assert again.native != native
+    assert opened(dashboard.jobs[again.native]["runtime_env"]["env_vars"]["DRIVETRAIN_PARCEL"]).nodes == 2
+    for name, code in (("ray:nothing", Exit.INPUT_MISSING), ("ray:", Exit.INPUT_MISSING), ("rey:x", Exit.BAD_COMMAND)):
+        with pytest.raises(Failure) as failure:
+            found(store, name)
+        assert failure.value.outcome.code is code
+
+
+def test_what_an_engine_says_is_a_job_and_is_none_is_not_kept(there, dashboard, store):
+    target, job = there
+    native = target.submit(job)
+    for name in ("../../x", "other-00000000"):
+        dashboard.jobs[name] = dashboard.jobs[native] | {"submission_id": name}
+    for name, told in (("ray:../../x", "is no job's name"), ("ray:other", "was told to be")):
+        with pytest.raises(Failure, match=told) as failure:
+            found(store, name)
+        assert failure.value.outcome.code is Exit.BAD_DATA
+    assert store.all() == []

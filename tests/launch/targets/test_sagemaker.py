@@ -92,7 +92,7 @@ class Fake(Api):
         told = ("TrainingJobStatus", "SecondaryStatus", "SecondaryStatusTransitions", "FailureReason", "CreationTime")
         job = self.jobs[name]
         arn = "arn:aws:sagemaker:eu-west-1:123456789012:training-job/x"
-        given = ("AlgorithmSpecification", "ResourceConfig", "StoppingCondition")
+        given = ("AlgorithmSpecification", "ResourceConfig", "StoppingCondition", "HyperParameters")
         return {
             "TrainingJobName": name,
             "TrainingJobArn": arn,
@@ -313,3 +313,8 @@ def test_the_reason_is_that_of_the_run(tmp_path, monkeypatch):
     told = (tmp_path / "output" / "failure").read_text()
     assert "loss is nan" in told
     assert seen_from({"TrainingJobStatus": "Failed", "FailureReason": f"AlgorithmError: {told}"}).code == 82
+
+
+def test_what_a_job_was_told_is_read_back_from_the_service(service):
+    target, job, _ = service
+    assert target.work(target.submit(job)).text() == replace(job.work, cwd="/app").text()

@@ -1,10 +1,18 @@
 """What Slurm's commands say, where it is not what a job wants to hear."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
+from drivetrain.launch import attempts
+from drivetrain.launch.conductor import CANCEL
+from drivetrain.launch.planning import plan
 from drivetrain.launch.states import State
-from drivetrain.launch.submission import plan
+from drivetrain.launch.store import Record
 from drivetrain.launch.targets.config import build, settings_from
+from drivetrain.launch.targets.shared import lay, mark_cancelled
+from drivetrain.launch.targets.slurm import _Allocation, _duration
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -19,7 +27,7 @@ def says(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def put(text, status=1):
-        for name in ("squeue", "sacct", "sbatch"):
+        for name in ("squeue", "sacct", "sbatch", "scontrol"):
             (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}' >&{2 if status else 1}\nexit {status}\n")
             (tmp_path / name).chmod(0o755)
 
@@ -57,3 +65,57 @@ def test_an_option_of_0_is_passed_on_and_one_that_is_false_is_not():
     command = build(settings).render(plan("quickstart", [], "x", settings, started=0.0))[0].body.split()
     assert {"--priority=0", "--overcommit"} <= set(command)
     assert not any(word.startswith("--exclusive") for word in command)
+
+
+def test_what_a_job_was_told_is_read_from_the_folder_of_its_script(job, says):
+    lay(job)
+    says(f"JobId=7 JobName={job.token} Command={job.folder}/job.sh python {job.folder}/work.json WorkDir=/", 0)
+    assert build(job.settings).work("7").text() == job.work.text()
+    says("JobId=7 JobName=other Command=/bin/sleep 1 WorkDir=/", 0)
+    with pytest.raises(Failure, match="another script than ours"):
+        build(job.settings).work("7")
+
+
+def test_a_requeued_job_whose_lost_node_slurm_waits_for_is_requeued_and_asked_again_it_stays_so(job, says, tmp_path):
+    lay(job)
+    target = build(job.settings)
+    says("COMPLETING|None|2026-11-21T21:03:42", 0)
+    assert target.look(job, "7").state is State.STOPPING
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho Job is pending execution for job 7 >&2\nexit 1\n")
+    mark_cancelled(job)
+    assert target.requeue(job, "7") == "7"
+    assert not (job.folder / CANCEL).exists()
+    attempts.write(job.folder, attempts.Attempts(state="requeued"))
+    assert target.look(job, "7").state is State.REQUEUED
+
+
+@pytest.mark.parametrize("word", ["NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"])
+def test_what_slurm_ended_without_a_word_of_the_job_has_failed_and_is_looked_at_again(job, says, word):
+    says(f"{word}|None|N/A", 0)
+    record = replace(Record.of(job, "quickstart", 0.0), native="7").after(build(job.settings).look(job, "7"), 1.0)
+    assert (record.state, record.ended) == (State.FAILED, False)
+
+
+@pytest.mark.parametrize(
+    ("shown", "seconds"),
+    [("30:00", 1800), ("1:00:00", 3600), ("2-01:00:05", 176405), ("0:45", 45), ("UNLIMITED", None), ("INVALID", None)],
+)
+def test_time_limits_as_slurm_shows_them(shown, seconds):
+    assert _duration(shown) == seconds
+
+
+@pytest.mark.parametrize(("limit", "requeued"), [("1:00:00", False), ("0:30", True)])
+def test_a_job_that_is_ending_is_requeued_where_its_time_is_up_and_not_where_it_was_cancelled(
+    job, says, tmp_path, limit, requeued
+):
+    """Both are COMPLETING, with an end in the past."""
+    began = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() - 60))
+    says("", 0)
+    shows = f"case $* in *%T*) echo COMPLETING ;; *) echo '{began}|{limit}' ;; esac"
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{shows}\n")
+    allocation = _Allocation(job.work, {"SLURM_JOB_ID": "7"})
+    if requeued:
+        allocation.requeue()
+    else:
+        with pytest.raises(Failure, match="Slurm is ending the job"):
+            allocation.requeue()

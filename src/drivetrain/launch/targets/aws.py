@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from drivetrain.launch.targets.recipe import AwsTarget
+from drivetrain.launch.patience import followed
+from drivetrain.launch.targets.recipe import Container, Text, Word
 from drivetrain.launch.targets.remote import Refused, away
 from drivetrain.spec.check import shown
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.settings import nothing
 
 _BUSY = re.compile(
     r"Throttl|TooManyRequests|RequestLimit|ServiceUnavailable|InternalError|InternalFailure|ServerException"
 )
+_POLL = 2.0  # seconds between two looks at the logs
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "structure": (Mapping,),
     "map": (Mapping,),
@@ -23,6 +27,15 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("integer", "long"), (int,)),
     **dict.fromkeys(("float", "double"), (int, float)),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsTarget(Container):
+    """A service of AWS; credentials are those of AWS's own tools."""
+
+    region: Annotated[Word | None, nothing("null: that of the profile or the environment")] = None
+    profile: Annotated[Word | None, nothing("of ~/.aws/config; null: the environment decides")] = None
+    endpoint: Annotated[Text | None, nothing("the service's URL; null: the region's own")] = None
 
 
 class Api:
@@ -72,6 +85,14 @@ class Api:
             if answer["nextForwardToken"] == token:
                 return
             read[stream] = answer["nextForwardToken"]
+
+    def followed(
+        self, group: str, streams: Callable[[], Sequence[str]], ended: Callable[[], bool] | None, every: float = _POLL
+    ) -> Iterator[str]:
+        """Lines of CloudWatch, stream by stream, until the job has `ended`, or for None those that are there now;
+        `streams` says which there are by now."""
+        read: dict[str, str | None] = {}
+        return followed(ended, lambda: (line for one in streams() for line in self.events(group, one, read)), every)
 
     def _connected(self) -> Any:
         if self._client is None:

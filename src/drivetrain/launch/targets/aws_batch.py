@@ -6,14 +6,16 @@ import hashlib
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
 
 from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import Submission
-from drivetrain.launch.targets.aws import Api, require_valid
+from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.targets.aws import Api, AwsTarget, require_valid
 from drivetrain.launch.targets.container import (
     AGAIN,
     WORTH_AGAIN,
@@ -22,11 +24,19 @@ from drivetrain.launch.targets.container import (
     require_container,
     run_worker,
 )
-from drivetrain.launch.targets.recipe import AwsBatchTarget, Mount, mebibytes
-from drivetrain.launch.targets.remote import packed, require_ended, require_short, unpacked, with_extras, wrong
+from drivetrain.launch.targets.recipe import Mount, Text, Word, mebibytes
+from drivetrain.launch.targets.remote import (
+    packed,
+    parcelled,
+    require_ended,
+    require_short,
+    unpacked,
+    with_extras,
+    wrong,
+)
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.settings import seconds_of
+from drivetrain.spec.settings import Count, nothing, seconds_of
 
 PREFIX = "drivetrain-"
 """How the names of our job definitions begin, which tells our jobs from others."""
@@ -49,8 +59,20 @@ STATES: Mapping[str, State] = {
     "SUCCEEDED": State.SUCCEEDED,
     "FAILED": State.FAILED,
 }
-_POLL = 2.0  # seconds between two looks at the logs
 _COMMAND = ("-m", "drivetrain.launch.targets.aws_batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsBatchTarget(AwsTarget):
+    """A queue of AWS Batch whose compute environment can run multi-node parallel jobs (EC2, not Fargate)."""
+
+    unused: ClassVar[tuple[str, ...]] = ("namespace",)
+    factory: ClassVar[str] = "drivetrain.launch.targets.aws_batch:AwsBatch"
+    kind: Annotated[Literal["aws-batch"], nothing("multi-node parallel jobs")] = "aws-batch"
+    retries: Annotated[int, Ge(0), Le(9), nothing("attempts after the first one: Batch makes ten at most")] = 9
+    execution_role: Annotated[Word | None, nothing("the role that reads secrets; `role` is the job's own")] = None
+    shared_memory: Annotated[Count, nothing("MiB of /dev/shm, through which data workers hand over batches")] = 1024
+    log_group: Annotated[Text, nothing("of CloudWatch")] = "/aws/batch/job"
 
 
 class AwsBatch:
@@ -91,15 +113,12 @@ class AwsBatch:
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From CloudWatch: what the rank's node has printed, in every attempt."""
-        node = 0 if rank is None else rank // self._settings.processes
-        read: dict[str, str | None] = {}
-        while True:
-            ended = not follow or self.look(job, native).state.final
-            for stream in self._streams(f"{native}#{node}"):
-                yield from self._logs.events(self._settings.log_group, stream, read)
-            if ended:
-                return
-            time.sleep(_POLL)
+        node = f"{native}#{0 if rank is None else rank // self._settings.processes}"
+        return self._logs.followed(
+            self._settings.log_group,
+            lambda: self._streams(node),
+            (lambda: self.look(job, native).state.final) if follow else None,
+        )
 
     def cancel(self, job: Submission, native: str) -> None:
         """Batch does not try again what was terminated. Containers get SIGTERM, and SIGKILL 30 s later."""
@@ -117,6 +136,13 @@ class AwsBatch:
             for one in self._summaries("JOB_DEFINITION", f"{PREFIX}*")
             if one.get("jobDefinition", PREFIX).rpartition("/")[2].startswith(PREFIX)
         ]
+
+    def work(self, native: str) -> Work:
+        """From the variables of its nodes, as the job's description has them or that of its first node."""
+        found = self._batch("describe_jobs", jobs=[native, f"{native}#0"])["jobs"]
+        nodes = [part for one in found for part in one.get("nodeProperties", {}).get("nodeRangeProperties", ())]
+        variables = [one for part in (*nodes, *found) for one in part.get("container", {}).get("environment", ())]
+        return parcelled(next((one["value"] for one in variables if one["name"] == PARCEL), None), native)
 
     def reachable(self) -> str:
         """The queue, and whether it takes jobs."""

@@ -6,26 +6,24 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drivetrain.launch.targets.recipe import Described
-from drivetrain.spec.check import shown
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.messages import inside, messages
-from drivetrain.spec.parse import parse_file
 from drivetrain.spec.registry import imported, nearest
-from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes, to_data
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 KINDS: Mapping[str, str] = {
-    "local": "drivetrain.launch.targets.recipe:LocalTarget",
-    "slurm": "drivetrain.launch.targets.recipe:SlurmTarget",
-    "aws-batch": "drivetrain.launch.targets.recipe:AwsBatchTarget",
-    "sagemaker": "drivetrain.launch.targets.recipe:SageMakerTarget",
-    "ray": "drivetrain.launch.targets.recipe:RayTarget",
+    "local": "drivetrain.launch.targets.local:LocalTarget",
+    "slurm": "drivetrain.launch.targets.slurm:SlurmTarget",
+    "aws-batch": "drivetrain.launch.targets.aws_batch:AwsBatchTarget",
+    "sagemaker": "drivetrain.launch.targets.sagemaker:SageMakerTarget",
+    "ray": "drivetrain.launch.targets.ray:RayTarget",
     "kubernetes": "drivetrain.launch.targets.recipe:KubernetesTarget",
 }
 """Settings classes of the kinds of targets."""
-_ORIGIN = Origin("target")
 _ALWAYS: Mapping[str, Any] = {"local": {"kind": "local"}}
 
 
@@ -68,17 +66,12 @@ def settings_from(name: str, data: Mapping[str, Any]) -> Described:
 
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        text = f"is {', '.join(KINDS)} (got {shown(kind)}){nearest(str(kind), list(KINDS))}"
-        raise RecipeMistakes([Mistake((name, "kind"), text, _ORIGIN)])
+        raise _unknown(name, kind)
     cls = imported(KINDS[kind])
     try:
         return TypeAdapter(cls).validate_json(json.dumps(dict(data)), strict=True)
     except ValidationError as error:
-        problems: dict[Any, list[Any]] = {}
-        for problem in error.errors(include_url=False):
-            problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
-        wrong = [(path, text) for path, found in problems.items() for text in messages(cls, data, path, found)]
-        raise RecipeMistakes([Mistake((name, *path), text, _ORIGIN) for path, text in wrong]) from None
+        raise _mistakes(name, cls, data, error) from None
 
 
 def build(settings: Described) -> Any:
@@ -87,6 +80,9 @@ def build(settings: Described) -> Any:
 
 
 def _written(path: Path) -> dict[str, dict[str, Any]]:
+    from drivetrain.spec.parse import parse_file
+    from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes, to_data
+
     mistakes: list[Mistake] = []
     data = to_data(parse_file(path, "targets", mistakes))
     origin = Origin("targets", str(path), 1)
@@ -96,3 +92,23 @@ def _written(path: Path) -> dict[str, dict[str, Any]]:
     if mistakes:
         raise RecipeMistakes(mistakes)
     return data
+
+
+def _unknown(name: str, kind: Any) -> Failure:
+    from drivetrain.spec.check import shown
+    from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes
+
+    text = f"is {', '.join(KINDS)} (got {shown(kind)}){nearest(str(kind), list(KINDS))}"
+    return RecipeMistakes([Mistake((name, "kind"), text, Origin("target"))])
+
+
+def _mistakes(name: str, cls: type, data: Mapping[str, Any], error: ValidationError) -> Failure:
+    """All that is wrong with the settings of a target. What puts it into words is only loaded here: most have none."""
+    from drivetrain.spec.messages import inside, messages
+    from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes
+
+    problems: dict[Any, list[Any]] = {}
+    for problem in error.errors(include_url=False):
+        problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
+    wrong = [(path, text) for path, found in problems.items() for text in messages(cls, data, path, found)]
+    return RecipeMistakes([Mistake((name, *path), text, Origin("target")) for path, text in wrong])

@@ -21,7 +21,7 @@ _VERBS: Mapping[str, Sequence[str]] = {
     "DELETE": ("delete",),
 }
 _SAID = re.compile(r"Error from server(?: \((\w+)\))?: ?(.*)", re.DOTALL)
-_LATER = frozenset({"ServerTimeout", "Timeout", "TooManyRequests", "InternalError", "ServiceUnavailable"})
+_LATER = frozenset({"Conflict", "ServerTimeout", "Timeout", "TooManyRequests", "InternalError", "ServiceUnavailable"})
 _AWAY = re.compile(r"[Uu]nable to connect|refused|timed? ?out|no such host|EOF|deadline exceeded")
 _MARGIN = 5.0  # seconds that kubectl has beyond the request's own time limit
 

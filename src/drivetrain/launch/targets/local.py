@@ -10,17 +10,32 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 from drivetrain.launch.conductor import conduct
 from drivetrain.launch.forkserver import die_with_parent
 from drivetrain.launch.output import CONDUCTOR, FOLDER, private
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import FILE, Submission, Work
-from drivetrain.launch.targets.recipe import LocalTarget
-from drivetrain.launch.targets.shared import lay, mark_cancelled, owner, printed, require_files, told, unmark
+from drivetrain.launch.targets.recipe import Described
+from drivetrain.launch.targets.shared import lay, owner, printed, require_files, told, unmark
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.settings import nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTarget(Described):
+    """This machine, in the background. Several nodes are several groups of processes on it, which is for trying out."""
+
+    unused: ClassVar[tuple[str, ...]] = (
+        *("accelerators", "accelerator", "cpus", "memory", "walltime", "image", "mounts"),
+        *("queue", "namespace", "role", "extras"),
+    )
+    factory: ClassVar[str] = "drivetrain.launch.targets.local:Local"
+    kind: Annotated[Literal["local"], nothing("this machine")] = "local"
 
 
 class Local:
@@ -65,7 +80,6 @@ class Local:
 
     def cancel(self, job: Submission, native: str) -> None:
         """SIGTERM, which commits first."""
-        mark_cancelled(job)
         if _alive(native):
             with suppress(ProcessLookupError):
                 os.kill(int(native.partition(":")[0]), signal.SIGTERM)
@@ -80,6 +94,12 @@ class Local:
     def listed(self) -> Sequence[Listed]:
         """None: this machine keeps no list but the store's."""
         return ()
+
+    def work(self, native: str) -> Work:
+        """Nothing: of what runs here the store has all."""
+        raise Failure(
+            Exit.INPUT_MISSING, f"nothing is kept of {native}", "`drivetrain jobs --all` lists what was submitted"
+        )
 
     def reachable(self) -> str:
         """This machine."""

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request as HttpRequest
 from urllib.request import urlopen
 
+from pydantic import StringConstraints
+
+from drivetrain.launch.patience import followed
+from drivetrain.launch.rundir import SCRATCH
 from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import SCRATCH, Submission
+from drivetrain.launch.submission import Submission, Work
 from drivetrain.launch.targets.container import moved
 from drivetrain.launch.targets.ray_driver import NEEDS, PARCEL, prefix_of
-from drivetrain.launch.targets.recipe import RayTarget, mebibytes
+from drivetrain.launch.targets.recipe import Described, Text, mebibytes
 from drivetrain.launch.targets.remote import (
     Refused,
     away,
     packed,
+    parcelled,
     renamed,
     require_ended,
     require_short,
@@ -31,6 +36,7 @@ from drivetrain.launch.targets.remote import (
 )
 from drivetrain.launch.targets.shared import require_files
 from drivetrain.launch.targets.target import Listed, Request
+from drivetrain.spec.settings import Count, nothing
 
 LONGEST = 120_000
 """Bytes of a parcel: one environment variable has 128 KiB."""
@@ -43,6 +49,23 @@ STATES: Mapping[str, State] = {
 }
 _LATER = (429, 502, 503, 504)
 _POLL = 2.0  # seconds between two looks at the logs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayTarget(Described):
+    """A Ray cluster, by its Jobs API; all its machines have drivetrain and see the run directories."""
+
+    unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "walltime", "queue", "namespace", "role", "fruitless")
+    factory: ClassVar[str] = "drivetrain.launch.targets.ray:Ray"
+    kind: Annotated[Literal["ray"], nothing("Ray's Jobs API")] = "ray"
+    address: Annotated[
+        Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$")], nothing("the dashboard's URL")
+    ] = "http://127.0.0.1:8265"
+    folder: Annotated[
+        Text | None, nothing("where the folder that you submit from lies on the cluster; null: at the same place")
+    ] = None
+    grace: Annotated[Count, nothing("seconds from SIGTERM to SIGKILL: a commit must fit")] = 120
+    timeout: Annotated[Count, nothing("seconds that one call may take")] = 30
 
 
 class Ray:
@@ -72,16 +95,21 @@ class Ray:
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """What the driver and the first node, or for a rank its node, have printed; each look fetches all of it."""
         node = 0 if rank is None else rank // self._settings.processes
-        given = 0
-        while True:
-            ended = not follow or self.look(job, native).state.final
+        given, over = 0, not follow
+
+        def ended() -> bool:
+            nonlocal over
+            over = self.look(job, native).state.final
+            return over
+
+        def new() -> Iterator[str]:
+            nonlocal given
             text = self._ask("GET", f"{_place(native)}/logs").get("logs", "")
-            whole = text if ended else text[: text.rfind("\n") + 1]
-            yield from _of_node(whole[given:], node, driver=rank is None)
-            given = len(whole)
-            if ended:
-                return
-            time.sleep(_POLL)
+            whole = text if over else text[: text.rfind("\n") + 1]
+            begin, given = given, len(whole)
+            return _of_node(whole[begin:], node, driver=rank is None)
+
+        return followed(ended if follow else None, new, _POLL)
 
     def cancel(self, job: Submission, native: str) -> None:
         """The driver gets SIGTERM and passes it on; Ray starts nothing again by itself."""
@@ -96,6 +124,11 @@ class Ray:
         """Submissions with our mark."""
         ours = [one for one in self._known() if "drivetrain" in (one.get("metadata") or {})]
         return [Listed(token_of(one["submission_id"]), one["submission_id"], seen_from(one)) for one in ours]
+
+    def work(self, native: str) -> Work:
+        """From the variable that the submission carries it in."""
+        told = self._get(native) or {}
+        return parcelled(told.get("runtime_env", {}).get("env_vars", {}).get(PARCEL), native)
 
     def reachable(self) -> str:
         """Ray's version."""

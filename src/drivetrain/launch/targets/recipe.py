@@ -1,4 +1,4 @@
-"""What a job asks of the place where it runs: one description for every target, and what each target adds to it."""
+"""What a job asks of the place where it runs, in the same words for every target; each adds its own, in its file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge, Le
 from pydantic import StringConstraints
 
-from drivetrain.spec.settings import Component, Count, Duration, NonNegative, Settings, Whole, nothing
+from drivetrain.spec.settings import Component, Count, Duration, Settings, Whole, nothing
 
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:@/+-]*$", max_length=200)]
 """A name as engines have them: no space, no quote, nothing that a shell or a manifest could read otherwise."""
@@ -82,31 +81,7 @@ class Described(Component):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTarget(Described):
-    """This machine, in the background. Several nodes are several groups of processes on it, which is for trying out."""
-
-    unused: ClassVar[tuple[str, ...]] = (
-        *("accelerators", "accelerator", "cpus", "memory", "walltime", "image", "mounts"),
-        *("queue", "namespace", "role", "extras"),
-    )
-    factory: ClassVar[str] = "drivetrain.launch.targets.local:Local"
-    kind: Annotated[Literal["local"], nothing("this machine")] = "local"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmTarget(Described):
-    """A Slurm cluster whose commands work where the job is submitted, and a file system that all its nodes share."""
-
-    unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "namespace")
-    factory: ClassVar[str] = "drivetrain.launch.targets.slurm:Slurm"
-    kind: Annotated[Literal["slurm"], nothing("sbatch, squeue, scancel, scontrol")] = "slurm"
-    setup: Annotated[Text | None, nothing("a shell file on the shared file system that every node reads first")] = None
-    lead: Annotated[NonNegative, nothing("seconds before the walltime at which Slurm signals it; 0: never")] = 120.0
-    timeout: Annotated[Count, nothing("seconds that one of Slurm's commands may take")] = 30
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Container(Described):
+class Container(Described):
     """Jobs in containers, whose image has drivetrain and what the recipe needs."""
 
     folder: Annotated[
@@ -116,57 +91,16 @@ class _Container(Described):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AwsTarget(_Container):
-    """A service of AWS; credentials are those of AWS's own tools."""
-
-    region: Annotated[Word | None, nothing("null: that of the profile or the environment")] = None
-    profile: Annotated[Word | None, nothing("of ~/.aws/config; null: the environment decides")] = None
-    endpoint: Annotated[Text | None, nothing("the service's URL; null: the region's own")] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AwsBatchTarget(AwsTarget):
-    """A queue of AWS Batch whose compute environment can run multi-node parallel jobs (EC2, not Fargate)."""
-
-    unused: ClassVar[tuple[str, ...]] = ("namespace",)
-    factory: ClassVar[str] = "drivetrain.launch.targets.aws_batch:AwsBatch"
-    kind: Annotated[Literal["aws-batch"], nothing("multi-node parallel jobs")] = "aws-batch"
-    retries: Annotated[int, Ge(0), Le(9), nothing("attempts after the first one: Batch makes ten at most")] = 9
-    execution_role: Annotated[Word | None, nothing("the role that reads secrets; `role` is the job's own")] = None
-    shared_memory: Annotated[Count, nothing("MiB of /dev/shm, through which data workers hand over batches")] = 1024
-    log_group: Annotated[Text, nothing("of CloudWatch")] = "/aws/batch/job"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SageMakerTarget(AwsTarget):
-    """Training jobs of SageMaker."""
-
-    unused: ClassVar[tuple[str, ...]] = ("namespace", "queue", "cpus", "memory", "accelerators")
-    factory: ClassVar[str] = "drivetrain.launch.targets.sagemaker:SageMaker"
-    kind: Annotated[Literal["sagemaker"], nothing("training jobs")] = "sagemaker"
-    retries: Annotated[
-        int, Ge(0), Le(30), nothing("attempts after the first one, where SageMaker itself failed: it makes no others")
-    ] = 20
-    output: Annotated[Text | None, nothing("S3 URI where SageMaker puts what a job leaves")] = None
-    checkpoints: Annotated[
-        Text | None, nothing("S3 URI that /opt/ml/checkpoints is kept equal to; then runs can be a folder there")
-    ] = None
-    volume: Annotated[Count, nothing("GB of each machine's disk")] = 100
-    spot: Annotated[bool, nothing("machines that may be taken away: it waits for others, and goes on")] = False
-    wait: Annotated[Duration | None, nothing("for spot machines and training together, such as 3d")] = None
-    subnets: Annotated[tuple[Word, ...], nothing("of a VPC; none: SageMaker's own network")] = ()
-    security_groups: Annotated[tuple[Word, ...], nothing("of that VPC")] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class KubernetesTarget(_Container):
+class KubernetesTarget(Container):
     """A Kubernetes cluster that kubectl reaches."""
 
     factory: ClassVar[str] = "drivetrain.launch.targets.kubernetes:Kubernetes"
     kind: Annotated[Literal["kubernetes"], nothing("jobs in pods")] = "kubernetes"
     api: Annotated[
-        Literal["job", "jobset", "trainjob", "pytorchjob"],
-        nothing("what runs the pods: Kubernetes itself, JobSet, Kubeflow's Trainer 2, or its older operator"),
+        Literal["job", "jobset", "trainjob", "pytorchjob", "hyperpod"],
+        nothing(
+            "what runs the pods: Kubernetes itself, JobSet, Kubeflow's Trainer 2, its older operator, or HyperPod's"
+        ),
     ] = "job"
     context: Annotated[Text | None, nothing("of your kubeconfig; null: the current one")] = None
     grace: Annotated[Count, nothing("seconds from SIGTERM to SIGKILL: a commit must fit")] = 120
@@ -177,20 +111,3 @@ class KubernetesTarget(_Container):
     )
     tolerations: Annotated[tuple[Word, ...], nothing("keys of taints that do not keep its pods away")] = ()
     annotations: Annotated[Mapping[Text, Text], nothing("of the job and its pods")] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RayTarget(Described):
-    """A Ray cluster, by its Jobs API; all its machines have drivetrain and see the run directories."""
-
-    unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "walltime", "queue", "namespace", "role", "fruitless")
-    factory: ClassVar[str] = "drivetrain.launch.targets.ray:Ray"
-    kind: Annotated[Literal["ray"], nothing("Ray's Jobs API")] = "ray"
-    address: Annotated[
-        Annotated[str, StringConstraints(pattern=r"^https?://[^\s]+$")], nothing("the dashboard's URL")
-    ] = "http://127.0.0.1:8265"
-    folder: Annotated[
-        Text | None, nothing("where the folder that you submit from lies on the cluster; null: at the same place")
-    ] = None
-    grace: Annotated[Count, nothing("seconds from SIGTERM to SIGKILL: a commit must fit")] = 120
-    timeout: Annotated[Count, nothing("seconds that one call may take")] = 30

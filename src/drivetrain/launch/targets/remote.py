@@ -65,6 +65,13 @@ def unpacked(text: str) -> str:
         raise Failure(Exit.BAD_DATA, f"the job came damaged: {error}", "submit it again") from error
 
 
+def parcelled(parcel: str | None, native: str) -> Work:
+    """The work of a parcel that an engine has kept; Failure(66) where it has none, 65 where it is damaged."""
+    if not parcel:
+        raise Failure(Exit.INPUT_MISSING, f"the engine keeps nothing of {native}", "go on where it was submitted")
+    return Work.parse(unpacked(parcel), native)
+
+
 def renamed(token: str) -> str:
     """Another name for a job, where the engine keeps names for ever; `token_of` knows it again."""
     return f"{token}-r{secrets.token_hex(2)}"

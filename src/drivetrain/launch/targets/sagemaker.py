@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
 
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import Submission, Work
-from drivetrain.launch.targets.aws import Api, require_valid
+from drivetrain.launch.targets.aws import Api, AwsTarget, require_valid
 from drivetrain.launch.targets.container import moved, require_container, run_worker
-from drivetrain.launch.targets.recipe import Mount, SageMakerTarget
+from drivetrain.launch.targets.recipe import Mount, Text, Word
 from drivetrain.launch.targets.remote import (
     Refused,
     packed,
+    parcelled,
     renamed,
     require_ended,
     require_short,
@@ -30,7 +33,7 @@ from drivetrain.launch.targets.remote import (
 from drivetrain.launch.targets.shared import require_files
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.exits import Outcome
-from drivetrain.spec.settings import seconds_of
+from drivetrain.spec.settings import Count, Duration, nothing, seconds_of
 
 CHECKPOINTS = "/opt/ml/checkpoints"
 """The folder that SageMaker copies to S3 while a job trains, and back before it starts again."""
@@ -58,8 +61,28 @@ SECONDARY: Mapping[str, State] = {
 }
 """Where the second word says more than the first."""
 _DAY = 86_400.0  # seconds: what SageMaker gives a job that asks for nothing
-_POLL = 2.0  # seconds between two looks at the logs
 _REASON = 1_000  # letters of a failure's reason that SageMaker shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class SageMakerTarget(AwsTarget):
+    """Training jobs of SageMaker."""
+
+    unused: ClassVar[tuple[str, ...]] = ("namespace", "queue", "cpus", "memory", "accelerators")
+    factory: ClassVar[str] = "drivetrain.launch.targets.sagemaker:SageMaker"
+    kind: Annotated[Literal["sagemaker"], nothing("training jobs")] = "sagemaker"
+    retries: Annotated[
+        int, Ge(0), Le(30), nothing("attempts after the first one, where SageMaker itself failed: it makes no others")
+    ] = 20
+    output: Annotated[Text | None, nothing("S3 URI where SageMaker puts what a job leaves")] = None
+    checkpoints: Annotated[
+        Text | None, nothing("S3 URI that /opt/ml/checkpoints is kept equal to; then runs can be a folder there")
+    ] = None
+    volume: Annotated[Count, nothing("GB of each machine's disk")] = 100
+    spot: Annotated[bool, nothing("machines that may be taken away: it waits for others, and goes on")] = False
+    wait: Annotated[Duration | None, nothing("for spot machines and training together, such as 3d")] = None
+    subnets: Annotated[tuple[Word, ...], nothing("of a VPC; none: SageMaker's own network")] = ()
+    security_groups: Annotated[tuple[Word, ...], nothing("of that VPC")] = ()
 
 
 class SageMaker:
@@ -97,15 +120,10 @@ class SageMaker:
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From CloudWatch: what the rank's machine has printed, whenever it was started."""
-        node = 0 if rank is None else rank // self._settings.processes
-        read: dict[str, str | None] = {}
-        while True:
-            ended = not follow or self.look(job, native).state.final
-            for stream in self._streams(f"{native}/algo-{node + 1}-"):
-                yield from self._logs.events(GROUP, stream, read)
-            if ended:
-                return
-            time.sleep(_POLL)
+        node = f"{native}/algo-{1 if rank is None else rank // self._settings.processes + 1}-"
+        return self._logs.followed(
+            GROUP, lambda: self._streams(node), (lambda: self.look(job, native).state.final) if follow else None
+        )
 
     def cancel(self, job: Submission, native: str) -> None:
         """Containers get SIGTERM, and 120 s. SageMaker does not start again what was stopped."""
@@ -131,6 +149,11 @@ class SageMaker:
         )
         jobs = [result["TrainingJob"] for page in found for result in page["Results"]]
         return [Listed(token_of(one["TrainingJobName"]), one["TrainingJobName"], seen_from(one)) for one in jobs]
+
+    def work(self, native: str) -> Work:
+        """From the hyperparameters that carry it."""
+        parts = self._sagemaker("describe_training_job", TrainingJobName=native).get("HyperParameters", {})
+        return parcelled(_joined(parts), native)
 
     def reachable(self) -> str:
         """The service, by a look at its newest job."""
@@ -242,6 +265,10 @@ def _parts(job: Submission, parcel: str) -> dict[str, str]:
     return {f"part-{start // PART:02}": parcel[start : start + PART] for start in range(0, len(parcel), PART)}
 
 
+def _joined(parts: Mapping[str, str]) -> str:
+    return "".join(parts[name] for name in sorted(parts))
+
+
 def _channel(job: Submission, mount: Mount) -> dict[str, Any]:
     """An input channel: an S3 prefix, or a folder of a file system as `efs:ID:/FOLDER` or `lustre:ID:/FOLDER`."""
     path, (kind, _, rest) = Path(mount.path), mount.source.partition(":")
@@ -277,7 +304,7 @@ def main(input: Path = INPUT, output: Path = OUTPUT) -> int:
     """What a container of SageMaker's runs. Why it failed is left where SageMaker looks for it."""
     parts = json.loads((input / "config" / "hyperparameters.json").read_text())
     resources = json.loads((input / "config" / "resourceconfig.json").read_text())
-    text = unpacked("".join(parts[name] for name in sorted(parts)))
+    text = unpacked(_joined(parts))
     code = run_worker(text, variables(resources))
     if code:
         cause = "see its log"

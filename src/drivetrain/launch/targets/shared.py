@@ -10,9 +10,9 @@ from pathlib import Path
 from drivetrain.launch import attempts, code, output
 from drivetrain.launch.conductor import CANCEL, OWNER
 from drivetrain.launch.node import FROM_FILE
+from drivetrain.launch.rundir import prepare
 from drivetrain.launch.states import Seen, State
 from drivetrain.launch.submission import FILE, Submission
-from drivetrain.launch.supervisor import prepare
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
 
@@ -46,14 +46,21 @@ def require_files(job: Submission) -> None:
 
 def mark_cancelled(job: Submission) -> None:
     """Say to the job, before anybody else does, that it gets no further attempt."""
-    with suppress(FileNotFoundError):  # its folder is gone: it has nothing to go on from
+    with suppress(OSError):  # its folder is gone, and it has nothing to go on from; or it is on other machines
         (job.folder / CANCEL).touch(mode=0o600)
+
+
+def unmark_cancelled(job: Submission) -> None:
+    """Take that back."""
+    with suppress(OSError):
+        (job.folder / CANCEL).unlink()
 
 
 def unmark(job: Submission) -> None:
     """Before a job is started again: nobody has it, and it is no longer cancelled."""
-    for name in (CANCEL, OWNER):
-        (job.folder / name).unlink(missing_ok=True)
+    unmark_cancelled(job)
+    with suppress(OSError):
+        (job.folder / OWNER).unlink()
 
 
 def owner(job: Submission) -> str | None:

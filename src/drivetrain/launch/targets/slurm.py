@@ -13,18 +13,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
+from drivetrain.launch import attempts
 from drivetrain.launch.conductor import conduct
+from drivetrain.launch.patience import Patience
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import FILE, Submission, Work
-from drivetrain.launch.targets.recipe import SlurmTarget
-from drivetrain.launch.targets.shared import lay, mark_cancelled, owner, printed, require_files, told, unmark
+from drivetrain.launch.targets.recipe import Described, Text
+from drivetrain.launch.targets.shared import (
+    lay,
+    owner,
+    printed,
+    require_files,
+    told,
+    unmark,
+    unmark_cancelled,
+)
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
-from drivetrain.spec.settings import seconds_of
+from drivetrain.spec.settings import Count, NonNegative, nothing, seconds_of
 
 SCRIPT = """#!/bin/bash
 # The same for every job: what is particular to one comes as arguments. A signal that comes before the conductor
@@ -57,11 +68,26 @@ STATES: Mapping[str, State] = {
     "CANCELLED": State.CANCELLED,
 }
 """What is none of these has failed: FAILED, TIMEOUT, NODE_FAIL, PREEMPTED, OUT_OF_MEMORY, BOOT_FAIL, DEADLINE."""
+_PENDING = re.compile(r"Job is pending execution")  # of a requeued job whose lost nodes Slurm still waits for
+_LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
+_SCRIPT = re.compile(r"\bCommand=(.*?)/job\.sh\b", re.DOTALL)
 _GONE = re.compile(r"Invalid job id|already completing or completed|Job has already finished", re.IGNORECASE)
 _RETRY = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries while slurmctld is away
 _TIMEOUT = 30.0  # seconds that one of Slurm's commands may take inside a job
 _SELDOM = 5.0  # seconds between two looks of someone who follows a job
 _WAIT = 20  # seconds that srun gives the other nodes once one has ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmTarget(Described):
+    """A Slurm cluster whose commands work where the job is submitted, and a file system that all its nodes share."""
+
+    unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "namespace")
+    factory: ClassVar[str] = "drivetrain.launch.targets.slurm:Slurm"
+    kind: Annotated[Literal["slurm"], nothing("sbatch, squeue, scancel, scontrol")] = "slurm"
+    setup: Annotated[Text | None, nothing("a shell file on the shared file system that every node reads first")] = None
+    lead: Annotated[NonNegative, nothing("seconds before the walltime at which Slurm signals it; 0: never")] = 120.0
+    timeout: Annotated[Count, nothing("seconds that one of Slurm's commands may take")] = 30
 
 
 class Slurm:
@@ -111,8 +137,7 @@ class Slurm:
             return told(job, UNKNOWN)
         word, reason, start = line.splitlines()[0].split("|")[:3]
         seen = told(job, seen_as(word, reason, start))
-        again = seen.state is State.PENDING and owner(job) is not None  # it has begun before
-        return replace(seen, state=State.REQUEUED) if again else seen
+        return replace(seen, state=State.REQUEUED) if self._waits_again(job, seen.state) else seen
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From the files of the job's folder."""
@@ -120,7 +145,6 @@ class Slurm:
 
     def cancel(self, job: Submission, native: str) -> None:
         """No requeue any more, neither ours nor Slurm's; then scancel, whose SIGTERM commits."""
-        mark_cancelled(job)
         for command in (("scontrol", "update", f"JobId={native}", "Requeue=0"), ("scancel", native)):
             try:
                 self._run(*command)
@@ -132,9 +156,15 @@ class Slurm:
         """`scontrol requeue`, or another job where Slurm does not want this one any more."""
         seen = self.look(job, native)
         if seen.state in (State.PENDING, State.REQUEUED):
+            unmark_cancelled(job)
             return native
         if not seen.state.final:
-            self._run("scontrol", "requeue", native)
+            try:
+                self._run("scontrol", "requeue", native)
+            except _Refused as refused:
+                if not _PENDING.search(refused.outcome.cause):
+                    raise
+            unmark_cancelled(job)
             return native
         unmark(job)
         return self.submit(job)
@@ -144,6 +174,14 @@ class Slurm:
         lines = self._run("squeue", "--me", "-h", "-t", "all", "-o", "%k|%j|%i|%T|%r|%S").splitlines()
         ours = [line.split("|") for line in lines if line.startswith(f"{COMMENT}|")]
         return [Listed(name, native, seen_as(*rest)) for _, name, native, *rest in ours]
+
+    def work(self, native: str) -> Work:
+        """From the job's folder, where its script lies."""
+        match = _SCRIPT.search(self._run("scontrol", "show", "job", "-o", native))
+        if match is None:
+            cause = f"Slurm job {native} has another script than ours"
+            raise Failure(Exit.INPUT_MISSING, cause, "it was not submitted by this program")
+        return Work.read(Path(match.group(1)) / FILE)
 
     def reachable(self) -> str:
         """The controller's answer, and its partitions."""
@@ -178,14 +216,26 @@ class Slurm:
         arguments = [str(job.folder / "job.sh"), python, str(job.folder / FILE), settings.setup or ""]
         return ["sbatch", "--parsable", *written, *arguments]
 
+    def _waits_again(self, job: Submission, state: State) -> bool:
+        """Whether it has begun before: a requeued job is COMPLETING for as long as one of its nodes does not answer."""
+        if state is State.STOPPING:
+            return attempts.read(job.folder).state == "requeued"
+        return state is State.PENDING and owner(job) is not None
+
     def _ended(self, job: Submission, native: str) -> Callable[[], bool]:
-        """Whether a job has ended, as it was when last asked, every few seconds."""
-        asked, ended = -math.inf, False
+        """Whether a job has ended, as it was when last asked, every few seconds; its files are read meanwhile."""
+        following, ended, patience = -math.inf, False, Patience()
 
         def ask() -> bool:
-            nonlocal asked, ended
-            if time.monotonic() - asked >= _SELDOM:
-                ended, asked = self.look(job, native).state.final, time.monotonic()
+            nonlocal following, ended
+            if time.monotonic() >= following:
+                pause = _SELDOM
+                try:
+                    ended = self.look(job, native).state.final
+                    patience.answered()
+                except Failure as failure:
+                    pause = patience.bear(failure)
+                following = time.monotonic() + pause
             return ended
 
         return ask
@@ -268,7 +318,7 @@ class _Allocation:
         cpus = [f"--cpus-per-task={self._cpus}"] if self._cpus else []
         tasks = [f"--nodes={self._nodes}", f"--ntasks={self._nodes}", "--ntasks-per-node=1", *cpus]
         ends = ["--kill-on-bad-exit=0", f"--wait={_WAIT}", "--input=none", "--mpi=none"]
-        end = {"SLURM_JOB_END_TIME": str(self._end() or "")}  # what newer Slurms tell by themselves
+        end = {"SLURM_JOB_END_TIME": str(round(self._limit() or 0) or "")}  # what newer Slurms tell by themselves
         return subprocess.Popen(["srun", *tasks, *ends, *command], env={**os.environ, **end, **environment})
 
     def stop(self) -> None:
@@ -289,12 +339,14 @@ class _Allocation:
         return match.group(1) if match else first
 
     def _out_of_time(self) -> bool:
-        return 0 < self._end() <= time.time()
+        limit = self._limit()
+        return limit is not None and limit <= time.time()
 
-    def _end(self) -> int:
-        """When Slurm ends the job, in Unix seconds; 0 for never."""
-        shown = _patiently("squeue", "-h", "-j", self.native, "-o", "%e").strip()
-        return round(_unix(shown) or 0)
+    def _limit(self) -> float | None:
+        """When the job's time is up, in Unix seconds; None for never. Its end is another thing: a cancel moves that."""
+        start, _, limit = _patiently("squeue", "-h", "-j", self.native, "-o", "%S|%l").strip().partition("|")
+        began, seconds = _unix(start), _duration(limit)
+        return began + seconds if began is not None and seconds is not None else None
 
 
 def _unix(shown: str) -> float | None:
@@ -303,6 +355,15 @@ def _unix(shown: str) -> float | None:
         return time.mktime(time.strptime(shown, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return None
+
+
+def _duration(shown: str) -> float | None:
+    """Seconds of a time limit as Slurm shows it, D-HH:MM:SS from the first part that is not 0; None for UNLIMITED."""
+    match = _LIMIT.fullmatch(shown)
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def _patiently(*command: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from drivetrain.launch.states import Seen
-from drivetrain.launch.submission import Submission
+from drivetrain.launch.submission import Submission, Work
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Target(Protocol):
         ...
 
     def cancel(self, job: Submission, native: str) -> None:
-        """End it for good: nothing may start it again. The trainer is asked to commit first."""
+        """End it for good: nothing may start it again, which is marked in its folder already, where that can be seen
+        from here. The trainer is asked to commit first."""
         ...
 
     def requeue(self, job: Submission, native: str) -> str:
@@ -70,6 +71,11 @@ class Target(Protocol):
 
     def listed(self) -> Sequence[Listed]:
         """Every job of this user's that `drivetrain submit` sent to this engine and that it still knows."""
+        ...
+
+    def work(self, native: str) -> Work:
+        """What a listed job was told, as its engine or its folder keeps it. Raises Failure(66) where nothing does, 65
+        where that is damaged."""
         ...
 
     def reachable(self) -> str:

@@ -83,7 +83,7 @@ class Tokenized:
 def label_names(source: Source, label: str) -> tuple[str, ...]:
     """The labels that a source has: numbers in their order, words by the alphabet. Raises Failure(65) for fewer than
     two."""
-    found = {row[label] for _, row in _rows(source, (label,)) if row[label] not in (None, "")}
+    found = {row[label] for _, row in _rows(source, (label,)) if not _empty(row[label])}
     if len(found) < 2:
         cause = f"column {label!r} of the training data has {len(found)} labels, where two or more are wanted"
         raise Failure(Exit.BAD_DATA, cause, "name another column, or give task.labels, or `regression: true`")
@@ -175,15 +175,17 @@ def _require_texts(row: Any, names: Sequence[str], source: Source, number: int) 
 
 
 def _label(row: dict[str, Any], reading: Reading, source: Source, number: int, unlabelled: bool) -> float:
-    """The class or score. Labels are names or numbers of them; null, "" and -1 say that there is none."""
+    """The class or score. Labels are names or numbers of them; null, "", NaN and -1 say that there is none, but for
+    what is a label by this name."""
     value = row.get(reading.label)
     number_, place = _number(value), _place(value, reading.labels)
-    missing = value in (None, "") or (bool(reading.labels) and number_ == UNLABELLED and place is None)
+    missing = place is None and (_empty(value) or (bool(reading.labels) and number_ == UNLABELLED))
     if missing and unlabelled:
         return UNLABELLED if reading.labels else math.nan
     if missing:
         _require_columns(row, (reading.label,), source, number)
-        raise _bad(source, number, "it has no label", "only test sets may be without labels")
+        why = "it has no label" + (f" but {value!r}" if value else "")
+        raise _bad(source, number, why, "only test sets may be without labels; task.labels says what is one")
     if not reading.labels:
         if number_ is None:
             raise _bad(source, number, f"{value!r} is no finite number", "`regression: true` reads numbers")
@@ -193,10 +195,18 @@ def _label(row: dict[str, Any], reading: Reading, source: Source, number: int, u
     return place
 
 
+def _empty(value: Any) -> bool:
+    """Whether it says nothing: null, "", or NaN, which is what tables of numbers have for it."""
+    try:
+        return value in (None, "") or math.isnan(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def _place(value: Any, labels: Sequence[str]) -> int | None:
     """Which of the labels a value is: by its name or, where these are words, by its number. Of labels that are numbers
     themselves it is the equal one ("1.0" is "1"), never the one at that place; None where it is none of them."""
-    if str(value) in labels:
+    if value is not None and str(value) in labels:
         return labels.index(str(value))
     number, names = _number(value), [_number(label) for label in labels]
     if None in names:

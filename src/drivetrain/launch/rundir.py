@@ -1,0 +1,87 @@
+"""What launchers read and leave in a run directory: its folders, the steps of its commits, how the run ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from drivetrain.spec.exits import Exit, Failure, Outcome
+from drivetrain.spec.files import own_name, sync_folder, write_json
+
+SCRATCH = Path(f"/var/tmp/drivetrain-{os.getuid()}")
+"""Where this user's run directories are on machines that share none: commits and ledger are mirrored from there."""
+_OURS = "drivetrain-"  # how the names of scratch folders begin, whoever has submitted the job
+_COMMIT = re.compile(r"step-(\d{8,})")
+
+
+def committed(run: Path) -> int | None:
+    """The step of the newest commit; None for none."""
+    return max(steps(run / "checkpoints").values(), default=None)
+
+
+def steps(folder: Path) -> dict[Path, int]:
+    """Commits, or what survivors have left, with their steps."""
+    return {path: int(match.group(1)) for path in folder.glob("step-*") if (match := _COMMIT.match(path.name))}
+
+
+def prepare(run: Path) -> Path:
+    """Make the run directory and its `logs`, 0700. Raises Failure: 73 where that is refused, 77 where it is below a
+    scratch folder that another user has made, or may write to."""
+    logs = run / "logs"
+    try:
+        for folder in run.parents:
+            if folder.parent == SCRATCH.parent and folder.name.startswith(_OURS):
+                _require_own(folder)
+        for folder in (run, logs):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                sync_folder(folder.parent)
+        probe = logs / f".probe-{own_name()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise Failure(Exit.CANNOT_CREATE, f"{run} cannot be used: {error}", "choose another place by --run") from error
+    return logs
+
+
+def _require_own(folder: Path) -> None:
+    """Make a folder where anybody may make one. Raises Failure(77) where it is not this user's alone."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        cause = f"{folder} is another's, a link, or open to others"
+        raise Failure(Exit.SECURITY, cause, "see who made it, and remove it; or set runs to another place")
+
+
+def last_word(run: Path) -> tuple[int, int] | None:
+    """What tells one writing of `exit.json` from the next, on whatever file system; None where there is none."""
+    try:
+        status = (run / "exit.json").stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def record_first(run: Path, outcome: Outcome, rank: int, before: tuple[int, int] | None) -> Outcome:
+    """Keep the outcome of one of several processes in `exit.json`. It is the first one's to write, or that of one that
+    failed by itself; the loss of a peer never hides what that peer said. `before` is the `last_word` at the start."""
+    own = outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.PEER_UNAVAILABLE)
+    if own or (rank == 0 and not (outcome.code is Exit.PEER_UNAVAILABLE and last_word(run) != before)):
+        return record(run, outcome)
+    return outcome
+
+
+def record(run: Path, outcome: Outcome) -> Outcome:
+    """Keep a run's outcome in `exit.json`, with the last committed step; returns it completed."""
+    where = outcome.where | {"last_committed_step": committed(run)}
+    complete = Outcome(code=outcome.code, cause=outcome.cause, hint=outcome.hint, where=where)
+    try:
+        write_json(run / "exit.json", complete.to_json())
+    except OSError as error:  # the disk is full or gone: the line on stderr still says all
+        print(f"drivetrain: exit.json cannot be written: {error}", file=sys.stderr)
+    return complete

@@ -1,0 +1,19 @@
+"""State with types of its own, through torch's `load_state_dict`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def load_typed(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any], own: Callable[[str], bool]) -> None:
+    """After torch has loaded a state, and cast all of it to the parameters' type: take over the slots that are `own` as
+    they were given."""
+    places = [place for group in state_dict["param_groups"] for place in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, parameter in zip(places, parameters, strict=True):
+        for slot, tensor in state_dict["state"].get(place, {}).items():
+            if own(slot):
+                optimizer.state[parameter][slot] = tensor.to(parameter.device, copy=True)

@@ -1,0 +1,8 @@
+"""Text that others wrote, as it may be shown at a terminal."""
+
+from __future__ import annotations
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with every control character (terminal escapes among them) made visible, but for those to `keep`."""
+    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
