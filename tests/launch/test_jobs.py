@@ -175,6 +175,41 @@ def test_what_was_cancelled_before_it_was_sent_and_is_requeued_is_no_longer_canc
     assert jobs.refresh(store, again).state is State.RUNNING
 
 
+def test_a_requeue_whose_answer_is_lost_is_looked_at_again(engine, tmp_path, monkeypatch):
+    store = Store(tmp_path / "jobs")
+    record, _ = jobs.submit(store, planned(engine), "quickstart")
+    assert jobs.cancel(store, record).state is State.CANCELLED
+
+    def unheard(self, job, native):
+        self.submit(job)
+        unreachable()
+
+    monkeypatch.setattr(Counting, "requeue", unheard)
+    with pytest.raises(Failure, match="nobody answers"):
+        jobs.requeue(store, record)
+    assert jobs.refresh(store, store.again(record)).state is State.RUNNING
+    assert not jobs.submit(store, planned(engine), "quickstart")[1]
+
+
+def test_what_was_never_sent_and_may_have_been_by_requeue_is_found_again(engine, tmp_path, monkeypatch):
+    store, submit = Store(tmp_path / "jobs"), Counting.submit
+
+    def unheard(self, job):
+        submit(self, job)
+        unreachable()
+
+    with monkeypatch.context() as away:
+        away.setattr(Counting, "submit", unreachable)
+        with pytest.raises(Failure):
+            jobs.submit(store, planned(engine), "quickstart")
+        record = jobs.cancel(store, store.all()[0])
+        away.setattr(Counting, "submit", unheard)
+        with pytest.raises(Failure, match="nobody answers"):
+            jobs.requeue(store, record)
+    assert jobs.refresh(store, store.again(record)).state is State.RUNNING
+    assert not jobs.submit(store, planned(engine), "quickstart")[1]
+
+
 def test_what_failed_without_a_word_is_looked_at_before_another_is_submitted(engine, tmp_path, monkeypatch):
     store = Store(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")

@@ -36,7 +36,7 @@ from drivetrain.checkpoint.manifest import (
 from drivetrain.checkpoint.mirrored_ledger import LEDGER, Segment, fetch_ledger, push_ledger, root_of, segments_in
 from drivetrain.checkpoint.store import BLOCK, Store, Stored, Unavailable, Unfit, check_url, open_file, without_secrets
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import sync_folder
+from drivetrain.spec.files import own_name, sync_folder
 
 _OBJECT = re.compile(rf"{FOLDER}/({NAME.pattern})/({re.escape(MANIFEST)}|{FILE.pattern})")
 
@@ -157,7 +157,7 @@ def fetch(
     """
     check_url(url)
     reasons: list[str] = [] if passed_over is None else passed_over
-    temporary = run / FOLDER / f".tmp-fetch-{os.getpid()}"
+    temporary = run / FOLDER / f".tmp-fetch-{own_name()}"
     try:
         store = Store(url, sleep)
         commits = {name: files for name, files in _commits(store).items() if MANIFEST in files}

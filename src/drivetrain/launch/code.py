@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import write_private
+from drivetrain.spec.files import own_name, write_private
 
 ARCHIVE = "code.tar"
 _TIMEOUT = 60  # seconds
@@ -43,7 +43,7 @@ def unpack(archive: Path) -> Path:
     """The folder with an archive's content, beside it; several machines may do so at once."""
     final = archive.with_suffix("")
     if not final.is_dir():
-        mine = archive.with_name(f".{final.name}-{os.uname().nodename}-{os.getpid()}")
+        mine = archive.with_name(f".{final.name}-{own_name()}")
         with tarfile.open(archive) as tar:
             tar.extractall(mine, filter="data")
         try:

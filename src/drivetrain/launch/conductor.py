@@ -18,7 +18,7 @@ from drivetrain.launch.restarts import Again, Stays
 from drivetrain.launch.rundir import committed, last_word, prepare
 from drivetrain.launch.submission import FILE, Work
 from drivetrain.spec.exits import Exit, Failure, Outcome
-from drivetrain.spec.files import write_json, write_private
+from drivetrain.spec.files import own_name, write_json, write_private
 
 CANCEL = "cancel"
 """The mark in a job's folder that its user wants no further attempt."""
@@ -81,7 +81,7 @@ def conduct(file: Path, engine: Engine) -> int:
 
 def claim(folder: Path, native: str) -> None:
     """Be the one that runs this job; Failure(85) where another is. A request that was sent twice ends here."""
-    mine = folder / f".{OWNER}-{os.uname().nodename}-{os.getpid()}"
+    mine = folder / f".{OWNER}-{own_name()}"
     write_private(mine, native.encode())
     try:
         os.link(mine, folder / OWNER)

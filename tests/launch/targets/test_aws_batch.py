@@ -169,7 +169,7 @@ def test_a_waiting_job_is_found_by_its_token_and_cancelled(batch):
     native = target.submit(job)
     assert target.find(job) == native
     assert target.look(job, native).state is State.PENDING
-    with pytest.raises(Failure, match="is running"):
+    with pytest.raises(Failure, match="is pending"):
         target.requeue(job, native)
     target.cancel(job, native)
     assert target.look(job, native).reason == "cancelled by its user"

@@ -294,7 +294,7 @@ def test_a_job_is_sent_once_found_by_its_token_deleted_and_sent_again(cluster, a
     target.submit(job)
     assert len(cluster.objects) == count
     assert [one.token for one in target.listed()] == [job.token]
-    with pytest.raises(Failure, match="is running"):
+    with pytest.raises(Failure, match="is pending"):
         target.requeue(job, job.token)
     target.cancel(job, job.token)
     target.cancel(job, job.token)

@@ -130,7 +130,7 @@ def test_a_job_is_sent_once_stopped_and_started_again_under_another_name(there, 
     assert (target.submit(job), target.submit(job), target.find(job)) == (job.token,) * 3
     assert len(dashboard.jobs) == 1
     assert target.look(job, job.token).state is State.PENDING
-    with pytest.raises(Failure, match="is running"):
+    with pytest.raises(Failure, match="is pending"):
         target.requeue(job, job.token)
     target.cancel(job, job.token)
     assert target.look(job, job.token).state is State.CANCELLED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlencode
 
 from drivetrain.launch.states import UNKNOWN, Seen, State
@@ -15,12 +15,36 @@ from drivetrain.launch.targets.container import require_container
 from drivetrain.launch.targets.kubectl import Kubectl
 from drivetrain.launch.targets.kubernetes_apis import APIS
 from drivetrain.launch.targets.kubernetes_manifests import OURS, Manifests
-from drivetrain.launch.targets.recipe import KubernetesTarget
+from drivetrain.launch.targets.recipe import Container, Text, Word
 from drivetrain.launch.targets.remote import Refused, away, require_ended
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.settings import Count, nothing
 
 _POLL = 2.0  # seconds between two looks
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesTarget(Container):
+    """A Kubernetes cluster that kubectl reaches."""
+
+    factory: ClassVar[str] = "drivetrain.launch.targets.kubernetes:Kubernetes"
+    kind: Annotated[Literal["kubernetes"], nothing("jobs in pods")] = "kubernetes"
+    api: Annotated[
+        Literal["job", "jobset", "trainjob", "pytorchjob", "hyperpod"],
+        nothing(
+            "what runs the pods: Kubernetes itself, JobSet, Kubeflow's Trainer 2, its older operator, or HyperPod's"
+        ),
+    ] = "job"
+    context: Annotated[Text | None, nothing("of your kubeconfig; null: the current one")] = None
+    grace: Annotated[Count, nothing("seconds from SIGTERM to SIGKILL: a commit must fit")] = 120
+    runtime: Annotated[Word, nothing("ClusterTrainingRuntime of a TrainJob")] = "torch-distributed"
+    shared_memory: Annotated[Count, nothing("MiB of /dev/shm, through which data workers hand over batches")] = 1024
+    node_selector: Annotated[Mapping[Text, Text], nothing("labels that machines must have")] = field(
+        default_factory=dict
+    )
+    tolerations: Annotated[tuple[Word, ...], nothing("keys of taints that do not keep its pods away")] = ()
+    annotations: Annotated[Mapping[Text, Text], nothing("of the job and its pods")] = field(default_factory=dict)
 
 
 class Kubernetes:
@@ -96,7 +120,7 @@ class Kubernetes:
         old = [(native, one["apiVersion"], _plural(one)) for one in self._manifests.of(job)]
         for one in reversed(old):
             self._delete(*one)
-        patience = time.monotonic() + self._settings.timeout
+        patience = time.monotonic() + self._settings.grace + self._settings.timeout
         while any(self._get(*one) is not None for one in old):
             if time.monotonic() > patience:
                 raise away(f"the old job {native} is still being deleted")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.submission import FILE, Submission
 from drivetrain.launch.targets.container import ENDED_BY_SIGNAL, WORTH_AGAIN, moved
 from drivetrain.launch.targets.kubernetes_apis import APIS, JOB, NODE, REPLICA_INDEX
-from drivetrain.launch.targets.recipe import KubernetesTarget, Mount, mebibytes
+from drivetrain.launch.targets.recipe import Mount, mebibytes
 from drivetrain.launch.targets.remote import require_short, with_extras, wrong
 from drivetrain.spec.settings import seconds_of
+
+if TYPE_CHECKING:
+    from drivetrain.launch.targets.kubernetes import KubernetesTarget
 
 OURS = {"app.kubernetes.io/managed-by": "drivetrain"}
 """The label that tells our jobs from others."""

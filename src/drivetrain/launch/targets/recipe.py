@@ -88,26 +88,3 @@ class Container(Described):
         Text, nothing("where the folder that you submit from lies in the image: relative paths begin there")
     ] = "/"
     timeout: Annotated[Count, nothing("seconds that one call may take")] = 30
-
-
-@dataclass(frozen=True, kw_only=True)
-class KubernetesTarget(Container):
-    """A Kubernetes cluster that kubectl reaches."""
-
-    factory: ClassVar[str] = "drivetrain.launch.targets.kubernetes:Kubernetes"
-    kind: Annotated[Literal["kubernetes"], nothing("jobs in pods")] = "kubernetes"
-    api: Annotated[
-        Literal["job", "jobset", "trainjob", "pytorchjob", "hyperpod"],
-        nothing(
-            "what runs the pods: Kubernetes itself, JobSet, Kubeflow's Trainer 2, its older operator, or HyperPod's"
-        ),
-    ] = "job"
-    context: Annotated[Text | None, nothing("of your kubeconfig; null: the current one")] = None
-    grace: Annotated[Count, nothing("seconds from SIGTERM to SIGKILL: a commit must fit")] = 120
-    runtime: Annotated[Word, nothing("ClusterTrainingRuntime of a TrainJob")] = "torch-distributed"
-    shared_memory: Annotated[Count, nothing("MiB of /dev/shm, through which data workers hand over batches")] = 1024
-    node_selector: Annotated[Mapping[Text, Text], nothing("labels that machines must have")] = field(
-        default_factory=dict
-    )
-    tolerations: Annotated[tuple[Word, ...], nothing("keys of taints that do not keep its pods away")] = ()
-    annotations: Annotated[Mapping[Text, Text], nothing("of the job and its pods")] = field(default_factory=dict)

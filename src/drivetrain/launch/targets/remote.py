@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from drivetrain.launch.states import Seen
+from drivetrain.launch.states import Seen, State
 from drivetrain.launch.submission import Submission, Work
 from drivetrain.spec.exits import Exit, Failure
 
@@ -35,7 +35,9 @@ def wrong(job: Submission, cause: str, hint: str) -> Failure:
 def require_ended(job: Submission, seen: Seen) -> None:
     """Raises Failure(64) where a job is to be started again that has not ended."""
     if not seen.state.final:
-        raise Failure(Exit.BAD_COMMAND, f"{job.token} is running", "cancel it first: it goes on from its commit")
+        stopping = seen.state is State.STOPPING
+        hint = "wait until it has ended" if stopping else "cancel it first: it goes on from its commit"
+        raise Failure(Exit.BAD_COMMAND, f"{job.token} is {seen.state.value}", hint)
 
 
 def require_short(job: Submission, size: int, most: int, what: str) -> None:
