@@ -100,3 +100,10 @@ def test_an_engines_long_error_is_one_line_of_the_table_and_whole_in_status(here
     assert (len(header) <= 200, "Unable to contact" in row, "…" in row) == (True, True, True)
     assert run(["status", job.token]) == 69
     assert capsys.readouterr().err.count("connect failure") == 20
+
+
+def test_logs_of_a_job_that_may_have_been_sent_do_not_say_that_it_was_not(here):
+    (here / "targets.yaml").write_text(yaml.safe_dump({"away": {"kind": "ray", "address": "http://127.0.0.1:9"}}))
+    job = plan("quickstart", [], "away", settings_of("away", {}), started=0.0, run=str(here / "run"))
+    Store().keep(Record.of(job, "quickstart", 0.0))
+    assert run(["logs", job.token]) == 69

@@ -31,7 +31,7 @@ def logs(
     try:
         record = refresh(store, record)
     except Failure as failure:
-        if failure.outcome.code is not Exit.PEER_UNAVAILABLE:
+        if failure.outcome.code is not Exit.PEER_UNAVAILABLE or record.native is None:  # it may have arrived
             raise
         tell(failure.outcome.cause)  # what was printed may be in files here
     if record.native is None:

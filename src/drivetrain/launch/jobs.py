@@ -110,7 +110,8 @@ def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
         before = store.keep(_looked(store.again(record), clock))
         if before.state is State.SUCCEEDED:
             return before
-        record = store.keep(replace(before, cancelled=None, heard=False))
+        wanted = State.SUBMITTED if before.native is None else State.REQUEUED  # looked at again if no answer comes
+        record = store.keep(replace(before, cancelled=None, heard=False, state=wanted))
         job, target = opened(record)
         if (native := record.native) is not None:
             try:

@@ -6,6 +6,7 @@ import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 _MOST = (1 << 31) - 1  # bytes
+_LARGEST = (_MOST, 1 << 25)  # bytes; versions before 2.35 refuse more than the second
 
 
 def keep_freed() -> bool:
@@ -18,6 +19,7 @@ def keep_freed() -> bool:
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return False
-    wanted = ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, _MOST), (_TRIM_THRESHOLD, _MOST))
-    taken = [library.mallopt(option, value) for option, value in wanted]
+    if not any(library.mallopt(_MMAP_THRESHOLD, most) for most in _LARGEST):
+        return False  # the others would hold the threshold where it is: blocks of 128 KiB would always go back
+    taken = [library.mallopt(option, value) for option, value in ((_TRIM_THRESHOLD, _MOST), (_ARENA_MAX, 1))]
     return all(taken)

@@ -39,6 +39,7 @@ def test_a_job_is_lost_only_where_slurm_says_that_there_is_none(job, says):
     assert build(job.settings).look(job, "7").state is State.LOST
     for text, code in (
         ("squeue: error: Munge encode failed\nslurm_load_jobs error: Protocol authentication error", 69),
+        ("squeue: fatal: Could not establish a configuration source", 69),
         ("slurm_load_jobs error: Access/permission denied", Exit.BAD_RECIPE),
     ):
         says(text)

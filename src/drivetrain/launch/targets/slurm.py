@@ -72,6 +72,11 @@ _PENDING = re.compile(r"Job is pending execution")  # of a requeued job whose lo
 _LIMIT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 _SCRIPT = re.compile(r"\bCommand=(.*?)/job\.sh\b", re.DOTALL)
 _GONE = re.compile(r"Invalid job id|already completing or completed|Job has already finished", re.IGNORECASE)
+_AWAY = re.compile(
+    r"contact slurm controller|Connection refused|Socket timed out|try again|munge|authentication"
+    r"|configuration source",  # of a cluster that hands its configuration out
+    re.IGNORECASE,
+)
 _RETRY = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # seconds between tries while slurmctld is away
 _TIMEOUT = 30.0  # seconds that one of Slurm's commands may take inside a job
 _SELDOM = 5.0  # seconds between two looks of someone who follows a job
@@ -278,11 +283,7 @@ def run_slurm(command: Sequence[str], timeout: float) -> str:
     if done.returncode == 0:
         return done.stdout
     said = " ".join(done.stderr.split()) or f"status {done.returncode}"
-    if re.search(
-        r"contact slurm controller|Connection refused|Socket timed out|try again|munge|authentication",
-        said,
-        re.IGNORECASE,
-    ):
+    if _AWAY.search(said):
         raise Failure(Exit.PEER_UNAVAILABLE, f"{command[0]}: {said}", "ask again; nothing is lost")
     raise _Refused(Exit.BAD_RECIPE, f"{command[0]}: {said}", "Slurm refuses it")
 
