@@ -99,13 +99,13 @@ def test_s16_a_run_directory_that_is_removed_ends_the_run_with_74(tiny, tmp_path
 
 def test_s11_a_slow_disk_does_not_hold_training_up_and_back_pressure_is_told(tiny, tmp_path):
     """Each commit takes longer than the steps to the next one: training waits for the one before, and says so."""
-    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 200}, {"steps": 40}
-    found = drill(tiny, tmp_path / "run", Fault("slow", 0, "write", 40, always=True))
+    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 50}, {"steps": 10}
+    found = drill(tiny, tmp_path / "run", Fault("slow", 0, "write", 10, always=True))
     assert found.outcome.code == Exit.DONE
     commits = kinds(tmp_path / "run", "commit")
     assert commits[0]["writing"] > 1
     assert commits[0]["seconds"] < 0.5
     assert commits[1]["waited"] > 0.3
     steps = [record["step"] for record in read(tmp_path / "run" / "ledger.jsonl") if record["kind"] == "step"]
-    assert steps == list(range(1, 201))
+    assert steps == list(range(1, 51))
     assert trace(tmp_path / "run") == reference(tiny, tmp_path / "reference")

@@ -90,8 +90,8 @@ def recipe_of(folder, task="Plain", **changes):
 
 
 def test_a_users_task_and_dataset_in_one_file_train(tmp_path):
-    result = train(recipe_of(tmp_path), tmp_path / "run")
-    assert result.step == 6
+    result = train(recipe_of(tmp_path, budget={"steps": 20}), tmp_path / "run")
+    assert result.step == 20
     assert result.metrics["same"]["loss"] < records(tmp_path / "run", "step")[0]["losses"]["loss"]
 
 

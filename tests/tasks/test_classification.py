@@ -47,7 +47,7 @@ def state_names(run):
 
 def test_a_tiny_bert_learns_what_the_first_word_says(recipe, tmp_path):
     result = train(recipe, tmp_path / "run", "budget={epochs: 20}", "evaluate.every=null", "batch.micro=8")
-    assert result.metrics["dev"]["accuracy"] == result.metrics["dev"]["score"] > 0.85
+    assert result.metrics["dev"]["accuracy"] == result.metrics["dev"]["score"] > 0.8
 
 
 def test_six_and_six_steps_are_twelve_bit_for_bit(recipe, tmp_path):

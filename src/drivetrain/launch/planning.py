@@ -21,6 +21,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
+from drivetrain.spec.tree import Origin, RecipeMistakes
 
 _SLUG = re.compile(r"[^a-z0-9]+")
 _NAME = 24  # characters of a recipe's name in a token: engines add their own to 63
@@ -90,7 +91,10 @@ def plan(
             cause = f"{one}, but target {target} has {settings.nodes} nodes of {settings.processes} processes"
             raise Failure(Exit.BAD_RECIPE, cause, "set nodes and processes of the target")
     asked = [*overrides, processes]
-    resolved = load(recipe, asked)
+    try:
+        resolved = load(recipe, asked)
+    except RecipeMistakes as wrong:
+        raise _by_the_target(wrong, processes, f"{target}: {settings.nodes} nodes of {settings.processes}") from None
     name = f"{resolved.recipe.name}-{bits_digest(resolved.recipe)}"
     place = run if run is not None else f"{settings.runs.rstrip('/')}/{name}"
     folder = Path(place).absolute()
@@ -114,6 +118,14 @@ def plan(
         root=str(code) if code else None,
     )
     return Submission(target=target, settings=settings, work=work)
+
+
+def _by_the_target(wrong: RecipeMistakes, processes: str, said: str) -> RecipeMistakes:
+    """The same mistakes, but what nobody has typed is told as the target's."""
+    origin = Origin("target", text=said)
+    return RecipeMistakes(
+        [replace(one, origin=origin) if one.origin.text == processes else one for one in wrong.mistakes]
+    )
 
 
 def new_token(name: str) -> str:

@@ -28,6 +28,7 @@ _POLL = 2.0  # seconds between two looks
 class KubernetesTarget(Container):
     """A Kubernetes cluster that kubectl reaches."""
 
+    unused: ClassVar[tuple[str, ...]] = ("fruitless",)
     factory: ClassVar[str] = "drivetrain.launch.targets.kubernetes:Kubernetes"
     kind: Annotated[Literal["kubernetes"], nothing("jobs in pods")] = "kubernetes"
     api: Annotated[

@@ -34,6 +34,8 @@ class Api:
     index_label: str = INDEX
     service: bool = False
     """Whether the pods need a headless service of ours to find each other."""
+    retries: bool = False
+    """Whether it makes attempts within a cap that we give it."""
     child: str = ""
     """The end of the name of the Job behind it, which knows exit codes."""
 
@@ -97,8 +99,8 @@ def _start(status: Mapping[str, Any]) -> float | None:
 
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 APIS: Mapping[str, Api] = {
-    "job": Api("batch/v1", "Job", "jobs", _seen_job, service=True),
-    "jobset": Api("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets", _seen_jobset, child=f"-{NODE}-0"),
+    "job": Api("batch/v1", "Job", "jobs", _seen_job, service=True, retries=True),
+    "jobset": Api("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets", _seen_jobset, retries=True, child=f"-{NODE}-0"),
     "trainjob": Api(
         "trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs", _seen_trainjob, _JOBSET, child=f"-{NODE}-0"
     ),

@@ -9,7 +9,7 @@ from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.submission import FILE, Submission
 from drivetrain.launch.targets.container import ENDED_BY_SIGNAL, WORTH_AGAIN, moved
 from drivetrain.launch.targets.kubernetes_apis import APIS, JOB, NODE, REPLICA_INDEX
-from drivetrain.launch.targets.recipe import Mount, mebibytes
+from drivetrain.launch.targets.recipe import Described, Mount, mebibytes
 from drivetrain.launch.targets.remote import require_short, with_extras, wrong
 from drivetrain.spec.settings import seconds_of
 
@@ -25,6 +25,7 @@ _CONTAINER = "worker"
 _AGENT = 8080  # where HyperPod's agent listens
 _AS_THE_AGENT_SAYS = 'DRIVETRAIN_NODE=$GROUP_RANK exec "$@"'  # it numbers the pods once all are there
 _LARGEST = (1 << 20) - 1024  # bytes of a ConfigMap's content
+_RETRIES = Described.retries  # what it is where nobody sets it
 _LONGEST = 131_000  # bytes of one environment variable
 
 
@@ -38,6 +39,9 @@ class Manifests:
     def of(self, job: Submission) -> list[dict[str, Any]]:
         """The work, the service where one is needed, and last what runs the job."""
         api = APIS[self._settings.api]
+        if not api.retries and self._settings.retries != _RETRIES:
+            cause = f"retries means nothing with api: {self._settings.api}"
+            raise wrong(job, cause, "leave it out, or take api: job or jobset")
         named = {"name": job.token, "namespace": self._namespace, "labels": {**OURS, JOB: job.token}}
         service = {
             "apiVersion": "v1",

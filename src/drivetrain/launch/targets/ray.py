@@ -16,7 +16,6 @@ from urllib.request import urlopen
 from pydantic import StringConstraints
 
 from drivetrain.launch.patience import followed
-from drivetrain.launch.rundir import SCRATCH
 from drivetrain.launch.states import UNKNOWN, Seen, State
 from drivetrain.launch.submission import Submission, Work
 from drivetrain.launch.targets.container import moved
@@ -34,7 +33,7 @@ from drivetrain.launch.targets.remote import (
     with_extras,
     wrong,
 )
-from drivetrain.launch.targets.shared import require_files
+from drivetrain.launch.targets.shared import require_files, require_shared
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.settings import Count, nothing
 
@@ -147,9 +146,7 @@ class Ray:
         require_files(job)
         if settings.code.kind != "as_it_stands":
             raise wrong(job, f"code.kind {settings.code.kind} is not brought to Ray", "have it there, and set folder")
-        if job.run.is_relative_to(SCRATCH):
-            cause = f"the run directory {job.run} is on one machine's disk, where an older state of it may be"
-            raise wrong(job, cause, "set runs to a folder that all machines see")
+        require_shared(job)
         parcel = packed(moved(job) if settings.folder is not None else job.work)
         require_short(job, len(parcel), LONGEST, "a variable")
         needs = {

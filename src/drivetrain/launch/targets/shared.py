@@ -10,7 +10,7 @@ from pathlib import Path
 from drivetrain.launch import attempts, code, output
 from drivetrain.launch.conductor import CANCEL, OWNER
 from drivetrain.launch.node import FROM_FILE
-from drivetrain.launch.rundir import prepare
+from drivetrain.launch.rundir import SCRATCH, prepare
 from drivetrain.launch.states import Seen, State
 from drivetrain.launch.submission import FILE, Submission
 from drivetrain.spec.exits import Exit, Failure
@@ -42,6 +42,14 @@ def require_files(job: Submission) -> None:
         if not reference.startswith(FROM_FILE):
             cause = f"target {job.target}: secrets.{name} is {FROM_FILE}PATH here"
             raise Failure(Exit.BAD_RECIPE, cause, "give a file that only you can read")
+
+
+def require_shared(job: Submission) -> None:
+    """Raises Failure(78) where the run directory is on this machine's disk only, as with a URL it is."""
+    if job.run.is_relative_to(SCRATCH):
+        cause = f"target {job.target}: the run directory {job.run} is on one machine's disk"
+        hint = "set runs to a folder that all machines see; checkpoint.mirror in the recipe copies commits to a URL"
+        raise Failure(Exit.BAD_RECIPE, cause, hint)
 
 
 def mark_cancelled(job: Submission) -> None:

@@ -28,6 +28,7 @@ from drivetrain.launch.targets.shared import (
     owner,
     printed,
     require_files,
+    require_shared,
     told,
     unmark,
     unmark_cancelled,
@@ -105,6 +106,7 @@ class Slurm:
         """The sbatch command, its script, and the file that the job reads."""
         settings = self._settings
         require_files(job)
+        require_shared(job)
         if settings.walltime is not None and seconds_of(settings.walltime) <= settings.lead:
             cause = f"target {job.target}: a walltime of {settings.walltime} <= lead, {settings.lead:g} s"
             raise Failure(Exit.BAD_RECIPE, cause, "ask for more time, or set lead")
