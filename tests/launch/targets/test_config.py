@@ -40,7 +40,8 @@ def test_a_mistake_in_a_target_is_78_and_named(written, told):
         ({"kind": "slurm", "image": "x"}, "image means nothing to kind slurm"),
         ({"kind": "local", "accelerators": 8}, "accelerators means nothing to kind local"),
         ({"kind": "slurm", "environment": {"SLURM_JOB_ID": "1"}}, "SLURM_JOB_ID is the launcher's own"),
-        ({"kind": "slurm", "nodes": 3}, "processes"),
+        ({"kind": "slurm", "nodes": 3}, "target: x: 3 nodes of 1: launch.processes: 3 do not share 8 lanes"),
+        ({"kind": "kubernetes", "image": "a", "runs": "s3://b/c", "fruitless": 2}, "fruitless means nothing"),
     ],
 )
 def test_what_does_not_fit_is_78_before_anything_is_sent(written, told):

@@ -147,6 +147,7 @@ def test_what_pods_are_given_beside():
         ({"mounts": [{"source": "nfs", "path": "/data"}]}, "neither pvc"),
         ({"extras": {"containers": 1}}, "follows from the job's description"),
         ({"api": "trainjob", "walltime": "1h"}, "walltime is the runtime's"),
+        ({"api": "hyperpod", "retries": 7}, "retries means nothing with api: hyperpod"),
         ({"api": "trainjob", "environment": {"VALUE": "x" * 200_000}}, "a variable"),
         ({"environment": {"VALUE": "x" * 2_000_000}}, "a ConfigMap takes"),
     ],

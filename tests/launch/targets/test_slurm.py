@@ -61,6 +61,12 @@ def test_an_option_of_ours_is_refused_also_where_it_is_cut_short(name):
         build(settings).render(plan("quickstart", [], "x", settings, started=0.0))
 
 
+def test_a_run_on_one_machines_disk_is_refused():
+    settings = settings_from("x", {"kind": "slurm", "runs": "s3://bucket/runs"})
+    with pytest.raises(Failure, match="on one machine's disk"):
+        build(settings).render(plan("quickstart", [], "x", settings, started=0.0))
+
+
 def test_an_option_of_0_is_passed_on_and_one_that_is_false_is_not():
     settings = settings_from("x", {"kind": "slurm", "extras": {"priority": 0, "exclusive": False, "overcommit": True}})
     command = build(settings).render(plan("quickstart", [], "x", settings, started=0.0))[0].body.split()
