@@ -84,8 +84,8 @@ def main() -> None:
             (folder / "targets.yaml").write_text(yaml.safe_dump(targets))
             os.environ["DRIVETRAIN_TARGETS"] = f"{name}/targets.yaml"
             submit = ["submit", f"{name}/recipe.yaml", "--to", "cluster"]
-            for name, code in FLOORS.items():
-                print(f"{name}: {wall([sys.executable, '-c', code], repeats)}")
+            for floor, code in FLOORS.items():
+                print(f"{floor}: {wall([sys.executable, '-c', code], repeats)}")
             print(f"submit --dry-run: {wall([*COMMAND, *submit, '--dry-run'], repeats)}")
             ours, theirs, answers = [], [], []
             for number in range(repeats):

@@ -53,7 +53,10 @@ def jobs(
     if as_json:
         typer.echo(json.dumps(rows))
         return Exit.DONE
-    table = Table("job", "target", "state", "engine", "step", "run", box=None)
+    table = Table(box=None)
+    table.add_column("job", min_width=max((len(row["job"]) for row in rows), default=0))  # what other commands are given
+    for name in ("target", "state", "engine", "step", "run"):
+        table.add_column(name)
     for row in rows:
         cells = (row["job"], row["target"], row["state"], _short(row.get("unreachable") or row["native_state"]))
         table.add_row(*(printable(str(cell)) for cell in (*cells, row["progress"], row["run"])))

@@ -35,7 +35,7 @@ class Shares(Iterator[Share]):
 
 SLOW = 200e-6
 """Seconds from which reading a share is worth a thread: below, handing it over costs more than reading it."""
-_BURST = 0.2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own share only
+_BURST = 2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own share only
 _TRIED = 8  # shares that are read to see how long one takes; the first ones pay for what the others find ready
 _TRYING = 5e-3  # seconds after which it is seen
 
