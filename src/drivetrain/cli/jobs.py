@@ -54,7 +54,8 @@ def jobs(
         typer.echo(json.dumps(rows))
         return Exit.DONE
     table = Table(box=None)
-    table.add_column("job", min_width=max((len(row["job"]) for row in rows), default=0))  # what other commands are given
+    longest = max((len(row["job"]) for row in rows), default=0)
+    table.add_column("job", min_width=longest)  # never cut: it is what other commands are given
     for name in ("target", "state", "engine", "step", "run"):
         table.add_column(name)
     for row in rows:
