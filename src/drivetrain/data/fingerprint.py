@@ -61,7 +61,7 @@ class Watched:
     """Files that are mapped into memory, looked at again every so often: each look takes longer than a small read."""
 
     def __init__(self, files: Sequence[Seen]) -> None:
-        self.watched = files
+        self._files = files
         self._next = 0.0
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ class Watched:
         now = time.monotonic()
         if now < self._next:
             return
-        for file in self.watched:
+        for file in self._files:
             file.check()
         self._next = now + LOOK
 

@@ -13,7 +13,7 @@ _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
 _FIRST, _MOST = 1 << 10, 1 << 15
 """Positions that are computed at a time, four times as many each time: the first steps do not wait for those of the
-last, and later a small request costs a slice, and few walks are long."""
+last, and later a small request costs a slice."""
 
 
 class _Block(NamedTuple):

@@ -51,7 +51,7 @@ class Packed:
         """
         self.fingerprint = mark
         self.context = context
-        self.files = Watched(files)
+        self.files = files
         self._again: Again = again or (Packed, (tokens, offsets, chosen, context, mark))
         self.tokens, self._numbers = np.asarray(tokens), chosen
         if isinstance(chosen, range):  # its boundaries are a part of those there are, and it is one run
@@ -102,7 +102,7 @@ class PackedTogether:
 
     def __init__(self, sources: Sequence[Packed]) -> None:
         self._sources, self._width = list(sources), sources[0].context + 1
-        self._files = Watched([file for source in sources for file in source.files.watched])
+        self._files = Watched([file for source in sources for file in source.files])
         # All sources one after the other, as if they were one stream: sample i of all begins at i * context. Where the
         # last sample of a source is full, its last target has the place of the next source's first token.
         self._firsts = np.array([0, *accumulate(map(len, sources))], np.int64)[:-1]
