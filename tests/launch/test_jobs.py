@@ -95,8 +95,7 @@ def test_what_was_never_sent_is_sent_by_requeue(engine, tmp_path, monkeypatch):
     store = Store(tmp_path / "jobs")
     with monkeypatch.context() as away:
         away.setattr(Counting, "submit", unreachable)
-        with pytest.raises(Failure, match="nobody answers"):
-            jobs.submit(store, planned(engine), "quickstart")
+        submit_unanswered(store, engine)
     record = store.all()[0]
     assert jobs.refresh(store, record).state is State.SUBMITTED
     assert jobs.requeue(store, record).native == "0"
@@ -106,11 +105,16 @@ def unreachable(*_):
     raise Failure(Exit.PEER_UNAVAILABLE, "nobody answers")
 
 
+def submit_unanswered(store, engine):
+    """Submit to an engine that is away; the record is there all the same."""
+    with pytest.raises(Failure, match="nobody answers"):
+        jobs.submit(store, planned(engine), "quickstart")
+
+
 def test_what_was_never_sent_is_cancelled_without_a_word_to_the_engine(engine, tmp_path, monkeypatch):
     store = Store(tmp_path / "jobs")
     monkeypatch.setattr(Counting, "submit", unreachable)
-    with pytest.raises(Failure):
-        jobs.submit(store, planned(engine), "quickstart")
+    submit_unanswered(store, engine)
     assert jobs.cancel(store, store.all()[0]).state is State.CANCELLED
 
 
@@ -168,8 +172,7 @@ def test_what_was_cancelled_before_it_was_sent_and_is_requeued_is_no_longer_canc
     store = Store(tmp_path / "jobs")
     with monkeypatch.context() as away:
         away.setattr(Counting, "submit", unreachable)
-        with pytest.raises(Failure):
-            jobs.submit(store, planned(engine), "quickstart")
+        submit_unanswered(store, engine)
     jobs.cancel(store, store.all()[0])
     again = jobs.requeue(store, store.all()[0])
     assert jobs.refresh(store, again).state is State.RUNNING
@@ -200,8 +203,7 @@ def test_what_was_never_sent_and_may_have_been_by_requeue_is_found_again(engine,
 
     with monkeypatch.context() as away:
         away.setattr(Counting, "submit", unreachable)
-        with pytest.raises(Failure):
-            jobs.submit(store, planned(engine), "quickstart")
+        submit_unanswered(store, engine)
         record = jobs.cancel(store, store.all()[0])
         away.setattr(Counting, "submit", unheard)
         with pytest.raises(Failure, match="nobody answers"):
@@ -261,8 +263,7 @@ def test_what_may_have_been_sent_and_was_cancelled_unheard_is_not_sent_again(eng
     with monkeypatch.context() as away:
         away.setattr(Counting, "submit", unreachable)
         away.setattr(Counting, "find", unreachable)
-        with pytest.raises(Failure):
-            jobs.submit(store, planned(engine), "quickstart")
+        submit_unanswered(store, engine)
         first = store.all()[0]
         with pytest.raises(Failure, match="nobody answers"):
             jobs.cancel(store, first)
