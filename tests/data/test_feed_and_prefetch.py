@@ -112,12 +112,7 @@ def test_reading_ahead_gives_the_same_shares(kind):
 
 
 def test_slow_sources_are_read_by_a_thread_and_fast_ones_between_the_steps():
-    class Slow(Windows):
-        def read(self, ids, positions):
-            time.sleep(0.001)
-            return super().read(ids, positions)
-
-    slow = prefetch(feed(Slow(np.arange(201), 4, "")), 1, 9, 4, 0)
+    slow = prefetch(feed(Counting(np.arange(201), 4, "", pause=0.001)), 1, 9, 4, 0)
     fast = prefetch(feed(windows()), 1, 9, 4, 0)
     assert isinstance(slow, Thread)
     assert isinstance(fast, Bursts)
@@ -184,6 +179,45 @@ def test_a_task_that_raises_stop_iteration_does_not_end_the_data(make):
     seen, error = steps_before_failure(make(wrong, 1, 9, 4))
     assert seen == [1, 2, 3, 4]
     assert isinstance(error, RuntimeError)
+
+
+class Counting(Windows):
+    """How many batches each read was of; reading takes as long as it is told to."""
+
+    def __init__(self, *args, pause=0.0):
+        super().__init__(*args)
+        self.pause, self.reads = pause, []
+
+    def read(self, ids, positions):
+        return self.read_each([ids])[0]
+
+    def read_each(self, batches):
+        self.reads.append(len(batches))
+        time.sleep(self.pause * len(batches))
+        return super().read_each(batches)
+
+
+def test_fast_steps_are_read_together_and_slow_ones_alone():
+    fast, slow = Counting(np.arange(401), 4, ""), Counting(np.arange(401), 4, "", pause=0.002)
+    for source in (fast, slow):
+        assert [share.step for share in Bursts(in_order(source), range(1, 25), 8)] == list(range(1, 25))
+    assert fast.reads[0] == 1  # nothing is known of it yet
+    assert max(fast.reads) > 1
+    assert set(slow.reads) == {1}
+
+
+@pytest.mark.parametrize("at", [2, 6, 24])
+def test_d12_an_error_among_steps_that_are_read_together_surfaces_at_its_own(at):
+    class Broken(Counting):
+        def read_each(self, batches):
+            if any((at - 1) * 4 in ids for ids in batches):
+                raise Failure(Exit.BAD_DATA, "broken", "mend it")
+            return super().read_each(batches)
+
+    source = Broken(np.arange(401), 4, "")
+    seen, failure = steps_before_failure(Bursts(in_order(source), range(1, 25), 8))
+    assert seen == list(range(1, at))
+    assert failure.outcome.code == Exit.BAD_DATA
 
 
 @pytest.mark.parametrize("ahead", [1, 4])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from drivetrain.cli.main import run
-from drivetrain.data.blend import Blend, BlendSource, Stage
+from drivetrain.data.blend import Blend, Stage, one_source
 from drivetrain.data.documents import find_inputs
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, divisors
@@ -114,7 +114,7 @@ def test_a_blend_in_proportion_to_its_sources_predicts_every_token_once_on_all_r
     total = sum(map(len, sources))
     if total < lanes:
         return
-    blend, micro = BlendSource(sources), data.draw(st.integers(1, batch))
+    blend, micro = one_source(sources), data.draw(st.integers(1, batch))
     order = Blend([len(source) for source in sources], [Stage(0, tuple(map(len, sources)))], 5, True)
     geometry = Geometry(Batches(batch), lanes, processes, micro)
     predicted = []
@@ -140,7 +140,7 @@ def test_samples_in_quarantine_are_holes_and_all_others_are_packed_as_before(len
     if not total:
         return
     order = Blend([len(source) for source in sources], [Stage(0, tuple(map(len, sources)))], 5, True)
-    plain = Feed(BlendSource(sources), order, Geometry(Batches(4), 1, 1, 2), 0, total, list, lambda samples: {})
+    plain = Feed(one_source(sources), order, Geometry(Batches(4), 1, 1, 2), 0, total, list, lambda samples: {})
     held = data.draw(st.sets(st.integers(0, total - 1)))
     without = replace(plain, quarantine=Quarantine([(1, sorted(held))]))
 
@@ -152,6 +152,34 @@ def test_samples_in_quarantine_are_holes_and_all_others_are_packed_as_before(len
     for (i, sample), (own, other) in zip(read(without), wanted, strict=True):
         assert i == own
         assert all((sample[key] == other[key]).all() for key in other)
+
+
+@settings(max_examples=100)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=15), min_size=1, max_size=3),
+    context=st.integers(1, 9),
+    data=st.data(),
+)
+def test_what_a_batch_is_does_not_depend_on_what_it_is_read_with(lengths, context, data):
+    sources = []
+    for own in lengths:
+        chosen = np.array(sorted(data.draw(st.sets(st.integers(0, len(own) - 1), min_size=1))))
+        sources += [source for source in [made(own, chosen, context)[0]] if len(source)]
+    if not sources:
+        return
+    blend = one_source(sources)
+    batches = [np.array(ids, np.int64) for ids in data.draw(st.lists(lists_of(blend), min_size=1, max_size=5))]
+    for ids, together in zip(batches, blend.read_each(batches), strict=True):
+        alone = blend.read(ids, ids)
+        for name in ("tokens", "targets", "mask", "documents"):
+            one, other = getattr(alone, name), getattr(together, name)
+            assert one.dtype == other.dtype
+            assert one.strides == other.strides
+            assert one.tolist() == other.tolist()
+
+
+def lists_of(source):
+    return st.lists(st.integers(0, len(source) - 1), min_size=1, max_size=6)
 
 
 @settings(max_examples=100)

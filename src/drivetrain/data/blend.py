@@ -167,13 +167,11 @@ def ordering_of(facts: Mapping[str, Any]) -> Ordering:
 
 
 class BlendSource:
-    """Several sources as one, whose sample ids count through them."""
+    """Several sources of any kind as one, whose sample ids count through them."""
 
     def __init__(self, sources: Sequence[Source], fingerprint: str | None = None) -> None:
         self._sources = list(sources)
         self._offsets = np.concatenate([[0], np.cumsum([len(source) for source in sources])]).astype(np.int64)
-        packed = [source for source in sources if isinstance(source, Packed)]
-        self._together = PackedTogether(packed) if len(packed) == len(sources) else None
         self.thread_safe = all(source.thread_safe for source in sources)
         self.fingerprint = fingerprint or "+".join(source.fingerprint for source in sources)
 
@@ -183,8 +181,6 @@ class BlendSource:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
         """The samples with these ids, in this order: one array where every source gives arrays of one shape."""
-        if self._together is not None:
-            return self._together.read(ids)
         owners = self._offsets.searchsorted(ids, side="right") - 1
         present = sorted(set(owners.tolist())) or [0]
         asked = [(self._sources[owner], np.flatnonzero(owners == owner), self._offsets[owner]) for owner in present]
@@ -233,7 +229,13 @@ def training_order(
     order = Blend([len(source) for source in sources], stages, seed, train.shuffle)
     for stage in told:
         order = order.staged(stage)
-    return BlendSource(sources), order
+    return one_source(sources), order
+
+
+def one_source(sources: Sequence[Source]) -> Source:
+    """Several sources as one, whose sample ids count through them."""
+    packed = [source for source in sources if isinstance(source, Packed)]
+    return PackedTogether(packed) if len(packed) == len(sources) else BlendSource(sources)
 
 
 def coverage(order: Ordering, names: Sequence[str], position: int) -> dict[str, int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from drivetrain.data.geometry import Chunk, Geometry
 from drivetrain.data.order import Ordering
 from drivetrain.data.quarantine import Found, Quarantine
-from drivetrain.data.source import Source
+from drivetrain.data.source import ReadsTogether, Source
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -90,15 +92,24 @@ class Feed:
 
     def share(self, step: int) -> Share:
         """Read and collate a step's share."""
-        plan = self.plan(step)
-        samples = [self.source.read(planned.ids, planned.positions) for planned in plan]
-        return self.assemble(step, plan, samples)
+        return next(self.shares([step]))
+
+    def shares(self, steps: Sequence[int]) -> Iterator[Share]:
+        """The shares of several steps, read `together` where that is possible. An error comes at its own step."""
+        plans = [self.plan(step) for step in steps]
+        samples = self._samples([planned for plan in plans for planned in plan])
+        for step, plan in zip(steps, plans, strict=True):
+            yield self.assemble(step, plan, list(islice(samples, len(plan))))
+
+    @cached_property
+    def together(self) -> ReadsTogether | None:
+        """The source, if it reads several batches at once for less than one after the other."""
+        return self.source if isinstance(self.source, ReadsTogether) else None
 
     def first(self, rank: int, step: int) -> tuple[Micro, ...]:
         """The first micro-batch of any rank in a step, read here; nothing where that rank reads nothing."""
         plan = self._plan(rank, step)[:1]
-        samples = [self.source.read(planned.ids, planned.positions) for planned in plan]
-        return self.assemble(step, plan, samples).micro if plan else ()
+        return self.assemble(step, plan, list(self._samples(plan))).micro if plan else ()
 
     def assemble(self, step: int, plan: list[Planned], samples: list[Sequence[Any]]) -> Share:
         """A share from its plan and the samples that were read for it.
@@ -121,6 +132,13 @@ class Feed:
             digest += part_digest
         stop = min(stop, self.total)
         return Share(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step))
+
+    def _samples(self, planned: Sequence[Planned]) -> Iterator[Sequence[Any]]:
+        """Those of each micro-batch."""
+        if self.together and len(planned) > 1:
+            with suppress(Exception):  # it comes again where its own micro-batch is read
+                return iter(self.together.read_each([one.ids for one in planned]))
+        return (self.source.read(one.ids, one.positions) for one in planned)
 
     def _plan(self, rank: int, step: int) -> list[Planned]:
         chunks = self.geometry.share(rank, step, self.total)

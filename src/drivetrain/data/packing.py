@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from drivetrain.data.recipe import Documents
 from drivetrain.data.split import choose, marks
 from drivetrain.data.stacked import IGNORED, Stacked
 from drivetrain.data.tokens import checked_digest
-from drivetrain.data.windows import Again
+from drivetrain.data.windows import Again, cut
 from drivetrain.spec.exits import Exit, Failure
 
 __all__ = ["IGNORED", "Packed", "PackedTogether", "open_documents", "segments"]
@@ -78,7 +79,11 @@ class Packed:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Stacked:
         """The samples with these ids."""
-        return self._alone.read(np.asarray(ids, np.int64))
+        return self._alone.read(np.asarray(ids, np.int64), positions)
+
+    def read_each(self, batches: Sequence[np.ndarray]) -> list[Stacked]:
+        """`read` for each of these arrays of ids, by one gather."""
+        return self._alone.read_each(batches)
 
     def documents(self, ids: np.ndarray) -> np.ndarray:
         """The documents of samples, int64 [samples, context + 1]; -1 where padded."""
@@ -98,9 +103,12 @@ class Packed:
 
 
 class PackedTogether:
-    """Samples of several packed sources of one context, read at once."""
+    """Several packed sources of one context as one, whose sample ids count through them."""
+
+    thread_safe = True
 
     def __init__(self, sources: Sequence[Packed]) -> None:
+        self.fingerprint = "+".join(source.fingerprint for source in sources)
         self._sources, self._width = list(sources), sources[0].context + 1
         self._files = Watched([file for source in sources for file in source.files])
         # All sources one after the other, as if they were one stream: sample i of all begins at i * context. Where the
@@ -116,15 +124,38 @@ class PackedTogether:
         self._views, self._kinds, places = _views([source.tokens for source in sources], self._width)
         self._places = self._shifts + places[self._owners]
 
-    def read(self, ids: np.ndarray) -> Stacked:
-        """The samples with these ids, which count through the sources."""
+    def __len__(self) -> int:
+        """Samples of all sources together."""
+        return sum(map(len, self._sources))
+
+    def __reduce__(self) -> Again:
+        """Data workers open the sources again."""
+        return PackedTogether, (self._sources,)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> Stacked:
+        """The samples with these ids."""
+        return self.read_each([ids])[0]
+
+    def read_each(self, batches: Sequence[np.ndarray]) -> list[Stacked]:
+        """The samples with these ids for each of several batches, by one gather."""
         self._files.check()
+        windows, lengths = self._windows(np.concatenate(batches))
+        each = [None] * len(batches) if lengths is None else [self._short(own) for own in cut(lengths, batches)]
+        parts = zip(cut(windows, batches), each, batches, strict=True)
+        return [Stacked(rows, own, partial(self._documents, ids)) for rows, own, ids in parts]
+
+    def _short(self, lengths: np.ndarray) -> np.ndarray | None:
+        """These lengths, or None where no sample is short: what a batch is does not depend on what it is read with."""
+        return lengths if (lengths < self._width).any() else None
+
+    def _windows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """The tokens of samples, int64 [samples, width], and their lengths where some are short."""
         starts = ids * (self._width - 1)
         runs = self._runs.searchsorted(starts, "right") - 1
         places = starts + self._places[runs]
         (cut,) = (starts > self._uncut[runs]).nonzero()
         windows, lengths = self._mended(starts, runs, places, cut) if len(cut) else (self._rows(runs, places), None)
-        return Stacked(windows.astype(np.int64, copy=False), lengths, lambda: self._documents(ids))
+        return windows.astype(np.int64, copy=False), lengths
 
     def _rows(self, runs: np.ndarray, places: np.ndarray) -> np.ndarray:
         """What stands at these places: [samples, width]."""

@@ -36,6 +36,7 @@ class Shares(Iterator[Share]):
 SLOW = 200e-6
 """Seconds from which reading a share is worth a thread: below, handing it over costs more than reading it."""
 _BURST = 2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own share only
+_AT_ONCE = 0.5e-3  # seconds of reading that may be one read: that saves calls, and what it makes stays in the caches
 _TRIED = 8  # shares that are read to see how long one takes; the first ones pay for what the others find ready
 _TRYING = 5e-3  # seconds after which it is seen
 
@@ -75,6 +76,7 @@ class Bursts(Shares):
         self._steps = iter(steps)
         self._depth = depth
         self._ready = deque(read)
+        self._width = 1  # steps of a read
 
     def __next__(self) -> Share:
         if not self._ready:
@@ -87,16 +89,18 @@ class Bursts(Shares):
         return share
 
     def _fill(self) -> None:
-        end = time.perf_counter() + _BURST
-        for step in islice(self._steps, self._depth):
+        now = time.perf_counter()
+        end = now + _BURST
+        while now < end and (steps := list(islice(self._steps, min(self._width, self._depth - len(self._ready))))):
+            started = now
             try:
-                self._ready.append(self._feed.share(step))
+                self._ready.extend(self._feed.shares(steps))
             except Exception as error:
                 self._ready.append(error)
                 self._steps = iter(())
-                return
-            if time.perf_counter() > end:
-                return
+            now = time.perf_counter()
+            if self._feed.together:
+                self._width = max(1, int(_AT_ONCE * len(steps) / (now - started)))
 
 
 class Thread(Shares):

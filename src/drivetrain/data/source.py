@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +34,15 @@ class Source(Protocol):
         Token sources give one array [samples, context + 1] of the stored type, packed documents `Stacked` samples,
         others a list.
         """
+        ...
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """A source that reads the samples of several batches at once, for less than one batch after the other."""
+
+    def read_each(self, batches: Sequence[np.ndarray]) -> list[Any]:
+        """For each of these arrays of ids (int64) what `read` gives for it."""
         ...
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,3 +51,14 @@ class Windows:
         """Windows [samples, context + 1] of the stored type."""
         self._files.check()
         return self._rows[ids]
+
+    def read_each(self, batches: Sequence[np.ndarray]) -> list[Any]:
+        """`read` for each of these arrays of ids, by one gather."""
+        self._files.check()
+        return cut(self._rows[np.concatenate(batches)], batches)
+
+
+def cut(rows: np.ndarray, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The rows of each batch, of what was read for all of them."""
+    ends = list(accumulate(map(len, batches)))
+    return [rows[end - len(batch) : end] for batch, end in zip(batches, ends, strict=True)]
