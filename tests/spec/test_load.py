@@ -61,6 +61,14 @@ def test_switching_a_kind_drops_the_old_kinds_keys():
     assert recipe.optimizer.momentum == 0.9
 
 
+def test_settings_that_go_with_their_kind_are_told_but_those_that_are_given_again():
+    (note,) = load("quickstart", ["optimizer.kind=sgd", "optimizer.lr=0.1"]).notes
+    dropped = note.partition(":")[0].split(", ")
+    assert "optimizer.weight_decay" in dropped
+    assert "optimizer.lr" not in dropped
+    assert load("quickstart", ["optimizer={kind: sgd, lr: 0.1}"]).notes == []
+
+
 def test_an_amount_in_another_unit_replaces_the_old_one():
     recipe = load("quickstart", ["budget.tokens=1.5M", "evaluate.every={samples: 10k}", "schedule.warmup=null"]).recipe
     assert recipe.budget.given == {"tokens": 1_500_000}

@@ -72,6 +72,8 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
         typer.echo(json.dumps({"mistakes": found}))
         return int(wrong.outcome.code)
     digest = bits_digest(resolved.recipe)
+    for note in resolved.notes if not as_json else ():
+        typer.echo(note)
     typer.echo(json.dumps({"mistakes": [], "digest": digest}) if as_json else f"{recipe}: no mistakes; digest {digest}")
     return 0
 

@@ -89,6 +89,8 @@ def train(
         started=started,
     )
     console = Console(file=sys.stdout)
+    for note in resolved.notes if leads and not as_json else ():
+        console.print(note, markup=False, highlight=False)
     if steps == 0:
         outcome = rehearse(job, in_process=place is not None, tells=leads, as_json=as_json)
     else:

@@ -67,6 +67,7 @@ class Resolved:
     """A checked recipe; `tree` is the same as plain JSON data, with every default.
 
     `folder` is where its file lies, `text` that file as it was written ("" for a mapping and for a run's own).
+    `dropped` are the settings that an override of their `kind` took away, which nobody may have meant.
     """
 
     recipe: Recipe
@@ -74,6 +75,13 @@ class Resolved:
     origins: dict[str, Origin]
     folder: Path | None
     text: str = ""
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever gave the recipe should know of it."""
+        kinds = "the kind was changed, so these do not count any more: give them again with the new one"
+        return [f"{', '.join(self.dropped)}: {kinds}"] if self.dropped else []
 
 
 def load(
@@ -99,8 +107,8 @@ def load(
             tree = from_data(kept["recipe"], Origin("file", str(path), 1), mistakes, kept.get("origins") or {})
         else:
             tree, text = _with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
-    tree = _overridden(tree, overrides, mistakes)
-    return replace(_Checker(tree, folder, mistakes).resolved(), text=text)
+    tree, dropped = _overridden(tree, overrides, mistakes)
+    return replace(_Checker(tree, folder, mistakes).resolved(), text=text, dropped=dropped)
 
 
 def find(source: str) -> tuple[Path, Path | None]:
@@ -189,14 +197,19 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[
     return merge(lower, Node(items, tree.origin, tree.keys))
 
 
-def _overridden(tree: Tree, overrides: Sequence[str], mistakes: list[Mistake]) -> Tree:
-    """All overrides on top; kinds first, since another kind drops the old one's keys."""
+def _overridden(tree: Tree, overrides: Sequence[str], mistakes: list[Mistake]) -> tuple[Tree, tuple[str, ...]]:
+    """All overrides on top, kinds first, since another kind drops the old one's keys; and which of these are gone."""
+    dropped: set[Path_] = set()
     for text in sorted(overrides, key=lambda text: not sets_kind(text)):
         try:
-            tree = override(tree, text)
+            lower, tree = tree, override(tree, text)
         except RecipeMistakes as wrong:
             mistakes += wrong.mistakes
-    return tree
+            continue
+        if sets_kind(text):
+            dropped |= origins_of(lower).keys()
+    dropped -= origins_of(tree).keys()
+    return tree, tuple(sorted(dotted(path) for path in dropped if path[:-1] not in dropped))
 
 
 @cache
