@@ -1,8 +1,9 @@
 """Token batches and blended, packed batches beside bare gathers, and memory. `python benchmarks/data.py`.
 
-Each baseline makes the same int64 tensors of the same rows from a memory map. `rows given` is the fastest that numpy
-has and is told which rows; `rows shuffled` also computes which rows, by our order; `slices` stacks them one by one, as
-plain training scripts do. All maps are warm: each way has read all its rows before it is timed.
+Each baseline makes the same int64 tensors of the same rows from a memory map. `gather` is numpy's own, the map indexed
+by the place of every token. `rows given` is the fastest that numpy has, copies of rows of a strided view, and is told
+which rows; `rows shuffled` also computes which rows, by our order; `slices` stacks them one by one, as plain training
+scripts do. All maps are warm: each way has read all its rows before it is timed.
 
 Packed batches are of three files of documents (about 700 tokens each), blended 3 : 2 : 1; their baseline gathers as
 many tokens from one file of the same size as the three together, and knows no documents. `kept` keeps eight batches
@@ -79,6 +80,11 @@ def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
         for ids in given:
             collate(view[ids])
 
+    def gather() -> None:
+        every = np.arange(context + 1)
+        for ids in given:
+            collate(tokens[(ids * context)[:, None] + every])
+
     def rows_shuffled() -> None:
         order = Order(len(source), 0, True)
         for step in range(steps):
@@ -90,7 +96,13 @@ def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
             torch.stack([torch.from_numpy(tokens[at : at + context].astype(np.int64)) for at in starts])
             torch.stack([torch.from_numpy(tokens[at + 1 : at + 1 + context].astype(np.int64)) for at in starts])
 
-    return {"ours": ours, "rows given": rows_given, "rows shuffled": rows_shuffled, "slices": slices}
+    return {
+        "ours": ours,
+        "gather": gather,
+        "rows given": rows_given,
+        "rows shuffled": rows_shuffled,
+        "slices": slices,
+    }
 
 
 def packed_ways(folder: Path, megabytes: int, context: int, part: str) -> dict[str, Callable[[], None]]:
@@ -134,13 +146,19 @@ def packed_ways(folder: Path, megabytes: int, context: int, part: str) -> dict[s
         assert sum(1 for _ in shares) == steps
         shares.close()
 
-    def rows_given(kept: int = 1) -> None:
+    def bare(read: Callable[[np.ndarray], np.ndarray], kept: int = 1) -> None:
         ahead = deque(maxlen=kept)
         for ids in given:
-            windows = torch.from_numpy(view[ids].astype(np.int64))
+            windows = torch.from_numpy(read(ids).astype(np.int64))
             ahead.append({"tokens": windows[:, :-1], "targets": windows[:, 1:]})
 
-    return {"ours": ours, "rows given": rows_given, "rows given, kept": partial(rows_given, 8)}
+    every = np.arange(context + 1)
+    return {
+        "ours": ours,
+        "gather": partial(bare, lambda ids: tokens[(ids * context)[:, None] + every]),
+        "rows given": partial(bare, view.__getitem__),
+        "rows given, kept": partial(bare, view.__getitem__, 8),
+    }
 
 
 def documents(name: Path, megabytes: int, seed: int) -> Path:

@@ -24,7 +24,8 @@ from drivetrain.data.recipe import Documents
 from drivetrain.data.source import open_source
 from drivetrain.data.split import choose
 from drivetrain.data.stacked import stacked
-from drivetrain.spec.batches import Batches
+from drivetrain.data.windows import Windows
+from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
@@ -180,6 +181,61 @@ def test_what_a_batch_is_does_not_depend_on_what_it_is_read_with(lengths, contex
 
 def lists_of(source):
     return st.lists(st.integers(0, len(source) - 1), min_size=1, max_size=6)
+
+
+class OneByOne:
+    """A source that cannot read batches together."""
+
+    def __init__(self, source):
+        self.source, self.read = source, source.read
+
+    def __len__(self):
+        return len(self.source)
+
+
+@settings(max_examples=100)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=15), min_size=1, max_size=3),
+    context=st.integers(1, 9),
+    plain=st.booleans(),
+    data=st.data(),
+)
+def test_shares_are_the_same_however_many_steps_are_read_together(lengths, context, plain, data):
+    """Over blends and single sources, of documents or windows, ramps, ragged ends, quarantine, ranks and micro-batches."""
+    sources = [made(own, np.arange(len(own)), context)[0] for own in lengths]
+    sources = [Windows(source.tokens, context, "") if plain else source for source in sources]
+    sources = [source for source in sources if len(source)]
+    lanes = data.draw(st.sampled_from([1, 2, 4]))
+    if sum(map(len, sources)) < lanes:
+        return
+    weights = st.tuples(*[st.integers(1, 4)] * len(sources))
+    stages = [Stage(0, data.draw(weights)), Stage(data.draw(st.integers(1, 30)), data.draw(weights))]
+    one = data.draw(st.booleans()) and len(sources) == 1
+    source = sources[0] if one else one_source(sources)
+    order = Order(len(source), 5, True) if one else Blend([len(each) for each in sources], stages, 5, True)
+    ramp = (Change(data.draw(st.integers(1, 4)), lanes * data.draw(st.integers(1, 4))),)
+    batches, processes = Batches(lanes * data.draw(st.integers(1, 4)), ramp), data.draw(st.sampled_from(divisors(lanes)))
+    geometry = Geometry(batches, lanes, processes, data.draw(st.none() | st.integers(1, 4)))
+    held = data.draw(st.lists(st.tuples(st.integers(1, 6), st.sets(st.integers(0, len(source) - 1))), max_size=2))
+    place, total = data.draw(st.integers(0, processes - 1)), data.draw(st.integers(1, 60))
+    feed = Feed(source, order, geometry, place, total, collated, lambda batch: {"sum": batch[0]}, Quarantine(held))
+    last = batches.steps(total)
+    wanted = [shown(share) for share in map(replace(feed, source=OneByOne(source)).share, range(1, last + 1))]
+    width = data.draw(st.integers(1, 8))
+    parts = [feed.shares(range(first, min(first + width, last + 1))) for first in range(1, last + 1, width)]
+    assert [shown(share) for part in parts for share in part] == wanted
+    assert [shown(share) for share in prefetch(feed, 1, last, width, 0)] == wanted
+
+
+def collated(samples):
+    """Their sum, and everything that they hold."""
+    if isinstance(samples, np.ndarray):
+        return int(samples.sum()), samples.tolist()
+    return int(stacked(samples, "tokens").sum()), [{k: v.tolist() for k, v in each.items()} for each in samples]
+
+
+def shown(share):
+    return share._replace(micro=[micro._replace(ids=micro.ids.tolist()) for micro in share.micro])
 
 
 @settings(max_examples=100)

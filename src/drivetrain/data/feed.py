@@ -135,7 +135,7 @@ class Feed:
 
     def _samples(self, planned: Sequence[Planned]) -> Iterator[Sequence[Any]]:
         """Those of each micro-batch."""
-        if self.together and len(planned) > 1:
+        if self.together is not None and len(planned) > 1:
             with suppress(Exception):  # it comes again where its own micro-batch is read
                 return iter(self.together.read_each([one.ids for one in planned]))
         return (self.source.read(one.ids, one.positions) for one in planned)

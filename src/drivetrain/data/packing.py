@@ -17,7 +17,7 @@ from drivetrain.data.recipe import Documents
 from drivetrain.data.split import choose, marks
 from drivetrain.data.stacked import IGNORED, Stacked
 from drivetrain.data.tokens import checked_digest
-from drivetrain.data.windows import Again, cut
+from drivetrain.data.windows import Again, by_batch
 from drivetrain.spec.exits import Exit, Failure
 
 __all__ = ["IGNORED", "Packed", "PackedTogether", "open_documents", "segments"]
@@ -140,8 +140,8 @@ class PackedTogether:
         """The samples with these ids for each of several batches, by one gather."""
         self._files.check()
         windows, lengths = self._windows(np.concatenate(batches))
-        each = [None] * len(batches) if lengths is None else [self._short(own) for own in cut(lengths, batches)]
-        parts = zip(cut(windows, batches), each, batches, strict=True)
+        each = [None] * len(batches) if lengths is None else [self._short(own) for own in by_batch(lengths, batches)]
+        parts = zip(by_batch(windows, batches), each, batches, strict=True)
         return [Stacked(rows, own, partial(self._documents, ids)) for rows, own, ids in parts]
 
     def _short(self, lengths: np.ndarray) -> np.ndarray | None:

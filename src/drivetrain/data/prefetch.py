@@ -99,7 +99,7 @@ class Bursts(Shares):
                 self._ready.append(error)
                 self._steps = iter(())
             now = time.perf_counter()
-            if self._feed.together:
+            if self._feed.together is not None:
                 self._width = max(1, int(_AT_ONCE * len(steps) / (now - started)))
 
 

@@ -55,10 +55,10 @@ class Windows:
     def read_each(self, batches: Sequence[np.ndarray]) -> list[Any]:
         """`read` for each of these arrays of ids, by one gather."""
         self._files.check()
-        return cut(self._rows[np.concatenate(batches)], batches)
+        return by_batch(self._rows[np.concatenate(batches)], batches)
 
 
-def cut(rows: np.ndarray, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
+def by_batch(rows: np.ndarray, batches: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The rows of each batch, of what was read for all of them."""
     ends = list(accumulate(map(len, batches)))
     return [rows[end - len(batch) : end] for batch, end in zip(batches, ends, strict=True)]
