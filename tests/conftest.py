@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,9 @@ from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Outcome
 from drivetrain.spec.load import load
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 settings.register_profile("patient", deadline=None)  # a busy machine fails no test
 settings.load_profile("patient")
@@ -75,6 +79,15 @@ def run_under_supervisor(recipe: dict, run: Path, *overrides: str, **options) ->
     } | options
     where = {"worker": settings.pop("worker", WORKER), "preload": settings.pop("preload", PRELOAD)}
     return supervise(plan_job(load(recipe, overrides), run=run, **settings), **where)
+
+
+def tensors(run: Path) -> dict[str, Tensor]:
+    """The newest commit's, by name."""
+    from drivetrain.checkpoint.commits import newest  # imports torch, which many tests do without
+
+    found = newest(run)
+    assert found is not None
+    return found.state.tensors
 
 
 @pytest.fixture

@@ -78,7 +78,11 @@ def train(
         strict_environment=strict_environment,
         started=started,
     )
-    outcome = start(job, Console(file=sys.stdout) if progress else None, in_process=job.processes == 1)
+    console = Console(file=sys.stdout) if progress else None
+    if console:
+        for note in resolved.notes:
+            console.print(note, markup=False, highlight=False)
+    outcome = start(job, console, in_process=job.processes == 1)
     if outcome.code not in (Exit.DONE, Exit.STOPPED):
         raise Failure(outcome.code, outcome.cause, outcome.hint, **outcome.where)
     return _result(Path(job.folder), outcome)

@@ -156,6 +156,11 @@ def test_recipe_commands(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["properties"]["size"]["affects"] == "bits"
     assert command(["recipe", "check", "quickstart", "sed=1", "--json"]) == 78
     assert json.loads(capsys.readouterr().out)["mistakes"][0]["path"] == "sed"
+    assert command(["recipe", "check", "quickstart", "optimizer.kind=sgd", "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    assert "optimizer.weight_decay" in note
+    assert command(["recipe", "check", "quickstart", "optimizer.kind=sgd"]) == 0
+    assert capsys.readouterr().out.startswith(note)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ class OneByOne:
     data=st.data(),
 )
 def test_shares_are_the_same_however_many_steps_are_read_together(lengths, context, plain, data):
-    """Over blends and single sources, of documents or windows, ramps, ragged ends, quarantine, ranks and micro-batches."""
+    """Over blends and single sources, of documents or windows; ramps, ragged ends, quarantine, ranks, micro-batches."""
     sources = [made(own, np.arange(len(own)), context)[0] for own in lengths]
     sources = [Windows(source.tokens, context, "") if plain else source for source in sources]
     sources = [source for source in sources if len(source)]
@@ -213,12 +213,13 @@ def test_shares_are_the_same_however_many_steps_are_read_together(lengths, conte
     one = data.draw(st.booleans()) and len(sources) == 1
     source = sources[0] if one else one_source(sources)
     order = Order(len(source), 5, True) if one else Blend([len(each) for each in sources], stages, 5, True)
-    ramp = (Change(data.draw(st.integers(1, 4)), lanes * data.draw(st.integers(1, 4))),)
-    batches, processes = Batches(lanes * data.draw(st.integers(1, 4)), ramp), data.draw(st.sampled_from(divisors(lanes)))
+    own = st.integers(1, 4).map(lambda size: size * lanes)
+    batches = Batches(data.draw(own), (Change(data.draw(st.integers(1, 4)), data.draw(own)),))
+    processes = data.draw(st.sampled_from(divisors(lanes)))
     geometry = Geometry(batches, lanes, processes, data.draw(st.none() | st.integers(1, 4)))
     held = data.draw(st.lists(st.tuples(st.integers(1, 6), st.sets(st.integers(0, len(source) - 1))), max_size=2))
-    place, total = data.draw(st.integers(0, processes - 1)), data.draw(st.integers(1, 60))
-    feed = Feed(source, order, geometry, place, total, collated, lambda batch: {"sum": batch[0]}, Quarantine(held))
+    rank, total = data.draw(st.integers(0, processes - 1)), data.draw(st.integers(1, 60))
+    feed = Feed(source, order, geometry, rank, total, collated, lambda batch: {"sum": batch[0]}, Quarantine(held))
     last = batches.steps(total)
     wanted = [shown(share) for share in map(replace(feed, source=OneByOne(source)).share, range(1, last + 1))]
     width = data.draw(st.integers(1, 8))

@@ -4,6 +4,7 @@ import json
 import lzma
 import os
 import random
+import shutil
 import signal
 import stat
 import struct
@@ -30,8 +31,10 @@ SHAKESPEARE = Path(__file__).parents[3] / "shared/data/text/tinyshakespeare.txt"
 SUFFIXES = (".bin", ".documents", ".idx", ".json", ".tokenizer.json")
 
 
-def do(to, *inputs, format_="drivetrain", skip_bad=0, workers=1, tokenizer=None, kind=None, include=(), **how):
-    found = find_inputs([str(path) for path in inputs], include, kind)
+def do(
+    to, *inputs, format_="drivetrain", skip_bad=0, workers=1, tokenizer=None, kind=None, include=(), split=None, **how
+):
+    found = find_inputs([str(path) for path in inputs], include, kind, split)
     made = encoding(tokenizer, format_=format_, **how)
     return prepare(Preparation(Path(to), tuple(found), made, format_, skip_bad, workers))
 
@@ -52,6 +55,21 @@ def content(name):
 def jsonl(path, lines=TEXTS):
     path.write_text("".join(json.dumps({"id": 1, "text": text}) + "\n" for text in lines))
     return path
+
+
+def saved(folder, lines=TEXTS, files=2, rows=100, column="text", kind=None):
+    """As `Dataset.save_to_disk` writes it; the last file's name is the first by the alphabet."""
+    pyarrow = pytest.importorskip("pyarrow")
+    folder.mkdir(parents=True)
+    names = [f"data-{files - number:05}-of-{files:05}.arrow" for number in range(files)]
+    for name, part in zip(names, np.array_split(np.arange(len(lines)), files), strict=True):
+        texts = pyarrow.array([lines[n] for n in part], kind or pyarrow.string())
+        table = pyarrow.table({"n": part, column: texts})
+        with pyarrow.ipc.new_stream(str(folder / name), table.schema) as stream:
+            stream.write_table(table, max_chunksize=rows)
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +171,92 @@ def test_parquet_columns_are_read(tmp_path, small_steps):
         do(tmp_path / "none", tmp_path / "null.parquet")
 
 
+@settings(max_examples=30)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)), st.integers(1, 4), st.integers(1, 9))
+def test_a_saved_data_set_is_its_texts_in_order_however_it_is_cut(tmp_path_factory, lines, files, rows):
+    folder = tmp_path_factory.mktemp("saved")
+    found = find_inputs([str(saved(folder / "data", lines, files, rows))])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "_ROWS", 3)
+        patch.setattr(documents, "_TASK", 20)
+        pieces = [piece for task in tasks(found, "text") for piece in task.pieces]
+    assert [text.decode() for piece in pieces for text in documents_of(piece, "text")[0]] == lines
+
+
+def test_columns_of_a_saved_data_set_are_read_as_those_of_parquet(tmp_path, small_steps):
+    pa = pytest.importorskip("pyarrow")
+    kinds = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string())]
+    for number, kind in enumerate(kinds):
+        lines = [text.encode() for text in TEXTS] if "binary" in str(kind) else TEXTS
+        saved(tmp_path / f"{number}", lines, column="body", kind=kind)
+        do(tmp_path / f"out{number}", tmp_path / f"{number}", field="body")
+        assert texts(tmp_path / f"out{number}") == TEXTS
+    for field, words in (("bdoy", "did you mean 'body'"), ("n", "no text")):
+        with pytest.raises(Failure, match=words) as caught:
+            do(tmp_path / "none", tmp_path / "0", field=field)
+        assert caught.value.outcome.code == Exit.BAD_DATA
+    saved(tmp_path / "null", ["a", None, "b"], files=1)
+    with pytest.raises(Failure, match=r"00001-of-00001.arrow:2: 'text' is null"):
+        do(tmp_path / "none", tmp_path / "null")
+
+
+def test_a_saved_file_that_is_cut_off_or_makes_no_sense_is_65(tmp_path):
+    path = saved(tmp_path / "data", TEXTS, files=1) / "data-00001-of-00001.arrow"
+    whole = path.read_bytes()
+    for damaged in (whole[:-8], whole[: len(whole) // 2], whole.replace("☃".encode(), b"\xff" * 3), b"ARROW1"):
+        path.write_bytes(damaged)
+        with pytest.raises(Failure, match="cannot be read") as caught:
+            do(tmp_path / "out", tmp_path / "data")
+        assert (caught.value.outcome.code, caught.value.outcome.where["file"]) == (Exit.BAD_DATA, str(path))
+        shutil.rmtree(tmp_path / "out.preparing")
+
+
+def test_of_several_saved_data_sets_one_is_chosen(tmp_path, capsys):
+    both, parts = tmp_path / "both", {"train": TEXTS[:20], "test": TEXTS[20:30]}
+    for name, lines in parts.items():
+        saved(both / name, lines)
+    (both / "dataset_dict.json").write_text(json.dumps({"splits": list(parts)}))
+    (tmp_path / "a.txt").write_text("abc")
+
+    def end(*arguments):
+        code = run(["data", "prepare", *map(str, arguments), "--to", str(tmp_path / "out"), "--workers", "1"])
+        return code, capsys.readouterr().err
+
+    for arguments, code, words in (
+        ([both], Exit.BAD_DATA, "--split is one of train, test"),
+        ([both, "--split", "trian"], Exit.BAD_DATA, "did you mean 'train'"),
+        ([both / "train", "--split", "train"], Exit.BAD_DATA, "--split is not needed"),
+        ([tmp_path / "a.txt", "--split", "train"], Exit.BAD_COMMAND, "leave --split out"),
+    ):
+        found, error = end(*arguments)
+        assert found == code
+        assert words in error
+    assert end(tmp_path / "a.txt", both, "--split", "test")[0] == 0
+    assert texts(tmp_path / "out") == ["abc", *parts["test"]]
+
+
+def test_arrow_files_are_taken_by_name_and_never_from_a_folder_that_does_not_list_them(tmp_path):
+    saved(tmp_path / "all" / "data", TEXTS[:10], files=1)
+    (tmp_path / "all" / "state.json").write_text("{}")  # anyone's
+    (tmp_path / "all" / "a.txt").write_text("abc")
+    (tmp_path / "all" / "data" / "cache-1.arrow").write_bytes(b"what a computation left")
+    assert [Path(found.path).name for found in find_inputs([str(tmp_path / "all")])] == ["a.txt"]
+    do(tmp_path / "out", *(tmp_path / "all" / "data").glob("data-*.arrow"))
+    assert texts(tmp_path / "out") == TEXTS[:10]
+
+
+def test_what_datasets_saves_is_read(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    whole = datasets.Dataset.from_dict({"text": TEXTS, "n": list(range(300))})
+    parts = datasets.DatasetDict({"train": whole.filter(lambda row: row["n"] % 3), "rest": whole.select([7, 5])})
+    parts.save_to_disk(str(tmp_path / "both"), num_shards={"train": 3, "rest": 1})
+    manifest = do(tmp_path / "out", tmp_path / "both", split="train")
+    assert texts(tmp_path / "out") == [text for n, text in enumerate(TEXTS) if n % 3]
+    assert len(manifest["inputs"]) == 3
+    do(tmp_path / "rest", tmp_path / "both" / "rest")
+    assert texts(tmp_path / "rest") == [TEXTS[7], TEXTS[5]]
+
+
 @pytest.mark.parametrize("format_", ["drivetrain", "megatron"])
 def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bpe, format_, monkeypatch):
     monkeypatch.setattr(documents, "_STEP", {"text": 1 << 14, "jsonl": 1 << 14})
@@ -160,9 +264,10 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bpe, format_
     jsonl(tmp_path / "a.jsonl", TEXTS * 4)
     (tmp_path / "b.txt").write_text("\n".join(TEXTS * 8))
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress("\n".join(TEXTS * 8).encode()))
+    saved(tmp_path / "d", TEXTS * 4)
     for workers in (1, 3):
         name = tmp_path / f"out{workers}"
-        inputs = [tmp_path / "a.jsonl", tmp_path / "b.txt", tmp_path / "c.txt.gz"]
+        inputs = [tmp_path / "a.jsonl", tmp_path / "b.txt", tmp_path / "c.txt.gz", tmp_path / "d"]
         do(name, *inputs, workers=workers, tokenizer=bpe.to_str().encode(), eod="<|end|>", format_=format_)
     assert content(tmp_path / "out1") == content(tmp_path / "out3")
     assert len(content(tmp_path / "out1")) == 4
@@ -301,6 +406,17 @@ def test_more_bad_lines_than_allowed_are_65(tmp_path):
         do(tmp_path / "out", tmp_path / "a.jsonl", skip_bad=2)
 
 
+@pytest.mark.parametrize("head", [b"[", b"\xef\xbb\xbf \n ["])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_one_array_in_place_of_lines_is_65_with_advice(tmp_path, suffix, head):
+    path = tmp_path / f"a.json{suffix}"
+    packed(path, head + b'{"text": "a"},\n{"text": "b"}]')
+    with pytest.raises(Failure, match="one array") as caught:
+        do(tmp_path / "out", path, kind="jsonl", skip_bad=9)
+    assert caught.value.outcome.code == Exit.BAD_DATA
+    assert "one object a line" in caught.value.outcome.hint
+
+
 def broken(folder, suffix):
     path = folder / f"a.txt{suffix}"
     packed(path, os.urandom(5000))
@@ -409,7 +525,8 @@ def test_killed_three_times_and_started_again_it_writes_the_same_files(tmp_path,
     jsonl(tmp_path / "a.jsonl", TEXTS * 10)
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress("\n".join(TEXTS * 10).encode()))
     (tmp_path / "c.txt").write_text("\n".join(TEXTS * 10))
-    inputs = [tmp_path / "a.jsonl", tmp_path / "b.txt.gz", tmp_path / "c.txt"]
+    saved(tmp_path / "d", TEXTS * 10)
+    inputs = [tmp_path / "a.jsonl", tmp_path / "b.txt.gz", tmp_path / "c.txt", tmp_path / "d"]
     subprocess.run(command(tmp_path, "whole", inputs), check=True, capture_output=True)
     journal, generator, lines = tmp_path / "killed.preparing" / "journal.jsonl", random.Random(), [0]
     for _ in range(3):

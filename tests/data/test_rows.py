@@ -275,6 +275,14 @@ def test_d04_a_malformed_line_is_65_with_file_and_line(line, words, tmp_path):
     assert words in caught.value.outcome.cause
 
 
+def test_one_array_in_place_of_lines_is_65_with_advice(tmp_path):
+    (tmp_path / "a.jsonl").write_text('\n [{"n": 1},\n{"n": 2}]\n')
+    with pytest.raises(Failure, match="one array") as caught:
+        opened("jsonl", tmp_path / "a.jsonl", tmp_path)
+    assert caught.value.outcome.code == Exit.BAD_DATA
+    assert "one object a line" in caught.value.outcome.hint
+
+
 @every_kind
 def test_unusable_rows_are_named(kind, tmp_path):
     write, _, suffix = KINDS[kind]

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from conftest import trace
@@ -13,6 +14,8 @@ from drills.runs import drill, one_server
 from drivetrain import Failure
 from drivetrain.checkpoint.manifest import step_of
 from drivetrain.checkpoint.retention import pinned_steps
+from drivetrain.cli.main import run as main
+from drivetrain.data.order import digest
 from drivetrain.launch.inbox import post
 from drivetrain.ledger.ledger import Ledger, read
 from drivetrain.loop.control import AT_ONCE
@@ -62,7 +65,7 @@ def test_what_is_set_holds_from_the_next_step_on_and_after_a_resume(tmp_path, se
     assert rates == {s: 0.5 if s > command["step"] else 0.01 for s in rates}
 
 
-def test_other_weights_hold_from_the_step_after_the_next_and_verify_agrees(tmp_path, seen):
+def test_other_weights_hold_from_the_step_after_the_next_and_verify_and_inspect_agree(tmp_path, seen, capsys):
     run = tmp_path / "run"
     run.mkdir()
     told(run, "data.train.sources[name=a].weight=0", "data.train.sources[name=a].weight=3")
@@ -74,6 +77,10 @@ def test_other_weights_hold_from_the_step_after_the_next_and_verify_agrees(tmp_p
     coverage = records(run, "commit")[-1]["coverage"]
     assert coverage["a"] > 1.9 * coverage["b"]
     assert prove(run).steps == 60
+    assert main(["data", "inspect", str(run), "--step", "60", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    ids, positions = (np.array([sample[key] for sample in shown]) for key in ("sample", "position"))
+    assert f"{digest(ids, positions):016x}" == records(run, "step")[-1]["samples"]
 
 
 def test_what_is_no_command_or_may_not_change_is_refused_in_words_and_changes_nothing(tmp_path, seen):

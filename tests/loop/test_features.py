@@ -32,11 +32,15 @@ def everything(tiny: dict, corpus: Path) -> dict:
     }
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_stopped_and_gone_on_equals_never_stopped_with_everything_on(tiny, corpus, tmp_path, processes):
-    recipe = everything(tiny, corpus)
+@pytest.mark.parametrize(("processes", "precision"), [(1, "fp16"), (2, "fp32")])
+def test_stopped_and_gone_on_equals_never_stopped_with_everything_on(tiny, corpus, tmp_path, processes, precision):
+    recipe = everything(tiny, corpus) | {"precision": precision}
     recipe["launch"]["processes"] = processes
+    if precision == "fp16":
+        recipe["scaling"] = {"start": 2.0**10, "window": 4}
     assert run_under_supervisor(recipe, tmp_path / "straight").code == Exit.DONE
+    scales = {r.get("scale") for r in read(tmp_path / "straight" / "ledger.jsonl") if r["kind"] == "step"}
+    assert len(scales) > 3 if precision == "fp16" else scales == {None}
     for steps in (3, 2, 6, 5, None):
         run_under_supervisor(recipe, tmp_path / "stopped", most_steps=steps)
     assert trace(tmp_path / "stopped") == trace(tmp_path / "straight")
@@ -66,6 +70,8 @@ def test_half_precision_with_its_scale_resumes_to_the_same_bits(tiny, tmp_path, 
     assert len(over) < 35
     assert [r["scale"] for r in made[:2]] == [2.0**30, 2.0**29]
     assert newest(tmp_path / "straight").state.values["moves"]["model"] == 40 - len(over)
+    drivetrain.export(tmp_path / "straight", tmp_path / "exported")
+    assert (tmp_path / "exported" / "model.safetensors").is_file()
 
 
 def test_two_then_one_then_two_processes_with_a_ramp_use_each_sample_once(tiny, corpus, tmp_path):

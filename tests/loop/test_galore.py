@@ -6,9 +6,8 @@ import threading
 import time
 
 import pytest
-from safetensors.torch import load_file
 
-from conftest import run_under_supervisor, trace
+from conftest import run_under_supervisor, tensors, trace
 from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import supervise
 from drivetrain.ledger.derive import attempts
@@ -22,12 +21,6 @@ GALORE = {"kind": "galore", "lr": 1e-2, "rank": 4, "gap": 7, "moments": "rotate"
 def galore(tiny):
     """Twenty steps with two refreshes of each matrix after the first."""
     return tiny | {"optimizer": GALORE, "budget": {"steps": 20}, "evaluate": {}}
-
-
-def tensors(run):
-    """The newest commit's, by name."""
-    commit = max((run / "checkpoints").glob("step-*"))
-    return {name: t for path in commit.glob("*.safetensors") for name, t in load_file(path).items()}
 
 
 @pytest.mark.parametrize("base", ["adamw", "adafactor", "sgd"])
@@ -64,9 +57,9 @@ def test_killed_and_resumed_equals_never_stopped(galore, tmp_path):
     assert trace(tmp_path / "killed") == trace(tmp_path / "straight")
 
 
-@pytest.mark.parametrize("base", ["adamw", "sgd"])
-def test_two_processes_come_to_the_weights_of_one(galore, tmp_path, base):
-    galore["optimizer"] = GALORE | {"base": {"kind": base}, "refresh": "exact"}
+@pytest.mark.parametrize(("base", "refresh"), [("adamw", "subspace"), ("sgd", "exact")])
+def test_two_processes_come_to_the_weights_of_one(galore, tmp_path, base, refresh):
+    galore["optimizer"] = GALORE | {"base": {"kind": base}, "refresh": refresh}
     for processes in (1, 2):
         outcome = run_under_supervisor(galore, tmp_path / str(processes), f"launch.processes={processes}")
         assert outcome.code == Exit.DONE

@@ -1,5 +1,6 @@
 """Steps that are undone without a restart: afterwards the run is the one that was told to leave the samples out."""
 
+import json
 import shutil
 
 import pytest
@@ -13,6 +14,7 @@ from drills.fault import ALL, Fault
 from drills.runs import drill, one_server, reference
 from drivetrain.checkpoint.snapshot import Arena
 from drivetrain.checkpoint.state import capture, put_back
+from drivetrain.cli.main import run as main
 from drivetrain.data.order import Order
 from drivetrain.launch.inbox import post
 from drivetrain.ledger.derive import buckets, lineage
@@ -113,7 +115,7 @@ def test_a_run_that_went_back_is_the_one_whose_recipe_leaves_the_samples_out(tmp
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_n03_a_spike_is_undone_and_all_of_its_step_left_out(tmp_path, processes):
+def test_n03_a_spike_is_undone_and_all_of_its_step_left_out(tmp_path, processes, capsys):
     spike = {"window": 8, "deviations": 50.0, "action": "rollback"}
     task = {"spike": ids_of(12, 1, 2)}
     wanted = recipe(task, {"spike": spike, "rollback": {"back": 4, "every": 3}}, processes)
@@ -121,6 +123,8 @@ def test_n03_a_spike_is_undone_and_all_of_its_step_left_out(tmp_path, processes)
     (found,) = kept(tmp_path / "run")
     assert (found["step"], found["to"], found["samples"]) == (12, 6, ids_of(12))
     assert "is above" in found["why"]
+    assert main(["data", "inspect", str(tmp_path / "run"), "--position", "87", "--count", "2", "--json"]) == 0
+    assert [sample["quarantined"] for sample in json.loads(capsys.readouterr().out)] == [False, True]
     told = recipe(task, {"spike": spike, "quarantine": ids_of(12)}, processes)
     assert run_under_supervisor(told, tmp_path / "told").code is Exit.DONE
     assert outcome(tmp_path / "run") == outcome(tmp_path / "told")

@@ -195,6 +195,20 @@ def test_d_state_is_mr_and_twice_nr_numbers_and_pins_no_factors(shape, refresh):
     assert storages(optimizer) == 4 * (m * rank + 2 * n * rank + 1)  # 1: the count of steps
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rank", [16, 40, 99])
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_state_of_every_projection_is_its_formula(projection, rank, dtype):
+    for m, n in [(40, 96), (96, 40), (64, 64)]:
+        network, r = matrix((m, n), dtype), min(rank, m, n)
+        optimizer = optimizer_of(network, GaLore(projection=projection, rank=rank, gap=2))
+        train(network, optimizer, gradients((m, n), 3))
+        left, right = m * r + 2 * n * r, n * r + 2 * m * r  # a basis, and two moments of what it leaves
+        near, far = (left, right) if m < n else (right, left)
+        numbers = {"std": near, "reverse_std": far, "left": left, "right": right, "full": (m + n) * r + 2 * r**2}
+        assert storages(optimizer) == dtype.itemsize * numbers[projection] + 4  # 4: the count of steps
+
+
 @pytest.mark.parametrize("shape", [(40, 96), (96, 40)])
 def test_state_in_8_bits_is_a_basis_and_a_byte_for_each_moment(shape):
     """4 mr + 2 nr bytes in fp32, and 4 for each 256 numbers of a moment."""
@@ -289,6 +303,7 @@ def test_e_and_5_strict_loaders_resume_to_the_same_bits(tmp_path, base, moments)
     loaded = optimizer_of(second, settings)
     loaded.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
     second.load_state_dict({"weight": kept["networks/m/weight"]})
+    assert storages(loaded) == storages(optimizer)
     assert torch.equal(train(second, loaded, grads[5:]), expected)
 
     restored = optimizer_of(third, settings)
@@ -374,6 +389,30 @@ def test_refreshes_take_turns(gap, matrices, steps):
             assert all(now in (before, count) for now, before in zip(row, made[count - 1], strict=True))
 
 
+def several(count):
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(16, 12, bias=False) for _ in range(count)))
+
+
+def all_move(network, optimizer, grad):
+    """A step in which all matrices have the same gradient; their bases afterwards."""
+    for weight in network.parameters():
+        weight.grad = grad.float()
+    optimizer.step()
+    return [optimizer.state[weight]["left"].clone() for weight in network.parameters()]
+
+
+@pytest.mark.parametrize(("stagger", "expected"), [(True, [4, 1, 1, 1, 1, 1]), (False, [4, 0, 0, 0, 4, 0])])
+def test_after_the_first_step_no_step_makes_all_bases(stagger, expected):
+    network, made, last = several(4), [], [torch.zeros(12, 3)] * 4
+    optimizer = optimizer_of(network, GaLore(rank=3, gap=4, stagger=stagger))
+    for grad in gradients((12, 16), 6):
+        bases = all_move(network, optimizer, grad)
+        made.append(sum(not torch.equal(now, before) for now, before in zip(bases, last, strict=True)))
+        last = bases
+    assert made == expected
+
+
 def spectrum(kind, m, n):
     torch.manual_seed(0)
     left, right = (torch.linalg.qr(torch.randn(size, m))[0] for size in (m, n))
@@ -417,6 +456,9 @@ def test_a_basis_follows_from_gradient_seed_step_and_place_alone():
     assert torch.equal(basis(0), basis(0))
     assert not torch.equal(basis(0), basis(1))
     assert not torch.equal(basis(0), basis(0, steps=2))
+    network = several(2)
+    optimizer = optimizer_of(network, GaLore(rank=3, refresh="randomized", iterations=0))
+    assert not torch.equal(*all_move(network, optimizer, gradients((12, 16), 1)[0]))
 
 
 @pytest.mark.parametrize("projection", PROJECTIONS)

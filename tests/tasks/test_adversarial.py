@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 import drivetrain
 from adversarial import made, recipe, train
-from conftest import run_under_supervisor, trace
+from conftest import run_under_supervisor, tensors, trace
 from drills.runs import one_server
 from drivetrain.checkpoint.commits import newest
 from drivetrain.data.dataset import MapSource
@@ -33,10 +33,6 @@ pytestmark = pytest.mark.usefixtures("importable")
 def _server():
     with one_server():
         yield
-
-
-def tensors(run):
-    return newest(run).state.tensors
 
 
 @given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 9), st.integers(0, 50))

@@ -196,6 +196,18 @@ def test_labels_of_the_data_are_in_order_and_kept_for_later_starts(tmp_path, tok
         )
 
 
+@pytest.mark.parametrize("score", [3.25, "3.25"])
+def test_scores_are_no_classes_unless_the_recipe_says_so(score, tmp_path, tokenizer):
+    # run_glue trained a regression where a column had decimals; here each score would be a class
+    source = rows_source(tmp_path / "r.jsonl", [{"text": "w1", "label": value} for value in (1, score, 5)])
+    with pytest.raises(Failure, match=r"column 'label' .* 3 numbers such as 3\.25") as refused:
+        task_of(None, tokenizer, texts=("text",)).prepare(source, "train")
+    assert refused.value.outcome.code is Exit.BAD_RECIPE
+    for settings, labels in (({"regression": True}, [1, 3.25, 5]), ({"labels": ("1", "3.25", "5")}, [0, 1, 2])):
+        made = task_of(None, tokenizer, texts=("text",), **settings).prepare(source, "train")
+        assert [sample["label"] for sample in made.read(np.arange(3), np.arange(3))] == labels
+
+
 def test_labels_that_are_numbers_are_meant_by_their_value_and_never_by_their_place(tmp_path, tokenizer):
     task = task_of(None, tokenizer, texts=("text",), labels=("1", "2", "3"))
     rows = [{"text": "w1", "label": label} for label in ("1", 2, 1.0, "3.0")]

@@ -9,7 +9,7 @@ The trainer of language models (A2 of the seed; "here" is this file):
 | 3 | 1.5B is no number | here |
 | 4 | the run's folder loses letters of the recipe's name | here |
 | 5 | who goes on has a new optimizer, schedule, order of data | tests/loop/test_galore.py: killed, stopped; e_and_5 |
-| 6 | layer by layer: a move for each micro-batch, no clipping, a longer schedule | here; tests/engine/test_layerwise.py |
+| 6 | layer by layer: a move for each micro-batch, unclipped, a longer schedule | here; tests/engine/test_layerwise.py |
 | 7 | layer by layer, or on one process, the first checkpoint fails, and the end does | here |
 | 8 | a step too many, at a rate of almost zero | here |
 | 9 | evaluation: a batch too many in the mean, batches weigh alike, a last partial one fails | here |
@@ -17,24 +17,21 @@ The trainer of language models (A2 of the seed; "here" is this file):
 | 11 | there must be CUDA and NCCL | every test here |
 | 12 | weights to go on from are looked for in a pickle that nobody writes any more | here |
 
-The trainer of GLUE (A1) is in tests/tasks/test_classification.py, the library (a to f) in tests/optim/test_galore.py. The
-last of the library's (g), a release without what its repository has, is no defect of code.
+Those of the trainer for GLUE (A1) are in tests/tasks/test_classification.py, the library's (a to f) in
+tests/optim/test_galore.py; its last one (g), a release that lacks what the repository has, is none of code.
 """
 
-import json
 from itertools import pairwise
 
 import pytest
-import yaml
 from safetensors.torch import load_file
 
 import drivetrain
-from conftest import run_under_supervisor
+from drivetrain.data.geometry import Geometry
 from drivetrain.ledger.ledger import read
 from drivetrain.optim.schedules import build_factor
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
-from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 
 GALORE = {"kind": "galore", "lr": 1e-2, "rank": 4, "gap": 5, "clip": None}
@@ -71,7 +68,8 @@ def test_1_a_billion_tokens_of_the_published_recipe_are_7630_steps():
 
 
 def test_2_a_cosine_with_restarts_begins_again_at_its_peak():
-    recipe = load("llama-60m", ["schedule={kind: cosine_restarts, floor: 0.1, period: {steps: 3k}}"]).recipe
+    restarts = "{kind: cosine_restarts, warmup: {steps: 1k}, floor: 0.1, period: {steps: 3k}}"
+    recipe = load("llama-60m", [f"schedule={restarts}"]).recipe
     factor = build_factor(recipe.schedule, scale(recipe).batches.samples(10_000), scale(recipe))
     at = {step: factor(scale(recipe).batches.samples(step)) for step in (1000, 4000, 4001, 7000)}
     assert at == pytest.approx({1000: 1.0, 4000: 0.1, 4001: 1.0, 7000: 0.1}, abs=1e-5)
@@ -83,11 +81,11 @@ def test_3_amounts_may_have_a_point_and_a_unit(text, tokens):
     assert recipe.budget.tokens == tokens
 
 
-def test_4_a_runs_folder_has_the_whole_name_of_its_recipe(galore, tmp_path):
-    # there: rstrip(".json"), which takes letters off as long as they are of these
-    del galore["name"]
-    (tmp_path / "llama_on.yaml").write_text(yaml.safe_dump(galore))
-    assert load(tmp_path / "llama_on.yaml").recipe.name == "llama_on"
+def test_4_a_runs_folder_has_the_whole_name_of_its_recipe(galore, tmp_path, monkeypatch):
+    # there: rstrip(".json"), which takes off all letters at the end that are of these
+    monkeypatch.chdir(tmp_path)
+    run = train(galore | {"name": "llama_on"}, None, "budget.steps=1", *STILL).run
+    assert run.name.startswith("llama_on-")
 
 
 def test_6_layer_by_layer_moves_once_a_step_at_the_same_rates(galore, tmp_path):
@@ -105,8 +103,8 @@ def test_6_layer_by_layer_moves_once_a_step_at_the_same_rates(galore, tmp_path):
 def test_7_layer_by_layer_commits_while_it_trains_and_at_its_end_and_is_exported(galore, tmp_path):
     train(galore, tmp_path / "run", "optimizer.layerwise=true", "optimizer.clip=0.3")
     assert [record["step"] for record in records(tmp_path / "run", "commit")] == [5, 10, 12]
-    drivetrain.export(tmp_path / "run", tmp_path / "to")
-    assert json.loads((tmp_path / "to" / "config.json").read_text())["drivetrain"]["step"] == 12
+    assert drivetrain.export(tmp_path / "run", tmp_path / "to")
+    assert drivetrain.evaluate(tmp_path / "run").metrics == records(tmp_path / "run", "evaluation")[-1]["metrics"]
 
 
 def test_8_there_are_as_many_steps_as_were_asked_for_and_none_is_at_a_rate_of_zero(galore, tmp_path):
@@ -129,11 +127,11 @@ def test_9_an_evaluation_is_the_mean_over_tokens_whatever_its_batches(galore, tm
     assert scores[1] == pytest.approx(scores[64], rel=1e-6)
 
 
-def test_10_a_batch_size_is_that_of_all_processes_together(galore, tmp_path):
-    galore |= {"batch": {"size": 8}, "evaluate": {}}
-    outcome = run_under_supervisor(galore, tmp_path / "run", "launch.processes=2", "budget.steps=3")
-    assert outcome.code is Exit.DONE
-    assert [record["samples"] for record in records(tmp_path / "run", "step")] == [8, 8, 8]
+def test_10_a_batch_size_is_that_of_all_processes_together():
+    recipe = load("llama-60m", ["launch.processes=4", "batch.micro=null"]).recipe
+    geometry = Geometry(Batches(recipe.batch.size), recipe.lanes, recipe.launch.processes, recipe.batch.micro)
+    shares = [geometry.share(rank, step=1, total=10_000) for rank in range(4)]
+    assert [sum(chunk.stop - chunk.start for chunk in share) for share in shares] == [128] * 4
 
 
 def test_12_a_run_begins_with_the_weights_that_another_has_committed(galore, tmp_path):

@@ -125,3 +125,22 @@ def test_text_to_look_at_is_shown_and_kept(tiny, tmp_path):
     run = drivetrain.train(tiny, shown, run=tmp_path / "run", progress=False).run
     text = (run / "gallery" / "step-00000003" / "sample.txt").read_text()
     assert text.startswith("li")
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "steps", "changes"),
+    [
+        ("60m", 128, 10_000, {}),
+        ("130m", 256, 20_000, {}),
+        ("350m", 256, 60_000, {}),
+        ("1b", 1024, 100_000, {}),
+        ("7b", 1024, 150_000, {"lr": 0.005, "gap": 500, "clip": 1.0}),
+    ],
+)
+def test_shipped_llamas_train_with_galores_published_settings(name, rank, steps, changes):
+    recipe = load(f"llama-{name}").recipe
+    expected = {"lr": 0.01, "rank": rank, "gap": 200, "scale": 0.25, "projection": "std", "clip": None} | changes
+    assert {key: getattr(recipe.optimizer, key) for key in expected} == expected
+    assert (recipe.batch.size, recipe.task.model.context) == (512, 256)
+    assert (recipe.budget.steps, recipe.schedule.warmup.steps) == (steps, steps // 10)
+    assert (recipe.schedule.kind, recipe.schedule.floor) == ("cosine", 0.1)

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 import drivetrain
 import sounds
-from conftest import trace
-from drivetrain.checkpoint.commits import newest
+from conftest import tensors, trace
 from drivetrain.cli.main import run as command
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
@@ -132,10 +131,6 @@ def stage_one(tmp_path_factory):
 
 def train(recipe, run, *overrides):
     return drivetrain.train(recipe, overrides, run=run, progress=False)
-
-
-def tensors(run):
-    return newest(run).state.tensors
 
 
 def test_stage_one_stays_bit_for_bit_and_twelve_steps_are_twelve_also_in_halves(stage_one, tmp_path):

@@ -168,9 +168,10 @@ def network_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor
     """A commit's tensors by network, without optimizer state."""
     networks: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        kind, network, rest = name.split("/", 2)
+        kind, _, rest = name.partition("/")
         if kind == NETWORKS:
-            networks.setdefault(network, {})[rest] = tensor
+            network, _, own = rest.partition("/")
+            networks.setdefault(network, {})[own] = tensor
     return networks
 
 

@@ -11,7 +11,9 @@ import typer
 
 if TYPE_CHECKING:
     from drivetrain.data.documents import Input
+    from drivetrain.data.order import Ordering
     from drivetrain.data.prepare import Report
+    from drivetrain.data.quarantine import Quarantine
 
 app = typer.Typer(help="Prepare token files, and look at what is trained on.")
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
@@ -20,7 +22,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 @app.command()
 def prepare(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT...", help="Files, folders, patterns: text, .jsonl, .parquet; .gz ...")
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Files, folders, patterns: text, .jsonl, .parquet, .arrow; .gz ..."),
     ],
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="Writes NAME.bin, its index, and NAME.json.")],
     tokenizer: Annotated[str, typer.Option(help="bytes, a tokenizer.json, or a Hugging Face folder.")] = "bytes",
@@ -31,6 +34,7 @@ def prepare(
     format_: Annotated[str, typer.Option("--format", metavar="drivetrain|megatron", help="The index.")] = "drivetrain",
     kind: Annotated[str, typer.Option(metavar="auto|text|jsonl|parquet", help="auto: by each file's suffix.")] = "auto",
     include: Annotated[list[str] | None, typer.Option(help="Patterns of file names within folders.")] = None,
+    split: Annotated[str | None, typer.Option(help="Which data set of a folder that datasets saved.")] = None,
     skip_bad: Annotated[int, typer.Option(min=0, metavar="N", help="Pass over up to N malformed lines.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +51,7 @@ def prepare(
     as_kind: Any = None if kind == "auto" else kind
     as_format: Any = format_
     how = preparing.encoding(content_of(tokenizer), field, eod, vocabulary, format_)
-    found = find_inputs(inputs, include or [], as_kind)
+    found = find_inputs(inputs, include or [], as_kind, split)
     asked = preparing.Preparation(name_of(to), tuple(found), how, as_format, skip_bad, workers or preparing.cores())
     with _progress(found, as_json) as report:
         manifest = preparing.prepare(asked, report)
@@ -75,10 +79,10 @@ def describe(
 
 @app.command()
 def inspect(
-    what: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="A recipe, a run, or a prepared file.")],
+    what: Annotated[str, typer.Argument(metavar="RECIPE|RUN|FILE", help="A recipe, a run, or a prepared file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For a recipe.")] = None,
     position: Annotated[int | None, typer.Option(min=0, help="The first sample's position in the run.")] = None,
-    step: Annotated[int | None, typer.Option(min=1, help="The samples of a recipe's step instead.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="The samples of a step instead.")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Samples; 1, or the whole step, if absent.")] = None,
     context: Annotated[int, typer.Option(min=1, help="Tokens in a sample of a file; a recipe has its own.")] = 256,
     as_json: AsJson = False,
@@ -114,7 +118,8 @@ def _of_file(path: str, position: int, count: int, context: int) -> list[dict[st
     with tempfile.TemporaryDirectory() as folder:
         source = open_documents(settings, Path(folder) / "digests.json")
     stop = min(position + count, len(source))
-    return _samples(source, range(position, stop), list(range(position, stop)), [(0, path, settings)])
+    shown = range(position, stop)
+    return _samples(source, shown, list(shown), [(0, path, settings)], [False] * len(shown))
 
 
 def _of_recipe(
@@ -123,6 +128,7 @@ def _of_recipe(
     import tempfile
 
     from drivetrain.data.buckets import reading_order
+    from drivetrain.data.quarantine import Quarantine
     from drivetrain.engine.recipe import scale_of
     from drivetrain.run.build import build_task, only_training, open_inputs
     from drivetrain.spec.check import source_names
@@ -138,15 +144,41 @@ def _of_recipe(
     names = source_names(train.sources)
     scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
     source, order = reading_order(train, names, sources, recipe.seed, scale)
+    quarantine = Quarantine([(1, recipe.guard.quarantine)])
+    if not overrides and (ledger := Path(what) / "ledger.jsonl").is_file():
+        order, quarantine = _as_it_went(ledger, order, quarantine)
     start, stop = scale.batches.span(step) if step is not None else (position or 0, (position or 0) + 1)
     stop = start + count if count else stop
     firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
-    ids = order.ids(start, stop).tolist()
-    return _samples(source, range(start, stop), ids, list(zip(firsts, names, train.sources, strict=True)))
+    read = [quarantine.read(order, scale.batches.steps(place + 1), place, place + 1) for place in range(start, stop)]
+    held = [not len(found.ids) for found in read]
+    owners = list(zip(firsts, names, train.sources, strict=True))
+    return _samples(source, range(start, stop), order.ids(start, stop).tolist(), owners, held)
 
 
-def _samples(source: Any, positions: range, ids: list[int], owners: list[tuple[int, str, Any]]) -> list[dict[str, Any]]:
-    """What is shown of samples; `owners` are the sources: first id, name and settings of each."""
+def _as_it_went(ledger: Path, order: Ordering, quarantine: Quarantine) -> tuple[Ordering, Quarantine]:
+    """A run's own, with the weights that were set while it trained and the samples that it went back from; those of its
+    recipe where it has not begun."""
+    from drivetrain.ledger.ledger import read
+    from drivetrain.run.proof import Orders
+    from drivetrain.spec.exits import Exit, Failure
+
+    orders, begun = Orders(), False
+    for record in read(ledger):
+        orders.add(record)
+        begun = begun or record["kind"] == "attempt"
+    if not begun:
+        return order, quarantine
+    if orders.current.facts["sizes"] != order.facts["sizes"]:
+        cause = "the training data have another number of samples than the run has read"
+        raise Failure(Exit.INCOMPATIBLE, cause, "bring them back, or give the recipe in place of the run")
+    return orders.current, orders.quarantine
+
+
+def _samples(
+    source: Any, positions: range, ids: list[int], owners: list[tuple[int, str, Any]], held: list[bool]
+) -> list[dict[str, Any]]:
+    """What is shown of samples; `owners` are the sources: first id, name and settings of each. `held`: not read."""
     import numpy as np
 
     from drivetrain.data.packing import segments
@@ -156,12 +188,12 @@ def _samples(source: Any, positions: range, ids: list[int], owners: list[tuple[i
         raise Failure(Exit.BAD_COMMAND, f"there are {len(source)} samples", "give a smaller --position")
     found = []
     decoders: dict[str, Any] = {}
-    for position, number in zip(positions, ids, strict=True):
+    for position, number, quarantined in zip(positions, ids, held, strict=True):
         _, owner, settings = [each for each in owners if each[0] <= number][-1]
         if owner not in decoders:
             decoders[owner] = _decoder(settings)
         (sample,) = source.read(np.array([number]), np.array([position]))
-        about = {"position": position, "sample": number, "source": owner}
+        about = {"position": position, "sample": number, "source": owner, "quarantined": quarantined}
         runs = segments(sample)
         if runs is None:
             found.append(about | {"value": repr(sample)[:2000]})
@@ -189,7 +221,8 @@ def _decoder(settings: Any) -> Callable[[Any], str]:
 
 
 def _lines(sample: dict[str, Any]) -> Iterator[str]:
-    yield f"--- position {sample['position']}, sample {sample['sample']} of source {sample['source']}"
+    held = ", in quarantine: not read" if sample["quarantined"] else ""
+    yield f"--- position {sample['position']}, sample {sample['sample']} of source {sample['source']}{held}"
     if "value" in sample:
         yield sample["value"]
     for part in sample.get("documents", ()):

@@ -71,10 +71,11 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
         found = [{"place": str(m.origin), "path": dotted(m.path), "message": m.message} for m in mistakes]
         typer.echo(json.dumps({"mistakes": found}))
         return int(wrong.outcome.code)
-    digest = bits_digest(resolved.recipe)
-    for note in resolved.notes if not as_json else ():
-        typer.echo(note)
-    typer.echo(json.dumps({"mistakes": [], "digest": digest}) if as_json else f"{recipe}: no mistakes; digest {digest}")
+    digest, notes = bits_digest(resolved.recipe), resolved.notes
+    if as_json:
+        typer.echo(json.dumps({"mistakes": [], "digest": digest, "notes": notes}))
+    else:
+        typer.echo("\n".join([*notes, f"{recipe}: no mistakes; digest {digest}"]))
     return 0
 
 

@@ -215,7 +215,7 @@ def training_order(
 ) -> tuple[Source, Ordering]:
     """The training sources as one, and the order of its samples; `told` are stages that were added while it trained.
 
-    Raises Failure(78) where stages do not begin one after the other, within the run.
+    Raises Failure(78) where stages do not begin one after the other.
     """
     if len(sources) == 1 and not train.stages:
         return sources[0], Order(len(sources[0]), seed, train.shuffle)

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.arrow import damage_told, import_arrow, taken
+from drivetrain.data.arrow import taken
 from drivetrain.data.documents import file_digest
 from drivetrain.data.fingerprint import Seen, remembered
 from drivetrain.data.recipe import Parquet
 from drivetrain.data.rows import chosen, files_of, joined
+from drivetrain.data.saved import damage_told, import_arrow
 from drivetrain.data.source import Source
 
 _KEPT = 512 << 20  # bytes of decoded row groups of all files together

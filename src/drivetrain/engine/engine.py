@@ -196,7 +196,8 @@ class Engine:
 
     def _zero(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction | Layerwise | None:
         layerwise = self._layerwise(names)
-        if self._group.world == 1 and not self._exact and not layerwise:
+        projecting = any(self.updaters[name].projected for name in names)
+        if self._group.world == 1 and not self._exact and not layerwise and not projecting:
             for parameter in parameters:
                 parameter.grad = None
             return None
@@ -205,6 +206,11 @@ class Engine:
                 self._reductions[names] = Layerwise(names, self.updaters, self._group, self._norms)
             elif self._exact:
                 self._reductions[names] = LaneTree(parameters, self._group, self._exact)
+            elif projecting:
+                from drivetrain.engine.projected import ProjectedReducer  # GaLore's imports take long
+
+                updaters = [self.updaters[name] for name in names]
+                self._reductions[names] = ProjectedReducer(updaters, self._group.main)
             else:
                 self._reductions[names] = Reducer(parameters, self._group.main)
         self._reductions[names].reset()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from drivetrain.engine.move import Sums
 
 BUCKET_BYTES = 25 << 20
+T = TypeVar("T", bound=Tensor)
 _ALIGNMENT = 64  # bytes: each gradient starts on a cache line, as a tensor of its own would
 
 
@@ -67,7 +68,7 @@ class Reduction:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], limit: int, shares: int = 1) -> None:
-        self.buckets = [Bucket(chunk, shares) for chunk in _chunks(list(parameters)[::-1], limit)]
+        self.buckets = [Bucket(chunk, shares) for chunk in chunks(list(parameters)[::-1], limit)]
         self._armed = False
         self._next = 0
         for bucket in self.buckets:
@@ -115,9 +116,11 @@ class Reduction:
 
 
 class Reducer(Reduction):
-    """Sums over the processes of a group by its own collectives."""
+    """Sums over the processes of a group by its own collectives; None: there is one process."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup, limit: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None, limit: int = BUCKET_BYTES
+    ) -> None:
         super().__init__(parameters, limit)
         self._group = group
         self._works: list[dist.Work] = []
@@ -134,29 +137,34 @@ class Reducer(Reduction):
         if not self._armed:  # after a probe; or no sample for this rank in a ragged last step: it adds zeros
             self.arm(sums)
         self._rest()
+        self._wait()
+        sums.unpack(self._scalars)
+
+    def _wait(self) -> None:
         for work in self._works:
             work.wait()
         self._works.clear()
-        sums.unpack(self._scalars)
 
     def _full(self, bucket: Bucket) -> None:
         self._send(bucket.flat.whole)
 
     def _send(self, tensor: Tensor) -> None:
+        if self._group is None:
+            return
         work = dist.all_reduce(tensor, group=self._group, async_op=True)
         assert work is not None
         self._works.append(work)
 
 
-def _chunks(parameters: list[nn.Parameter], limit: int) -> Iterable[list[nn.Parameter]]:
-    """Runs of one dtype and device, each of at most `limit` bytes (or a single parameter)."""
-    for _, run in groupby(parameters, key=lambda p: (p.dtype, p.device)):
-        chunk: list[nn.Parameter] = []
+def chunks(tensors: list[T], limit: int) -> Iterable[list[T]]:
+    """Runs of one dtype and device, each of at most `limit` bytes (or a single tensor)."""
+    for _, run in groupby(tensors, key=lambda tensor: (tensor.dtype, tensor.device)):
+        chunk: list[T] = []
         size = 0
-        for parameter in run:
-            if chunk and size + parameter.nbytes > limit:
+        for tensor in run:
+            if chunk and size + tensor.nbytes > limit:
                 yield chunk
                 chunk, size = [], 0
-            chunk.append(parameter)
-            size += parameter.nbytes
+            chunk.append(tensor)
+            size += tensor.nbytes
         yield chunk

@@ -45,7 +45,7 @@ def move(
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`). `moved` are the norms of
     networks that have moved in the backward pass: they are judged all the same.
     """
-    gradients = [[p.grad for p in updater.parameters if p.grad is not None] for updater in updaters]
+    gradients = [updater.gradients for updater in updaters]
     if scaler:
         scaler.unscale([gradient for grads in gradients for gradient in grads])
     norms = moved or [_norm(grads, sums.device) for grads in gradients]

@@ -74,6 +74,8 @@ class GaLore(torch.optim.Optimizer):
         self._moments = moments
         self._seed = seed
         self._stagger = stagger
+        self.given: dict[nn.Parameter, Tensor] = {}
+        """Gradients that are projections already, for the next step, which takes them out."""
         self._settle()
         self._rows = {parameter: rows_of(parameter) for parameter in self._groups}
         self._require_separable()
@@ -89,6 +91,22 @@ class GaLore(torch.optim.Optimizer):
         self._groups = {parameter: group for group in self.param_groups for parameter in group["params"]}
         matrices = [parameter for parameter, group in self._groups.items() if group["matrix"]]
         self._places = {parameter: place for place, parameter in enumerate(matrices)}
+
+    @property
+    def matrices(self) -> list[nn.Parameter]:
+        """The parameters that are projected."""
+        return list(self._places)
+
+    def keeps_basis(self, parameter: nn.Parameter) -> bool:
+        """Whether the next step moves a matrix in the basis that it has: then its gradient's `projection` will do."""
+        state, gap = self.state[parameter], self._groups[parameter]["gap"]
+        count = int(state["step"]) if state else 0
+        return made_at(count, gap, self._offset(parameter, gap)) != count
+
+    @torch.no_grad()
+    def projection(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        """L' G, G R or L' G R, of the parameter's type, for the basis that it has."""
+        return self._project(parameter, gradient, self._here(parameter))
 
     def _require_separable(self) -> None:
         for group in self.param_groups:
@@ -151,7 +169,7 @@ class GaLore(torch.optim.Optimizer):
         """The parameters with a gradient, their bases refreshed where due, by how old their moments are."""
         ages: dict[int, list[nn.Parameter]] = defaultdict(list)
         for parameter in group["params"]:
-            if parameter.grad is None:
+            if parameter.grad is None and parameter not in self.given:
                 continue
             state = self.state[parameter] or self._begin(parameter)
             count, made = int(state["step"]), 0
@@ -191,7 +209,7 @@ class GaLore(torch.optim.Optimizer):
 
     def _move_projected(self, parameters: Sequence[nn.Parameter], age: int, group: dict[str, Any]) -> None:
         states = self._states(parameters)
-        gradients = [self._project(p, state) for p, state in zip(parameters, states, strict=True)]
+        gradients = [self._projected(p, state) for p, state in zip(parameters, states, strict=True)]
         updates = [torch.zeros_like(gradient) for gradient in gradients]
         # The limit on growth is one of the update, not of the learning rate: a warm-up rises as fast as it is told to.
         now, later = (1.0, group["lr"]) if self._scaled else (group["lr"], 1.0)
@@ -227,8 +245,12 @@ class GaLore(torch.optim.Optimizer):
         """What this rank holds of a parameter's state."""
         return {slot: local(tensor) for slot, tensor in self.state[parameter].items()}
 
-    def _project(self, parameter: nn.Parameter, state: dict[str, Tensor]) -> Tensor:
-        rows, gradient = self._rows[parameter], _computed(_gradient(parameter).flatten(1))
+    def _projected(self, parameter: nn.Parameter, state: dict[str, Tensor]) -> Tensor:
+        given = self.given.pop(parameter, None)
+        return self._project(parameter, _gradient(parameter), state) if given is None else given
+
+    def _project(self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
+        rows, gradient = self._rows[parameter], _computed(gradient.flatten(1))
         left, right = _bases(state, rows)
         if right is not None:
             gradient = matmul(gradient, right)

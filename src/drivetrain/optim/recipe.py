@@ -509,6 +509,10 @@ class GaLore(Optimizer):
         "keep"
     )
     seed: Annotated[Whole, bits("of the random numbers that a basis is found with")] = 0
+    reduce: Annotated[
+        Literal["whole", "projected"],
+        bits("what processes sum of a matrix's gradient: all; or, but when its basis is made, its projection"),
+    ] = "whole"
 
     def options(self, group: Group) -> dict[str, Any]:
         """Rank, gap and scale."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drivetrain.optim.groups import Parameters, assign
 from drivetrain.optim.recipe import Optimizer, Schedule
@@ -23,7 +23,8 @@ class Updater:
     """What moves one network: its optimizer, each parameter group's learning-rate factor, the weight decays' factor.
 
     Its schedules begin after the first `before` samples of the run; until then its learning rates are zero.
-    `layerwise`: parameters move within the backward pass.
+    `layerwise`: parameters move within the backward pass. `projected`: GaLore's matrices may be given their gradients
+    as projections.
     """
 
     network: str
@@ -33,6 +34,17 @@ class Updater:
     clip: float | None
     before: int = 0
     layerwise: bool = False
+    projected: bool = False
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """Of all parameters that have one, as the optimizer will take them."""
+        given = self._given
+        return [g for p in self.parameters if (g := given.get(p, p.grad)) is not None]
+
+    @cached_property
+    def _given(self) -> Mapping[nn.Parameter, Tensor]:
+        return getattr(self.optimizer, "given", {})  # GaLore has it, whose import is left to who uses it
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
@@ -109,6 +121,7 @@ def _updater(
         clip=optimizer.clip,
         before=before,
         layerwise=optimizer.layerwise,
+        projected=getattr(optimizer, "reduce", "whole") == "projected",
     )
 
 

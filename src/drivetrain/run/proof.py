@@ -143,7 +143,7 @@ def _prove_attempts(records: Iterable[Record]) -> None:
 
 def _prove_samples(records: Iterable[Record], tries: Mapping[int, Record]) -> None:
     """Every step has read the positions that its batch has, and the samples that stand there."""
-    orders = _Orders()
+    orders = Orders()
     spans = {number: _batches(attempt) for number, attempt in tries.items()}
     for record in records:
         orders.add(record)
@@ -159,9 +159,9 @@ def _prove_samples(records: Iterable[Record], tries: Mapping[int, Record]) -> No
             raise _broken(f"step {record['step']} has read other samples than stand at its positions", record)
 
 
-class _Orders:
-    """The order of the samples as it stands after each record: an attempt's, with the stages that it was told of, and
-    without the samples that are in quarantine."""
+class Orders:
+    """The order of the samples as it stands after each record: an attempt's, with the stages that it was told of; and
+    which of them are in quarantine."""
 
     def __init__(self) -> None:
         self._known: dict[str, Ordering] = {}  # attempts mostly have the same

@@ -33,6 +33,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _exact,
         _recompute,
         _layerwise,
+        _projected,
         _profile,
         _sources,
         _units,
@@ -147,6 +148,22 @@ def _layerwise(recipe: Recipe) -> Iterator[Contradiction]:
     for path, is_set in refused.items():
         if is_set:
             yield Contradiction(path, "optimizer.layerwise moves weights before anyone has seen all gradients")
+
+
+def _projected(recipe: Recipe) -> Iterator[Contradiction]:
+    """What needs a matrix's whole gradient, where only its projection is summed."""
+    for path, part in _parts(recipe.optimizer, ("optimizer",)):
+        if getattr(part, "reduce", "whole") != "projected":
+            continue
+        refused: dict[tuple, bool] = {
+            (*path, "update"): getattr(part, "update", "") == "scaled",
+            (*path, "layerwise"): getattr(part, "layerwise", False),
+            ("exact",): bool(recipe.exact),
+            ("statistics", "gradients"): recipe.statistics is not None and recipe.statistics.gradients,
+        }
+        for other, is_set in refused.items():
+            if is_set:
+                yield Contradiction(other, "optimizer.reduce: projected leaves nobody the sum of whole gradients")
 
 
 def _profile(recipe: Recipe) -> Iterator[Contradiction]:

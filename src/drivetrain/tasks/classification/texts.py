@@ -82,15 +82,19 @@ class Tokenized:
 
 def label_names(source: Source, label: str) -> tuple[str, ...]:
     """The labels that a source has: numbers in their order, words by the alphabet. Raises Failure(65) for fewer than
-    two."""
+    two, 78 for numbers that are not whole, which are scores rather than names."""
     found = {row[label] for _, row in _rows(source, (label,)) if not _empty(row[label])}
     if len(found) < 2:
         cause = f"column {label!r} of the training data has {len(found)} labels, where two or more are wanted"
         raise Failure(Exit.BAD_DATA, cause, "name another column, or give task.labels, or `regression: true`")
     numbers = {value: number for value in found if (number := _number(value)) is not None}
-    if len(numbers) == len(found):
-        return tuple(map(str, sorted(found, key=numbers.__getitem__)))
-    return tuple(sorted(map(str, found)))
+    if len(numbers) < len(found):
+        return tuple(sorted(map(str, found)))
+    ordered = sorted(found, key=numbers.__getitem__)
+    if broken := [value for value in ordered if not numbers[value].is_integer()]:
+        cause = f"task.label: column {label!r} of the training data has {len(found)} numbers such as {broken[0]}"
+        raise Failure(Exit.BAD_RECIPE, cause, "`regression: true` for scores; task.labels where they name classes")
+    return tuple(map(str, ordered))
 
 
 def tokenized(source: Source, reading: Reading, tokenizer: Any, *, by_length: bool, unlabelled: bool) -> Tokenized:
