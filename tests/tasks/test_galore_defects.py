@@ -21,12 +21,14 @@ Those of the trainer for GLUE (A1) are in tests/tasks/test_classification.py, th
 tests/optim/test_galore.py; its last one (g), a release that lacks what the repository has, is none of code.
 """
 
+import json
 from itertools import pairwise
 
 import pytest
-from safetensors.torch import load_file
 
 import drivetrain
+from conftest import tensors
+from drivetrain.cli.main import run as command
 from drivetrain.data.geometry import Geometry
 from drivetrain.ledger.ledger import read
 from drivetrain.optim.schedules import build_factor
@@ -51,10 +53,20 @@ def records(run, kind):
     return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
 
 
-def tensors(run):
+def weights(run):
     """The networks' of the newest commit."""
-    (path,) = max((run / "checkpoints").glob("step-*")).glob("tensors*.safetensors")
-    return {name: tensor for name, tensor in load_file(path).items() if name.startswith("networks/")}
+    return {name: tensor for name, tensor in tensors(run).items() if name.startswith("networks/")}
+
+
+def test_a_report_tells_what_the_optimizer_saves(galore, tmp_path, capsys):
+    train(galore, tmp_path / "run")
+    assert command(["report", str(tmp_path / "run")]) == 0
+    assert "less than AdamW's" in capsys.readouterr().out
+    assert command(["report", str(tmp_path / "run"), "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)["held"]
+    state = tensors(tmp_path / "run")
+    assert held["optimizers"] == sum(t.nbytes for name, t in state.items() if name.startswith("optimizers/"))
+    assert held["optimizers"] < 2 * held["gradients"] == 2 * held["networks"]
 
 
 def scale(recipe):
@@ -96,8 +108,8 @@ def test_6_layer_by_layer_moves_once_a_step_at_the_same_rates(galore, tmp_path):
     one, other = (records(tmp_path / run, "step") for run in ("false", "true"))
     assert [(r["losses"], r["lr"]) for r in one] == [(r["losses"], r["lr"]) for r in other]
     assert len(one) == 12
-    moved = tensors(tmp_path / "true")
-    assert all(tensor.equal(moved[name]) for name, tensor in tensors(tmp_path / "false").items())
+    moved = weights(tmp_path / "true")
+    assert all(tensor.equal(moved[name]) for name, tensor in weights(tmp_path / "false").items())
 
 
 def test_7_layer_by_layer_commits_while_it_trains_and_at_its_end_and_is_exported(galore, tmp_path):
@@ -137,6 +149,6 @@ def test_10_a_batch_size_is_that_of_all_processes_together():
 def test_12_a_run_begins_with_the_weights_that_another_has_committed(galore, tmp_path):
     train(galore, tmp_path / "first")
     train(galore, tmp_path / "second", f"init={{from: {tmp_path / 'first'}}}", *STILL, "budget.steps=2")
-    second = tensors(tmp_path / "second")
-    assert all(tensor.equal(second[name]) for name, tensor in tensors(tmp_path / "first").items())
+    second = weights(tmp_path / "second")
+    assert all(tensor.equal(second[name]) for name, tensor in weights(tmp_path / "first").items())
     assert [record["step"] for record in records(tmp_path / "second", "step")] == [1, 2]

@@ -15,6 +15,7 @@ from drivetrain.api import start
 from drivetrain.launch.job import REHEARSAL, Job
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.load import load
+from drivetrain.watch.report import state_size
 from drivetrain.watch.sinks import require_sinks
 
 
@@ -52,9 +53,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"first batch     {_shapes(batch)}"
     size = found["bytes"]
     yield "memory          " + ", ".join(f"{kind} {size[kind] / 2**20:,.1f} MiB" for kind in size) + ", a process"
-    kept, whole = size.get("optimizers", 0), 2 * size["gradients"]
-    if kept < whole:
-        yield f"                optimizers: {1 - kept / whole:.1%} less than the {whole / 2**20:,.1f} MiB of AdamW"
+    yield f"                {state_size(size)}"
     yield "a dry run: nothing was trained and nothing is kept"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 Record = dict[str, Any]
@@ -30,6 +30,11 @@ def peaks(history: Iterable[Record]) -> dict[str, int]:
             if spread := record["ranks"].get(f"{place}_peak"):
                 found[place] = max(found.get(place, 0), spread["most"])
     return found
+
+
+def held(history: Sequence[Record]) -> dict[str, int]:
+    """What the newest commit held, in bytes by kind, and the size of gradients; empty where none tells."""
+    return next((record["held"] for record in reversed(history) if record.get("held")), {})
 
 
 def slowest(history: Iterable[Record]) -> dict[int, int]:

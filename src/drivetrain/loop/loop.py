@@ -35,6 +35,7 @@ from drivetrain.loop.ring import Ring
 from drivetrain.loop.rollback import Bad, act_on, undo
 from drivetrain.loop.step import Step
 from drivetrain.loop.stopping import exhausted, score_of
+from drivetrain.loop.telemetry import held
 from drivetrain.spec.exits import Exit, Failure, Outcome
 
 _PAUSE = 0.1  # seconds between two looks for commands while the run is paused
@@ -407,10 +408,12 @@ class Loop:
             return
         if self._pending:
             self._take(parts.committer.wait() if parts.committer else None)
-        waited = parts.journal.lap("commit")
+        waited, sizes = parts.journal.lap("commit"), {}
         if parts.committer:
-            parts.committer.begin(step, self._state(), self._facts())
-        self._pending = Pending(step, self.progress.position, parts.journal.lap("commit"), waited)
+            state = self._state()
+            sizes = held(parts.engine, state.tensors)
+            parts.committer.begin(step, state, self._facts())
+        self._pending = Pending(step, self.progress.position, parts.journal.lap("commit"), waited, sizes)
         self._committed = step
         if self._ring is not None:
             self._ring.clear()  # what is committed is not undone
@@ -438,6 +441,7 @@ class Loop:
             waited=pending.waited,
             writing=result.writing,
             bytes=result.bytes,
+            held=pending.held,
             manifest=result.manifest,
             removed=list(result.removed),
             coverage=parts.coverage(pending.position),

@@ -73,10 +73,11 @@ class Entry(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A commit under way: for which step and position, and how long training stood still for it, and for the one
-    before it."""
+    """A commit under way: for which step and position, how long training stood still for it, and for the one before
+    it, and what it holds, in bytes by kind."""
 
     step: int
     position: int
     seconds: float
     waited: float
+    held: dict[str, int]

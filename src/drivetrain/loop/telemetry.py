@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import resource
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
+from drivetrain.engine.engine import Engine
 from drivetrain.loop.journal import Journal
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.recipe import Telemetry
@@ -114,6 +117,15 @@ def device_memory(device: torch.device) -> dict[str, int]:
         "reserved": torch.accelerator.memory_reserved(device),
         "peak": torch.accelerator.max_memory_allocated(device),
     }
+
+
+def held(engine: Engine, captured: Mapping[str, Tensor]) -> dict[str, int]:
+    """Bytes of what was captured of an engine, by kind (`networks`, `optimizers` ...), and of its `gradients`."""
+    sizes: dict[str, int] = {}
+    for name, tensor in captured.items():
+        kind = name.partition("/")[0]
+        sizes[kind] = sizes.get(kind, 0) + tensor.nbytes
+    return {**sizes, "gradients": sum(p.nbytes for updater in engine.updaters.values() for p in updater.parameters)}
 
 
 def _spread(values: list[float]) -> dict[str, float]:

@@ -11,11 +11,11 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from drivetrain.checkpoint.state import capture
 from drivetrain.data.feed import Share
 from drivetrain.data.source import Source
-from drivetrain.engine.engine import Engine
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import REHEARSAL
 from drivetrain.loop.parts import Parts
 from drivetrain.loop.step import Step
+from drivetrain.loop.telemetry import held
 from drivetrain.run.build import Inputs
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.files import write_json
@@ -31,15 +31,16 @@ def rehearse(parts: Parts, inputs: Inputs) -> Outcome:
         part: {name: _first(parts, source) for name, source in sources.items()}
         for part, sources in (("validation", inputs.validation), ("test", inputs.test))
     }
+    engine = parts.engine
     summary = {
         "networks": {
             name: {
                 "parameters": sum(p.numel() for p in network.parameters()),
                 "trainable": sum(p.numel() for p in network.parameters() if p.requires_grad),
             }
-            for name, network in parts.engine.networks.items()
+            for name, network in engine.networks.items()
         },
-        "device": str(parts.engine.device),
+        "device": str(engine.device),
         "processes": group.world,
         "lanes": feed.geometry.lanes,
         "steps": timetable.steps,
@@ -47,7 +48,7 @@ def rehearse(parts: Parts, inputs: Inputs) -> Outcome:
         "sources": {name: len(source) for name, source in inputs.train.items()},
         **sets,
         "first_step": {"samples": share.stop - share.start, "micro_batches": group.gather_json(own)},
-        "bytes": _bytes(parts.engine),
+        "bytes": held(engine, capture(engine.networks, engine.optimizers, engine.others)),
     }
     if group.leader:
         write_json(parts.folder / REHEARSAL, summary)
@@ -83,13 +84,3 @@ def _shapes(batch: Any) -> dict[str, str]:
         for path, leaf in leaves
         if isinstance(leaf, Tensor)
     }
-
-
-def _bytes(engine: Engine) -> dict[str, int]:
-    """Of this process's weights, gradients and optimizer state."""
-    sizes: dict[str, int] = {}
-    for name, tensor in capture(engine.networks, engine.optimizers, engine.others).items():
-        kind = name.partition("/")[0]
-        sizes[kind] = sizes.get(kind, 0) + tensor.nbytes
-    gradients = sum(p.nbytes for updater in engine.updaters.values() for p in updater.parameters)
-    return {**sizes, "gradients": gradients}

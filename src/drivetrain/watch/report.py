@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ def summary(run: Path, story: Story) -> dict[str, Any]:
         "final": {f"{part}.{name}.{metric}": value for (part, name, metric), (_, value) in finals(records).items()},
         "phases": telemetry.phases(records),
         "memory": telemetry.peaks(records),
+        "held": telemetry.held(records),
         "slowest": telemetry.slowest(records),
         "throughput": {name: rates.to_json() for name, rates in _throughputs(story).items()},
     }
@@ -92,6 +93,8 @@ def show(console: Console, run: Path, story: Story) -> None:
         for made in story.rollbacks:
             words = f"step {made['step']} undone, back to step {made['to']}: {printable(made['why'])}"
             say(console, Text(f"{words}; samples left out: {len(made['samples'])}", style="yellow"))
+    if sizes := telemetry.held(records):
+        say(console, Text(state_size(sizes)))
     for name in steps.newest():
         say(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
         say(console, chart(points(steps.losses[name], steps.step), fitting(console)))
@@ -100,6 +103,13 @@ def show(console: Console, run: Path, story: Story) -> None:
         console,
         [_metrics(records), _finals(records), ends, _rates(story), _time(story), _phases(records), _memory(records)],
     )
+
+
+def state_size(held: Mapping[str, int]) -> str:
+    """How much optimizers keep, beside AdamW, which keeps two numbers for each one that trains; by bytes of kinds."""
+    kept, whole = held.get("optimizers", 0), 2 * held["gradients"]
+    words = f"optimizers keep {kept / 2**20:,.1f} MiB"
+    return f"{words}, {1 - kept / whole:.1%} less than AdamW's {whole / 2**20:,.1f}" if kept < 0.995 * whole else words
 
 
 def _pace(story: Story) -> str:
