@@ -24,7 +24,7 @@ check: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,hf]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,hf,torchao,bitsandbytes]'
 	touch $(READY)
 
 # Every fault that can be tried here, then random kills: make drill MINUTES=15 SEED=0

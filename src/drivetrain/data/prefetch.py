@@ -100,7 +100,7 @@ class Bursts(Shares):
                 self._steps = iter(())
             now = time.perf_counter()
             if self._feed.together is not None:
-                self._width = max(1, int(_AT_ONCE * len(steps) / (now - started)))
+                self._width = max(1, int(_AT_ONCE * len(steps) / max(now - started, 1e-9)))
 
 
 class Thread(Shares):
