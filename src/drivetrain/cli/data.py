@@ -23,7 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 def prepare(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT...", help="Files, folders, patterns: text, .jsonl, .parquet, .arrow; .gz ..."),
+        typer.Argument(metavar="INPUT...", help="Files, folders, patterns: text, .jsonl, .parquet; .gz; hub:NAME ..."),
     ],
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="Writes NAME.bin, its index, and NAME.json.")],
     tokenizer: Annotated[str, typer.Option(help="bytes, a tokenizer.json, or a Hugging Face folder.")] = "bytes",
@@ -34,7 +34,8 @@ def prepare(
     format_: Annotated[str, typer.Option("--format", metavar="drivetrain|megatron", help="The index.")] = "drivetrain",
     kind: Annotated[str, typer.Option(metavar="auto|text|jsonl|parquet", help="auto: by each file's suffix.")] = "auto",
     include: Annotated[list[str] | None, typer.Option(help="Patterns of file names within folders.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which data set of a folder that datasets saved.")] = None,
+    split: Annotated[str | None, typer.Option(help="Which of a saved folder's or a hub: data set's splits.")] = None,
+    config: Annotated[str | None, typer.Option(help="Which configuration of a hub: data set.")] = None,
     skip_bad: Annotated[int, typer.Option(min=0, metavar="N", help="Pass over up to N malformed lines.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -42,7 +43,6 @@ def prepare(
     import json
 
     from drivetrain.data import prepare as preparing
-    from drivetrain.data.documents import find_inputs
     from drivetrain.data.indexed import name_of
     from drivetrain.data.tokenizers import content_of
 
@@ -51,7 +51,7 @@ def prepare(
     as_kind: Any = None if kind == "auto" else kind
     as_format: Any = format_
     how = preparing.encoding(content_of(tokenizer), field, eod, vocabulary, format_)
-    found = find_inputs(inputs, include or [], as_kind, split)
+    found = _found(inputs, include or [], as_kind, split, config)
     asked = preparing.Preparation(name_of(to), tuple(found), how, as_format, skip_bad, workers or preparing.cores())
     with _progress(found, as_json) as report:
         manifest = preparing.prepare(asked, report)
@@ -61,6 +61,20 @@ def prepare(
     bad = f"; {len(manifest['bad'])} bad lines passed over, listed in {asked.name}.json" if manifest["bad"] else ""
     counts = f"{manifest['tokens']:,} tokens in {manifest['documents']:,} documents"
     typer.echo(f"{asked.name}.bin: {counts}{bad}; now `drivetrain data inspect {asked.name}`")
+
+
+def _found(inputs: list[str], include: list[str], kind: Any, split: str | None, config: str | None) -> list[Input]:
+    from drivetrain.data.documents import find_inputs, find_shards
+    from drivetrain.data.hub import PREFIX
+    from drivetrain.spec.exits import Exit, Failure
+
+    if not any(one.startswith(PREFIX) for one in inputs):
+        if config is not None:
+            raise Failure(Exit.BAD_COMMAND, f"--config is for {PREFIX} data sets, and none is given", "leave it out")
+        return find_inputs(inputs, include, kind, split)
+    if include or kind is not None:
+        raise Failure(Exit.BAD_COMMAND, f"--include and --kind are for files, not for {PREFIX}", "leave them out")
+    return find_shards(inputs, config, split)
 
 
 @app.command()

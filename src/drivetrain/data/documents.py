@@ -1,4 +1,4 @@
-"""Documents in files: text, JSON lines and Parquet, plain or compressed, cut into tasks.
+"""Documents in files: text, JSON lines, Parquet and Arrow, plain or compressed, cut into tasks.
 
 A text file is one document. Tasks follow from the files alone, so a command that is started again cuts them the same.
 """
@@ -18,22 +18,28 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
+from drivetrain.data.hub import PREFIX, Hub, open_hub
+from drivetrain.data.saved import import_arrow, is_saved, mapped, saved_files, slices
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import nearest
 
-Kind = Literal["text", "jsonl", "parquet"]
+Kind = Literal["text", "jsonl", "parquet", "arrow", "hub"]
 
-_KINDS: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
-_TEXT = (".txt", ".text", ".md", ".py")  # what is taken from a folder; a file that is named is text by itself
+_LINES_AND_TABLES: dict[str, Kind] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+_KINDS: dict[str, Kind] = {**_LINES_AND_TABLES, ".arrow": "arrow"}
+# What is taken from a folder; a file that is named is text by itself. Arrow files within a folder may be any split, or
+# what `datasets` keeps of its computations, so they are taken where they are named, or the folder's own list does.
+_TAKEN = (".txt", ".text", ".md", ".py", *_LINES_AND_TABLES)
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _STEP = {"text": 1 << 20, "jsonl": 2 << 20}  # bytes from one cut to the next
 _TASK = 2 << 20  # bytes of text in a task
 _TASK_PIECES = 256
 _SEARCH = 1 << 16  # bytes after a step in which the end of a line is looked for in a text
-_ROWS = 256  # of a Parquet file in a piece
+_ROWS = 256  # of a Parquet or Arrow file in a piece
 _HASHED = 1 << 30  # bytes of an input up to which its digest is taken; beyond, its time of change stands for it
 _LINE = re.compile(rb"\n(?=\S)")  # most tokenizers cut words here anyway
 _BOM = b"\xef\xbb\xbf"
@@ -42,23 +48,25 @@ _DAMAGED = (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError)
 
 @dataclass(frozen=True)
 class Input:
-    """One file to read; `packed` is its compression's suffix or empty."""
+    """One file to read, or a shard of a `hub` data set, whose size is 1; `packed` is the suffix of a compression."""
 
     path: str
     kind: Kind
     packed: str
     size: int
     changed: int  # nanoseconds
+    hub: Hub | None = None
+    shard: int = 0
 
     @property
     def identity(self) -> list[Any]:
         """What must be the same when work is taken up again."""
-        return [self.path, self.kind, self.size, self.changed]
+        return [self.path, self.kind, self.size, self.changed, *([self.hub.record] if self.hub else [])]
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of an input, of whole lines or rows for JSON lines and Parquet.
+    """A part of an input, of whole lines or rows where it has such.
 
     Plain files are read by who works on them, from `start` to `stop`; what must be read in order comes along, as
     `data`. `inside` says that it begins within a document, `open` that its last document goes on in the next piece.
@@ -94,32 +102,72 @@ class Bad(NamedTuple):
     why: str
 
 
-def find_inputs(given: Sequence[str], include: Sequence[str] = (), kind: Kind | None = None) -> list[Input]:
+def find_inputs(
+    given: Sequence[str], include: Sequence[str] = (), kind: Kind | None = None, split: str | None = None
+) -> list[Input]:
     """The files that paths, patterns and folders mean, in the order given, sorted within a pattern or a folder.
 
-    Of a folder, the files that match `include`, or else those with a suffix that is known; hidden ones never. Raises
-    Failure(66) where one is missing, 65 where one is no regular file, 64 where one's name leaves its kind open.
+    Of a folder, the files that match `include`, or else those with a suffix that is known; hidden ones never. Where
+    neither `include` nor `kind` is given, a folder that `datasets` saved means its own files; `split` says which one of
+    a DatasetDict. Raises Failure(66) where one is missing, 65 where one is no regular file or a split is not chosen, 64
+    where one's name leaves its kind open, or `split` is given without a saved folder.
     """
-    found = [path for one in given for path in _expanded(one, include)]
+    if include or kind is not None:
+        saved: frozenset[str] = frozenset()
+    else:
+        saved = frozenset(one for one in given if is_saved(Path(one)))
+    if split is not None and not saved:
+        cause = "--split chooses in a folder of several data sets that `save_to_disk` wrote, and none is given"
+        raise Failure(Exit.BAD_COMMAND, cause, "leave --split out, or --include and --kind, if that is such a folder")
+    found = [path for one in given for path in (_saved(one, split) if one in saved else _expanded(one, include))]
     if not found:
         hint = f"files in a folder {_wanted(include)}"
         raise Failure(Exit.INPUT_MISSING, f"no file to read in {', '.join(given)}", hint)
     return [_input(path, kind) for path in found]
 
 
-def tasks(inputs: Sequence[Input], field: str) -> Iterator[Task]:
-    """All tasks in order; a pure function of the inputs' content. Raises Failure(65) where one is damaged."""
+def find_shards(given: Sequence[str], config: str | None = None, split: str | None = None) -> list[Input]:
+    """The shards of `hub:` data sets, in order. Raises what `open_hub` does, and 64 where a file is among them."""
+    if files := [one for one in given if not one.startswith(PREFIX)]:
+        cause = f"{files[0]} is no {PREFIX} data set, as others are"
+        raise Failure(Exit.BAD_COMMAND, cause, "prepare files and streams apart, and blend them in the recipe")
+    hubs = [open_hub(one.removeprefix(PREFIX), config, split) for one in given]
+    return [
+        Input(f"{PREFIX}{hub.name}, {hub.split}, shard {shard} of {hub.shards}", "hub", "", 1, 0, hub, shard)
+        for hub in hubs
+        for shard in range(hub.shards)
+    ]
+
+
+def tasks_left(inputs: Sequence[Input], field: str, done: int, place: tuple[int, int]) -> Iterator[Task]:
+    """The tasks after the first `done`, which ended at a `place`: an input's number, and how many rows of it.
+
+    Files are cut again from the beginning. Of shards, none that is done is fetched again.
+    """
+    if inputs and inputs[0].hub:
+        return tasks(inputs, field, place)
+    return islice(tasks(inputs, field), done, None)
+
+
+def tasks(inputs: Sequence[Input], field: str, place: tuple[int, int] = (0, 0)) -> Iterator[Task]:
+    """All tasks in order, from a place on where rows before it are left out; a pure function of the inputs' content.
+
+    Raises Failure(65) where an input is damaged.
+    """
     pieces: list[Piece] = []
     digests: list[tuple[int, str]] = []
     size = cost = 0
-    for number, source in enumerate(inputs):
+    first, rows = place
+    for number, source in islice(enumerate(inputs), first, None):
         for piece, spent in _pieces(number, source, field):
+            if number == first and piece.start < rows:
+                continue
             pieces.append(piece)
             size, cost = size + piece.size, cost + spent
             if size >= _TASK or len(pieces) >= _TASK_PIECES:
                 yield Task(tuple(pieces), tuple(digests), cost)
                 pieces, digests, size, cost = [], [], 0, 0
-        if source.size <= _HASHED:
+        if source.hub is None and source.size <= _HASHED:
             digests.append((number, source.path))
         if len(digests) >= _TASK_PIECES:  # empty files have no pieces
             yield Task(tuple(pieces), tuple(digests), cost)
@@ -164,6 +212,10 @@ def find_cut(buffer: bytes, at: int, kind: Kind, ended: bool) -> int | None:
     return next((end for end in range(at, min(at + 4, len(buffer))) if buffer[end] & 0xC0 != 0x80), len(buffer))
 
 
+def _saved(given: str, split: str | None) -> list[str]:
+    return [str(path) for path in saved_files(Path(given), split, "--split")]
+
+
 def _expanded(given: str, include: Sequence[str]) -> list[str]:
     path = Path(given)
     if path.is_dir():
@@ -188,11 +240,11 @@ def _walked(folder: Path) -> Iterator[Path]:
 def _taken(name: str, include: Sequence[str]) -> bool:
     if include:
         return any(fnmatch(name, pattern) for pattern in include)
-    return _unpacked_name(name).lower().endswith((*_TEXT, *_KINDS))
+    return _unpacked_name(name).lower().endswith(_TAKEN)
 
 
 def _wanted(include: Sequence[str]) -> str:
-    return f"match {', '.join(include)}" if include else f"end in {', '.join((*_TEXT, *_KINDS))}, or match --include"
+    return f"match {', '.join(include)}" if include else f"end in {', '.join(_TAKEN)}, or match --include"
 
 
 def _unpacked_name(name: str) -> str:
@@ -216,9 +268,10 @@ def _input(path: str, kind: Kind | None) -> Input:
         cause = f"{path}: a name in .json may be lines of JSON or one text"
         raise Failure(Exit.BAD_COMMAND, cause, "say which: --kind jsonl or --kind text", file=path)
     kind = kind or _KINDS.get(inner, "text")
-    if kind == "parquet" and packed:
-        raise Failure(Exit.BAD_DATA, f"{path}: Parquet is compressed inside", "decompress the file", file=path)
-    return Input(path, kind, packed, status.st_size, status.st_mtime_ns)
+    if kind in ("parquet", "arrow") and packed:
+        cause = f"{path}: Parquet and Arrow files are not read in order, as an archive is"
+        raise Failure(Exit.BAD_DATA, cause, "decompress the file", file=path)
+    return Input(path, kind, packed, *_state(status))
 
 
 def _unreadable(error: OSError) -> Failure:
@@ -230,6 +283,9 @@ def _pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int
     """The pieces of an input, each with its share of the file's bytes. An empty text has an empty piece."""
     none = True
     try:
+        if source.kind == "jsonl":
+            with _opened(source) as (_, stream):
+                refuse_array(stream.read(_SEARCH), source.path)
         for pair in _read_pieces(number, source, field):
             none = False
             yield pair
@@ -243,6 +299,10 @@ def _pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int
 def _read_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
     if source.kind == "parquet":
         yield from _parquet_pieces(number, source, field)
+    elif source.kind == "arrow":
+        yield from _arrow_pieces(number, source, field)
+    elif source.hub:
+        yield from _row_pieces(number, source, _streamed(source.hub, source, field))
     elif source.packed:
         with _opened(source) as (raw, stream):
             before = 0
@@ -303,14 +363,16 @@ def _unpacked_ranges(stream: Any, kind: Kind) -> Iterator[tuple[int, int, bytes,
 
 
 class _opened:  # noqa: N801 - a context manager
-    """The raw file of a compressed input, and the stream of its content."""
+    """The raw file of an input, and the stream of its content, which are one where it is not compressed."""
 
     def __init__(self, source: Input) -> None:
         self._raw = open(source.path, "rb")  # noqa: SIM115 - closed below
         self._packed = source.packed
 
     def __enter__(self) -> tuple[BinaryIO, Any]:
-        opened: Any = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile, ".zst": _Zstandard}
+        opened: Any = {".bz2": bz2.BZ2File, ".xz": lzma.LZMAFile, ".zst": _Zstandard}
+        if not self._packed:
+            return self._raw, self._raw
         if self._packed == ".gz":
             return self._raw, gzip.GzipFile(fileobj=self._raw)
         return self._raw, opened[self._packed](self._raw)
@@ -351,27 +413,58 @@ class _Zstandard:
 
 
 def _parquet_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
-    try:
-        from pyarrow import parquet, types
-    except ImportError:
-        raise Failure(Exit.INPUT_MISSING, "Parquet needs pyarrow", "pip install 'drivetrain[data]'") from None
+    import_arrow()
+    from pyarrow import parquet
+
     with parquet.ParquetFile(source.path, pre_buffer=False) as file:
-        schema = file.schema_arrow
-        if field not in schema.names:
-            cause = f"{source.path} has no column {field!r}{nearest(field, schema.names)}"
-            raise Failure(Exit.BAD_DATA, cause, "name the column of texts by --field", file=source.path)
-        kind = schema.field(field).type
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        if not any(fits(kind) for fits in (types.is_string, types.is_large_string, types.is_binary)):
-            cause = f"{source.path}: column {field!r} is {kind}, no text"
-            raise Failure(Exit.BAD_DATA, cause, "name the column of texts by --field", file=source.path)
-        total, start = file.metadata.num_rows, 0
-        for batch in file.iter_batches(_ROWS, columns=[field], use_threads=False):
-            rows = tuple(text.encode() if isinstance(text, str) else text for text in batch.column(0).to_pylist())
-            stop = start + len(rows)
-            cost = source.size * stop // total - source.size * start // total
-            yield Piece(number, source.path, "parquet", start, stop, rows), cost
-            start = stop
+        _check_texts(file.schema_arrow, field, source.path)
+        batches = file.iter_batches(_ROWS, columns=[field], use_threads=False)
+        yield from _row_pieces(number, source, (batch.column(0) for batch in batches), file.metadata.num_rows)
+
+
+def _streamed(hub: Hub, source: Input, field: str) -> Iterator[Any]:
+    for table in hub.tables(source.shard, _ROWS):
+        _check_texts(table.schema, field, source.path)
+        yield table.column(field)
+
+
+def _arrow_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
+    schema, batches = mapped(source.path)
+    _check_texts(schema, field, source.path)
+    total = sum(batch.num_rows for batch in batches)
+    yield from _row_pieces(number, source, _validated(slices(batches, field, _ROWS)), total)
+
+
+def _validated(columns: Iterable[Any]) -> Iterator[Any]:
+    """Arrow reads offsets out of the file as they are: they must make sense before a text is taken from there."""
+    for column in columns:
+        column.validate(full=True)
+        yield column
+
+
+def _row_pieces(number: int, source: Input, columns: Iterable[Any], total: int = 1) -> Iterator[tuple[Piece, int]]:
+    """A piece for each of Arrow's arrays of texts, which have `total` rows; a shard's cost is that of its first row."""
+    start = 0
+    for column in columns:
+        rows = tuple(text.encode() if isinstance(text, str) else text for text in column.to_pylist())
+        stop = start + len(rows)
+        cost = source.size * min(stop, total) // total - source.size * min(start, total) // total
+        yield Piece(number, source.path, source.kind, start, stop, rows), cost
+        start = stop
+
+
+def _check_texts(schema: Any, field: str, path: str) -> None:
+    """Raises Failure(65) where a column is not there or holds no text."""
+    from pyarrow import types
+
+    if field not in schema.names:
+        cause = f"{path} has no column {field!r}{nearest(field, schema.names)}"
+        raise Failure(Exit.BAD_DATA, cause, "name the column of texts by --field", file=path)
+    kind = schema.field(field).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if not any(fits(kind) for fits in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)):
+        cause = f"{path}: column {field!r} is {kind}, no text"
+        raise Failure(Exit.BAD_DATA, cause, "name the column of texts by --field", file=path)
 
 
 def _range(piece: Piece) -> bytes:
@@ -379,11 +472,24 @@ def _range(piece: Piece) -> bytes:
         file.seek(piece.start)
         data = file.read(piece.stop - piece.start)
     if len(data) != piece.stop - piece.start:
-        raise changed(piece.path)
+        raise _changed(piece.path)
     return data
 
 
-def changed(path: str) -> Failure:
+def check_unchanged(inputs: Sequence[Input]) -> None:
+    """Raises Failure(65) where an input is not what it was when it was found."""
+    for hub in {source.hub for source in inputs if source.hub}:
+        hub.check()
+    for source in inputs:
+        if not source.hub and _state(os.stat(source.path)) != (source.size, source.changed):
+            raise _changed(source.path)
+
+
+def _state(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
+
+
+def _changed(path: str) -> Failure:
     """An input is not what it was when the work began."""
     return Failure(Exit.BAD_DATA, f"{path} changed while it was read", "begin again when it is at rest", file=path)
 
@@ -402,6 +508,13 @@ def _lines(data: bytes, field: str) -> tuple[list[bytes], list[Bad], int]:
         except (ValueError, RecursionError) as error:
             bad.append(Bad(number, str(error)))
     return found, bad, len(lines)
+
+
+def refuse_array(head: bytes, path: str) -> None:
+    """Raises Failure(65) where a file that should have lines of JSON is one array, which nobody reads in parts."""
+    if head.removeprefix(_BOM).lstrip().startswith(b"["):
+        hint = "write one object a line, as `jq -c '.[]'` does"
+        raise Failure(Exit.BAD_DATA, f"{path} begins with '[': one array, not lines of JSON objects", hint, file=path)
 
 
 def json_object(line: bytes) -> dict[str, Any]:

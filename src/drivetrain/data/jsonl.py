@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.documents import json_object
+from drivetrain.data.documents import json_object, refuse_array
 from drivetrain.data.fingerprint import Seen, remembered
 from drivetrain.data.recipe import JsonLines
 from drivetrain.data.rows import files_of, joined, no_column
@@ -25,7 +25,8 @@ def open_jsonl(settings: JsonLines, cache: Path) -> Source:
     """The lines of all files, blank ones left out.
 
     Each start goes through the files once to find the lines, and keeps 8 bytes for each; the first one also parses
-    them. Raises Failure(66) where a file is missing, 65 with FILE:LINE where a line is no object or lacks a column.
+    them. Raises Failure(66) where a file is missing, 65 with FILE:LINE where a line is no object or lacks a column, or
+    where a file is one array.
     """
     return joined([_opened(path, settings, cache) for path in files_of(settings)], settings)
 
@@ -96,6 +97,8 @@ def _checked_digest(path: str, settings: JsonLines) -> str:
     digest = hashlib.sha256()
     needed = (*(settings.columns or ()), *((settings.key,) if settings.key else ()))
     with open(path, "rb", buffering=1 << 20) as file:
+        refuse_array(file.read(1 << 16), path)
+        file.seek(0)
         for number, line in enumerate(file, 1):
             digest.update(line)
             if not line.isspace():

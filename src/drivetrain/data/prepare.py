@@ -27,7 +27,17 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from drivetrain.data.documents import Bad, Input, Piece, Task, changed, documents, file_digest, parts_of, tasks
+from drivetrain.data.documents import (
+    Bad,
+    Input,
+    Piece,
+    Task,
+    check_unchanged,
+    documents,
+    file_digest,
+    parts_of,
+    tasks_left,
+)
 from drivetrain.data.indexed import beside, read_manifest, write_megatron, write_own
 from drivetrain.data.lifeline import end_with
 from drivetrain.data.tokenizers import Tokenizer, open_tokenizer
@@ -402,7 +412,8 @@ def _pool(asked: Preparation) -> Iterator[Callable[[Task], Future[Done]]]:
 
 def _tokenize(asked: Preparation, work: _Work, report: Report) -> None:
     """Do what is left, at most a few tasks ahead of what is written."""
-    left = islice(tasks(asked.inputs, asked.encoding.field), work.stand.tasks, None)
+    stand = work.stand
+    left = tasks_left(asked.inputs, asked.encoding.field, stand.tasks, (stand.input, stand.lines))
     ahead: deque[tuple[int, Future[Done]]] = deque()
     report(work.stand)
     with work.kept(), _pool(asked) as submit:
@@ -460,10 +471,7 @@ def _identity(inputs: tuple[Input, ...]) -> str:
 def _finish(asked: Preparation, work: _Work, folder: Path, plan: dict[str, Any]) -> None:
     """Write index, tokenizer and manifest beside the tokens. Raises Failure(65) where there are none."""
     stand, how = work.stand, asked.encoding
-    for source in asked.inputs:
-        status = os.stat(source.path)
-        if (status.st_size, status.st_mtime_ns) != (source.size, source.changed):
-            raise changed(source.path)
+    check_unchanged(asked.inputs)
     if not stand.tokens:
         cause = f"{len(asked.inputs)} files, {stand.empty} empty documents, {len(stand.bad)} bad lines: not one token"
         raise Failure(Exit.BAD_DATA, cause, "look at the inputs and at --field")
@@ -480,15 +488,19 @@ def _finish(asked: Preparation, work: _Work, folder: Path, plan: dict[str, Any])
         _suffixes(asked.format)[name]: {"size": (folder / name).stat().st_size, "sha256": digest}
         for name, digest in names.items()
     }
-    inputs = [
-        {"path": source.path, "size": source.size}
-        | ({"sha256": stand.digests[n]} if n in stand.digests else {"changed_ns": source.changed})
-        for n, source in enumerate(asked.inputs)
-    ]
+    inputs = [_record(source, stand.digests.get(number)) for number, source in enumerate(asked.inputs)]
     bad = [{"file": path, "line": line, "why": why} for path, line, why in stand.bad]
     counts = {"tokens": stand.tokens, "documents": stand.documents, "empty": stand.empty, "largest": stand.largest}
     manifest = {"prepared": 1, **counts, **plan, "plan": plan["inputs"], "files": files, "inputs": inputs, "bad": bad}
     write_json(folder / _MANIFEST, manifest)
+
+
+def _record(source: Input, digest: str | None) -> dict[str, Any]:
+    """An input in the manifest."""
+    if source.hub:
+        return {"path": source.path, **source.hub.record}
+    held = {"changed_ns": source.changed} if digest is None else {"sha256": digest}
+    return {"path": source.path, "size": source.size, **held}
 
 
 def _suffixes(format_: str) -> dict[str, str]:
