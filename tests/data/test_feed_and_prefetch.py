@@ -38,7 +38,7 @@ def windows(count=50):
 
 
 def dataset(name, **settings):
-    return MapSource(Custom(kind=f"datasets:{name}", settings=settings, folder=HERE), seed=5)
+    return MapSource(Custom(kind=f"map_style:{name}", settings=settings, folder=HERE), seed=5)
 
 
 def content(share):
