@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from drivetrain.data.documents import Input
-    from drivetrain.data.order import Ordering
     from drivetrain.data.prepare import Report
-    from drivetrain.data.quarantine import Quarantine
 
 app = typer.Typer(help="Prepare token files, and look at what is trained on.")
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
@@ -105,6 +102,7 @@ def inspect(
     import json
 
     from drivetrain.data.indexed import beside, name_of
+    from drivetrain.run.inspection import inspect_file, inspect_recipe
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.text import printable
 
@@ -112,126 +110,14 @@ def inspect(
     if beside(name, ".bin").is_file():
         if step is not None or overrides:
             raise Failure(Exit.BAD_COMMAND, "a file has no steps and no settings", "give a recipe, or --position")
-        samples = _of_file(what, position or 0, count or 1, context)
+        samples = inspect_file(what, position or 0, count or 1, context)
     else:
-        samples = _of_recipe(what, overrides or [], position, step, count)
+        samples = inspect_recipe(what, overrides or [], position, step, count)
     if as_json:
         typer.echo(json.dumps(samples))
         return
     for sample in samples:
         typer.echo("\n".join(printable(line, "\n\t") for line in _lines(sample)))
-
-
-def _of_file(path: str, position: int, count: int, context: int) -> list[dict[str, Any]]:
-    import tempfile
-
-    from drivetrain.data.packing import open_documents
-    from drivetrain.data.recipe import Documents
-
-    settings = Documents(path=path, context=context)
-    with tempfile.TemporaryDirectory() as folder:
-        source = open_documents(settings, Path(folder) / "digests.json")
-    stop = min(position + count, len(source))
-    shown = range(position, stop)
-    return _samples(source, shown, list(shown), [(0, path, settings)], [False] * len(shown))
-
-
-def _of_recipe(
-    what: str, overrides: list[str], position: int | None, step: int | None, count: int | None
-) -> list[dict[str, Any]]:
-    import tempfile
-
-    from drivetrain.data.buckets import reading_order
-    from drivetrain.data.quarantine import Quarantine
-    from drivetrain.engine.recipe import scale_of
-    from drivetrain.run.build import build_task, only_training, open_inputs
-    from drivetrain.spec.check import source_names
-    from drivetrain.spec.exits import Exit, Failure
-    from drivetrain.spec.load import load
-
-    if position is not None and step is not None:
-        raise Failure(Exit.BAD_COMMAND, "--position and --step both name a place", "give one of them")
-    recipe = load(what, overrides).recipe
-    train = recipe.data.train
-    with tempfile.TemporaryDirectory() as folder:
-        sources = list(open_inputs(only_training(recipe), Path(folder), build_task(recipe)).train.values())
-    names = source_names(train.sources)
-    scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
-    source, order = reading_order(train, names, sources, recipe.seed, scale)
-    quarantine = Quarantine([(1, recipe.guard.quarantine)])
-    if not overrides and (ledger := Path(what) / "ledger.jsonl").is_file():
-        order, quarantine = _as_it_went(ledger, order, quarantine)
-    start, stop = scale.batches.span(step) if step is not None else (position or 0, (position or 0) + 1)
-    stop = start + count if count else stop
-    firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
-    read = [quarantine.read(order, scale.batches.steps(place + 1), place, place + 1) for place in range(start, stop)]
-    held = [not len(found.ids) for found in read]
-    owners = list(zip(firsts, names, train.sources, strict=True))
-    return _samples(source, range(start, stop), order.ids(start, stop).tolist(), owners, held)
-
-
-def _as_it_went(ledger: Path, order: Ordering, quarantine: Quarantine) -> tuple[Ordering, Quarantine]:
-    """A run's own, with the weights that were set while it trained and the samples that it went back from; those of its
-    recipe where it has not begun."""
-    from drivetrain.ledger.ledger import read
-    from drivetrain.run.proof import Orders
-    from drivetrain.spec.exits import Exit, Failure
-
-    orders, begun = Orders(), False
-    for record in read(ledger):
-        orders.add(record)
-        begun = begun or record["kind"] == "attempt"
-    if not begun:
-        return order, quarantine
-    if orders.current.facts["sizes"] != order.facts["sizes"]:
-        cause = "the training data have another number of samples than the run has read"
-        raise Failure(Exit.INCOMPATIBLE, cause, "bring them back, or give the recipe in place of the run")
-    return orders.current, orders.quarantine
-
-
-def _samples(
-    source: Any, positions: range, ids: list[int], owners: list[tuple[int, str, Any]], held: list[bool]
-) -> list[dict[str, Any]]:
-    """What is shown of samples; `owners` are the sources: first id, name and settings of each. `held`: not read."""
-    import numpy as np
-
-    from drivetrain.data.packing import segments
-    from drivetrain.spec.exits import Exit, Failure
-
-    if not ids:
-        raise Failure(Exit.BAD_COMMAND, f"there are {len(source)} samples", "give a smaller --position")
-    found = []
-    decoders: dict[str, Any] = {}
-    for position, number, quarantined in zip(positions, ids, held, strict=True):
-        _, owner, settings = [each for each in owners if each[0] <= number][-1]
-        if owner not in decoders:
-            decoders[owner] = _decoder(settings)
-        (sample,) = source.read(np.array([number]), np.array([position]))
-        about = {"position": position, "sample": number, "source": owner, "quarantined": quarantined}
-        runs = segments(sample)
-        if runs is None:
-            found.append(about | {"value": repr(sample)[:2000]})
-            continue
-        documents = [
-            {"document": document, "start": start, "tokens": len(tokens), "text": decoders[owner](tokens)}
-            for document, start, tokens in runs
-        ]
-        found.append(about | {"documents": documents})
-    return found
-
-
-def _decoder(settings: Any) -> Callable[[Any], str]:
-    """How a source's tokens become text: by its file's tokenizer, as bytes, or as the numbers that they are."""
-    from drivetrain.data.indexed import tokenizer_of
-    from drivetrain.data.recipe import Documents, Text, Tokens
-    from drivetrain.data.tokenizers import Bytes
-
-    found = None
-    if isinstance(settings, (Documents, Tokens)):
-        found = tokenizer_of(settings.path)
-    if isinstance(settings, Text):
-        found = Bytes()
-    return found.decode if found else lambda tokens: " ".join(map(str, tokens.tolist()))
 
 
 def _lines(sample: dict[str, Any]) -> Iterator[str]:

@@ -92,14 +92,17 @@ class Feed:
 
     def share(self, step: int) -> Share:
         """Read and collate a step's share."""
-        return next(self.shares([step]))
+        plan = self.plan(step)
+        return self.assemble(step, plan, self._samples(plan))
 
     def shares(self, steps: Sequence[int]) -> Iterator[Share]:
         """The shares of several steps, read `together` where that is possible. An error comes at its own step."""
-        plans = [self.plan(step) for step in steps]
-        samples = self._samples([planned for plan in plans for planned in plan])
-        for step, plan in zip(steps, plans, strict=True):
-            yield self.assemble(step, plan, list(islice(samples, len(plan))))
+        if self.together is not None and len(steps) > 1:
+            plans = [self.plan(step) for step in steps]
+            with suppress(Exception):  # it comes again where its own step is read
+                samples = iter(self.together.read_each([one.ids for plan in plans for one in plan]))
+                return map(self.assemble, steps, plans, (list(islice(samples, len(plan))) for plan in plans))
+        return map(self.share, steps)
 
     @cached_property
     def together(self) -> ReadsTogether | None:
@@ -109,7 +112,7 @@ class Feed:
     def first(self, rank: int, step: int) -> tuple[Micro, ...]:
         """The first micro-batch of any rank in a step, read here; nothing where that rank reads nothing."""
         plan = self._plan(rank, step)[:1]
-        return self.assemble(step, plan, list(self._samples(plan))).micro if plan else ()
+        return self.assemble(step, plan, self._samples(plan)).micro if plan else ()
 
     def assemble(self, step: int, plan: list[Planned], samples: list[Sequence[Any]]) -> Share:
         """A share from its plan and the samples that were read for it.
@@ -133,12 +136,9 @@ class Feed:
         stop = min(stop, self.total)
         return Share(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step))
 
-    def _samples(self, planned: Sequence[Planned]) -> Iterator[Sequence[Any]]:
+    def _samples(self, plan: Sequence[Planned]) -> list[Sequence[Any]]:
         """Those of each micro-batch."""
-        if self.together is not None and len(planned) > 1:
-            with suppress(Exception):  # it comes again where its own micro-batch is read
-                return iter(self.together.read_each([one.ids for one in planned]))
-        return (self.source.read(one.ids, one.positions) for one in planned)
+        return [self.source.read(one.ids, one.positions) for one in plan]
 
     def _plan(self, rank: int, step: int) -> list[Planned]:
         chunks = self.geometry.share(rank, step, self.total)

@@ -33,9 +33,11 @@ class Quarantine:
         """How many samples are left out in the end."""
         return len(self._sorted[0])
 
-    def kept(self, step: int, ids: np.ndarray) -> np.ndarray:
-        """Which of these ids a step reads, bool of the same shape."""
+    def kept(self, step: int | np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Which of these ids a step reads, or each its own step, bool of the same shape."""
         held, firsts = self._sorted
+        if not len(held):
+            return np.ones(len(ids), bool)
         places = np.minimum(np.searchsorted(held, ids), len(held) - 1)
         return (held[places] != ids) | (firsts[places] > step)
 

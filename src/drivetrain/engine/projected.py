@@ -24,8 +24,9 @@ class ProjectedReducer(Reducer):
     taken. Norms and clipping go by what is summed, on one process too, so that all numbers of processes agree."""
 
     def __init__(self, updaters: Sequence[Updater], group: dist.ProcessGroup | None, limit: int = BUCKET_BYTES) -> None:
-        owners = [updater.optimizer for updater in updaters if updater.projected]
-        self._matrices = {p: owner for owner in owners if isinstance(owner, GaLore) for p in owner.matrices}
+        optimizers = [updater.optimizer for updater in updaters if updater.projected]
+        self._owners = [optimizer for optimizer in optimizers if isinstance(optimizer, GaLore)]
+        self._matrices = {p: owner for owner in self._owners for p in owner.matrices}
         every = [p for updater in updaters for p in updater.parameters]
         super().__init__([p for p in every if p not in self._matrices], group, limit)
         self._limit = limit
@@ -33,8 +34,9 @@ class ProjectedReducer(Reducer):
     def reset(self) -> None:
         """Before the first micro-batch: what a step that was not made has left is forgotten."""
         super().reset()
-        for parameter, owner in self._matrices.items():
+        for parameter in self._matrices:
             parameter.grad = None
+        for owner in self._owners:
             owner.given.clear()
 
     def finish(self, sums: Sums) -> None:

@@ -283,11 +283,10 @@ class Loop:
     def _probe(self, share: Share) -> Probe | None:
         """What measures this step, where that is due; a step that ends early has ranks with nothing to measure."""
         settings, timetable = self.parts.statistics, self.parts.timetable
-        ragged = (share.start, share.stop) != timetable.scale.batches.span(share.step)
-        if settings is None or ragged or share.gaps:
+        if settings is None or not timetable.due(settings.every, Progress(share.step, share.stop)):
             return None
-        due = timetable.due(settings.every, Progress(share.step, share.stop))
-        return Probe(settings, self.parts.engine.updaters) if due else None
+        ragged = (share.start, share.stop) != timetable.scale.batches.span(share.step)
+        return None if ragged or share.gaps else Probe(settings, self.parts.engine.updaters)
 
     def _recompute(self, share: Share) -> Recompute | None:
         """What this rank computes again in a step, where that is due."""
