@@ -23,13 +23,13 @@ from drivetrain.engine.recompute import Recompute, Seen, require_same, traceless
 from drivetrain.engine.reduce import Reducer, Reduction
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.statistics import Probe
+from drivetrain.engine.team import Team, are_layerwise, common_precision, smallest_micro
 from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import move
 from drivetrain.optim.updater import Updater
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heart import Heart
 from drivetrain.runtime.seeds import mix, seed_generators
-from drivetrain.spec.exits import Exit, Failure
 
 Networks = Mapping[str, nn.Module]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,7 +41,6 @@ class Work(NamedTuple):
 
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
     `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked.
-    `precision` is the move's own; None: the engine's.
     """
 
     step: int
@@ -52,7 +51,6 @@ class Work(NamedTuple):
     probe: Probe | None = None
     gaps: bool = False
     recompute: Recompute | None = None
-    precision: str | None = None
 
 
 class Engine:
@@ -90,7 +88,7 @@ class Engine:
         self._seed = seed
         self._skips = skips
         self._exact = exact
-        self._reductions: dict[tuple[str, ...], Reduction | Layerwise] = {}
+        self._teams: dict[tuple[str, ...], Team] = {}
         layerwise = [name for name, updater in updaters.items() if updater.layerwise]
         self._norms = {name: torch.zeros((), device=device) for name in layerwise}
         self._precision = precision
@@ -114,17 +112,17 @@ class Engine:
         Where a loss or a gradient norm is not finite no network moves, on any rank: the returned move tells when read.
         Raises Failure(83) where another rank comes to other bits.
         """
+        team = self.team(names)
         updaters = [self.updaters[name] for name in names]
-        parameters = [p for updater in updaters for p in updater.parameters]
-        scaler = self._scaler(work)
-        check = work.recompute
-        again = self._again(names, loss, work, check.before) if check else {}
-        own = Seen(check.own if check else ())
-        reduction = self._zero(names, parameters)
+        scaler = self._scaler(team)
+        check, reduction = work.recompute, team.reduction
+        again = self._again(team, updaters, loss, work, check.before) if check else {}
+        own = Seen(check.own) if check else None
+        team.reset()
         kept = self.buffers.keep() if self._skips else []
         sums = Sums(self.device)
         for left, micro in zip(range(len(work.micros) - 1, -1, -1), work.micros, strict=True):
-            losses = self._forward(loss, micro, work)
+            losses = self._forward(team, loss, micro, work)
             if reduction:
                 reduction.enter(micro.lane, sums)
             sums.add(losses)
@@ -132,12 +130,13 @@ class Engine:
             # A probe, and a check, look at gradients before they are summed over ranks.
             if reduction and left == 0 and not probe and not check:
                 reduction.arm(sums)
-            self._backward(self._objective(losses, work), parameters)
-            own.look(micro.batch, losses, updaters)
+            self._backward(team, losses, work)
+            if own:
+                own.look(micro.batch, losses, updaters)
             if probe:
                 scale = float(scaler.scale) if scaler else 1.0
                 probe.look(updaters, micro, work.counts["samples"], scale)
-        if check:
+        if own:
             self.heart.enter("compare")
             require_same(own.sums, again, self._group, work.step, names)
         if reduction:
@@ -158,16 +157,16 @@ class Engine:
         The weights did not move, so the replay sees what the step saw. It leaves gradients and buffers dirty. Where
         they have moved in the backward pass there is nothing to see.
         """
-        if self._layerwise(names):
+        team = self.team(names)
+        if isinstance(team.reduction, Layerwise):
             return []
-        parameters = [p for name in names for p in self.updaters[name].parameters]
         guilty = []
         for micro in work.micros:
-            for parameter in parameters:
+            for parameter in team.parameters:
                 parameter.grad = None
-            losses = self._forward(loss, micro, work)
-            self._backward(objective(losses, work.counts), parameters)
-            seen = [term.value for term in losses.values()] + [p.grad for p in parameters if p.grad is not None]
+            losses = self._forward(team, loss, micro, work)
+            self._backward(team, losses, work, scaled=False)
+            seen = [term.value for term in losses.values()] + [p.grad for p in team.parameters if p.grad is not None]
             if not all(bool(tensor.isfinite().all()) for tensor in seen):
                 guilty.append(micro)
         return guilty
@@ -194,74 +193,70 @@ class Engine:
         """Seed the generators that forward passes draw from: the run's seed at a position."""
         seed_generators(self.device, mix(self._seed, *path))
 
-    def _zero(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction | Layerwise | None:
-        layerwise = self._layerwise(names)
-        projecting = any(self.updaters[name].projected for name in names)
-        if self._group.world == 1 and not self._exact and not layerwise and not projecting:
-            for parameter in parameters:
-                parameter.grad = None
-            return None
-        if names not in self._reductions:
-            if layerwise:
-                self._reductions[names] = Layerwise(names, self.updaters, self._group, self._norms)
-            elif self._exact:
-                self._reductions[names] = LaneTree(parameters, self._group, self._exact)
-            elif projecting:
-                from drivetrain.engine.projected import ProjectedReducer  # GaLore's imports take long
+    def team(self, names: tuple[str, ...]) -> Team:
+        """These networks as they move together.
 
-                updaters = [self.updaters[name] for name in names]
-                self._reductions[names] = ProjectedReducer(updaters, self._group.main)
-            else:
-                self._reductions[names] = Reducer(parameters, self._group.main)
-        self._reductions[names].reset()
-        return self._reductions[names]
+        Raises Failure(78) where they have different precisions, or only some of them move within the backward pass.
+        """
+        if names not in self._teams:
+            parameters = [p for name in names for p in self.updaters[name].parameters]
+            self._teams[names] = Team(
+                parameters,
+                common_precision(names, self.own, self._precision),
+                smallest_micro(names, self.own),
+                self._reduction(names, parameters),
+            )
+        return self._teams[names]
 
-    def _layerwise(self, names: tuple[str, ...]) -> bool:
-        """Whether these networks move within the backward pass. Raises Failure(78) where only some of them do."""
-        found = {self.updaters[name].layerwise for name in names}
-        if len(found) > 1:
-            cause = f"{' and '.join(names)} move together, but not all of their optimizers are layerwise"
-            raise Failure(Exit.BAD_RECIPE, cause, "set optimizer.layerwise for all of them or for none")
-        return found == {True}
+    def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction | Layerwise | None:
+        updaters = [self.updaters[name] for name in names]
+        if are_layerwise(updaters):
+            return Layerwise(names, self.updaters, self._group, self._norms)
+        if self._exact:
+            return LaneTree(parameters, self._group, self._exact)
+        if any(updater.projected for updater in updaters):
+            from drivetrain.engine.projected import ProjectedReducer  # GaLore's imports take long
+
+            return ProjectedReducer(updaters, self._group.main)
+        return Reducer(parameters, self._group.main) if self._group.world > 1 else None
 
     def _fresh(self, micro: Micro, work: Work) -> bool:
         """Whether nothing was added to the gradients before this micro-batch."""
         return micro.part == 0 if self._exact else micro is work.micros[0]
 
-    def _again(self, names: tuple[str, ...], loss: LossFunction, work: Work, micros: Sequence[Micro]) -> dict[str, int]:
+    def _again(
+        self, team: Team, updaters: Sequence[Updater], loss: LossFunction, work: Work, micros: Sequence[Micro]
+    ) -> dict[str, int]:
         """What micro-batches of the rank before come to here. Every rank calls it; it leaves gradients dirty."""
-        updaters = [self.updaters[name] for name in names]
-        parameters = [p for updater in updaters for p in updater.parameters]
         found = Seen(micros)
-        self._zero(names, parameters)
+        team.reset()
         with self.buffers.of_rank_before(), traceless(self.networks):
             for micro in micros:
-                losses = self._forward(loss, micro, work)
-                self._backward(self._objective(losses, work), parameters)
+                losses = self._forward(team, loss, micro, work)
+                self._backward(team, losses, work)
                 found.look(micro.batch, losses, updaters)
         return found.sums
 
-    def _forward(self, loss: LossFunction, micro: Micro, work: Work) -> Mapping[str, Term]:
+    def _forward(self, team: Team, loss: LossFunction, micro: Micro, work: Work) -> Mapping[str, Term]:
         self.heart.enter("forward")
         self.seed(work.step, work.call, micro.lane, micro.part)
         self.place = micro.start, micro.start + micro.size
-        with self._autocast(work.precision or self._precision):
+        with self._autocast(team.precision):
             return as_losses(loss(self.networks, to_device(micro.batch, self.device)), micro.size)
 
-    def _objective(self, losses: Mapping[str, Term], work: Work) -> Tensor:
-        total, scaler = objective(losses, work.counts), self._scaler(work)
-        return total * scaler.scale if scaler else total
-
-    def _scaler(self, work: Work) -> Scaler | None:
-        return self.scaler if (work.precision or self._precision) == "fp16" else None
-
-    def _autocast(self, precision: str) -> AbstractContextManager:
-        return torch.autocast(self.device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()
-
-    def _backward(self, total: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    def _backward(self, team: Team, losses: Mapping[str, Term], work: Work, *, scaled: bool = True) -> None:
+        total, scaler = objective(losses, work.counts), self._scaler(team)
+        if scaler and scaled:
+            total = total * scaler.scale
         self.heart.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
         if len(self.networks) == 1:
             total.backward()
         else:
-            total.backward(inputs=parameters)
+            total.backward(inputs=team.parameters)
+
+    def _scaler(self, team: Team) -> Scaler | None:
+        return self.scaler if team.precision == "fp16" else None
+
+    def _autocast(self, precision: str) -> AbstractContextManager:
+        return torch.autocast(self.device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()

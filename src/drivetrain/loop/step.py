@@ -14,7 +14,6 @@ from drivetrain.engine.engine import Engine, LossFunction, Work
 from drivetrain.engine.move import Move
 from drivetrain.engine.recompute import Recompute
 from drivetrain.engine.statistics import Probe
-from drivetrain.spec.exits import Exit, Failure
 
 
 class Left(NamedTuple):
@@ -110,37 +109,27 @@ class Step:
         `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that is not there,
         Failure(78) where networks that move together have different precisions.
         """
-        names = (names,) if isinstance(names, str) else tuple(names)
+        engine, names = self._engine, (names,) if isinstance(names, str) else tuple(names)
         for name in names:
-            if name not in self._engine.networks:
-                raise KeyError(f"minimize: no network {name!r}; there are {sorted(self._engine.networks)}")
+            if name not in engine.networks:
+                raise KeyError(f"minimize: no network {name!r}; there are {sorted(engine.networks)}")
         call, self._calls = self._calls, self._calls + 1  # the same for a network whether or not another one moves
-        names = tuple(name for name in names if name in self.networks and self._engine.own[name].moves(self.index))
+        names = tuple([name for name in names if name in engine.updaters and engine.own[name].moves(self.index)])
         if not names:
             return
-        check = self._recompute
+        check, micro = self._recompute, engine.team(names).micro
         work = Work(
             step=self.index,
             call=call,
-            micros=self._micros(names, self._share.micro),
+            micros=_cut(self._share.micro, micro),
             counts=self._counts,
             limits=self._limits(call),
             probe=self._probe,
             gaps=self._share.gaps,
-            recompute=check and Recompute(*(self._micros(names, micros) for micros in check)),
-            precision=self._precision(names),
+            recompute=check and Recompute(*(_cut(micros, micro) for micros in check)),
         )
-        self.done.append(Done(self._engine.minimize(names, loss, work), loss, work))
+        self.done.append(Done(engine.minimize(names, loss, work), loss, work))
 
-    def _micros(self, names: Sequence[str], micros: Sequence[Micro]) -> Sequence[Micro]:
-        """Micro-batches as small as one of the networks wants them."""
-        sizes = [own.micro for name in names if (own := self._engine.own[name]).micro is not None]
-        return cut(micros, min(sizes)) if sizes else micros
 
-    def _precision(self, names: Sequence[str]) -> str | None:
-        found = {name: self._engine.own[name].precision for name in names}
-        if len(set(found.values())) > 1:
-            said = ", ".join(f"{name} {precision or 'as the run'}" for name, precision in found.items())
-            cause = f"networks that move together have different precisions: {said}"
-            raise Failure(Exit.BAD_RECIPE, cause, "give them the same under `networks`")
-        return found[names[0]]
+def _cut(micros: Sequence[Micro], size: int | None) -> Sequence[Micro]:
+    return micros if size is None else cut(micros, size)

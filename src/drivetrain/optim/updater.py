@@ -39,8 +39,9 @@ class Updater:
     @property
     def gradients(self) -> list[Tensor]:
         """Of all parameters that have one, as the optimizer will take them."""
-        given = self._given
-        return [g for p in self.parameters if (g := given.get(p, p.grad)) is not None]
+        given = self._given  # mostly empty: looking a parameter up takes torch longer than taking its gradient
+        found = [given.get(p, p.grad) for p in self.parameters] if given else [p.grad for p in self.parameters]
+        return [gradient for gradient in found if gradient is not None]
 
     @cached_property
     def _given(self) -> Mapping[nn.Parameter, Tensor]:
