@@ -36,7 +36,8 @@ class Shares(Iterator[Share]):
 SLOW = 200e-6
 """Seconds from which reading a share is worth a thread: below, handing it over costs more than reading it."""
 _BURST = 2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own share only
-_AT_ONCE = 0.5e-3  # seconds of reading that may be one read: that saves calls, and what it makes stays in the caches
+_AT_ONCE = 0.5e-3  # seconds that a burst lasts in any case, and that may be one read: what it makes stays in the caches
+_SMALL = 32  # shares that such a burst may read
 _TRIED = 8  # shares that are read to see how long one takes; the first ones pay for what the others find ready
 _TRYING = 5e-3  # seconds after which it is seen
 
@@ -69,7 +70,8 @@ def prefetch(
 
 
 class Bursts(Shares):
-    """Reads between the steps, up to `depth` shares at a time: one after the other they find the caches warm."""
+    """Reads between the steps, up to `depth` shares at a time, and more where these take microseconds: one after the
+    other they find the caches warm."""
 
     def __init__(self, feed: Feed, steps: range, depth: int, *read: Share | Exception) -> None:
         self._feed = feed
@@ -89,9 +91,8 @@ class Bursts(Shares):
         return share
 
     def _fill(self) -> None:
-        now = time.perf_counter()
-        end = now + _BURST
-        while now < end and (steps := list(islice(self._steps, min(self._width, self._depth - len(self._ready))))):
+        began = now = time.perf_counter()
+        while steps := list(islice(self._steps, self._next_read(now - began))):
             started = now
             try:
                 self._ready.extend(self._feed.shares(steps))
@@ -101,6 +102,11 @@ class Bursts(Shares):
             now = time.perf_counter()
             if self._feed.together is not None:
                 self._width = max(1, int(_AT_ONCE * len(steps) / max(now - started, 1e-9)))
+
+    def _next_read(self, spent: float) -> int:
+        """How many steps a burst that has lasted so many seconds reads next."""
+        most = max(self._depth, _SMALL) if spent < _AT_ONCE else self._depth if spent < _BURST else 0
+        return max(0, min(self._width, most - len(self._ready)))
 
 
 class Thread(Shares):

@@ -37,12 +37,12 @@ def outcome_of(
     outcome = StepOutcome()
     for one in done:
         scalars, call = one.move.read(), one.work.call
-        moved_before = outcome.norms.keys() & scalars.norms.keys()  # in this step
+        moved_before = not outcome.norms.keys().isdisjoint(scalars.norms)  # in this step
         again = f"#{call + 1}" if moved_before else ""
-        alone = len(done) == 1 and set(one.move.networks) == set(networks)
+        alone = len(done) == 1 and len(one.move.networks) == len(networks)
         prefix = "" if alone else f"{'+'.join(one.move.networks)}{again}."
-        outcome.losses.update({prefix + name: value for name, value in scalars.losses.items()})
-        outcome.norms.update({name + again: norm for name, norm in scalars.norms.items()})
+        outcome.losses |= {prefix + name: value for name, value in scalars.losses.items()}
+        outcome.norms |= {name + again: norm for name, norm in scalars.norms.items()}
         outcome.scale = scalars.scale or outcome.scale
         if said := guard.judge(step, call, scalars):
             outcome.spikes += f"{'; ' if outcome.spikes else ''}{prefix}{said}"
