@@ -41,4 +41,4 @@ def test_what_a_team_is_does_not_change_from_step_to_step():
     engine = build()
     assert engine.team(("model",)) is engine.team(("model",))
     found = engine.team(("model",)).parameters
-    assert [id(parameter) for parameter in found] == [id(p) for p in engine.networks["model"].parameters()]
+    assert {id(parameter) for parameter in found} == {id(p) for p in engine.networks["model"].parameters()}

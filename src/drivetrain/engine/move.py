@@ -94,39 +94,51 @@ class Scalars(NamedTuple):
     scale: float | None = None
 
 
-class Move(NamedTuple):
-    """Networks that moved together, and where their numbers will be read.
-
-    `values` are loss sums, then norms, then the loss scale where it is `scaled`: floats, or on an accelerator a host
-    tensor that `event` says is filled. `bounds` are those of sums and norms.
-    """
+class Arriving(NamedTuple):
+    """A move's numbers on their way to the host: `values` are loss sums, then norms, then the loss scale where it is
+    `scaled`, once `event` has come. `bounds` are those of sums and norms."""
 
     networks: tuple[str, ...]
     labels: Sequence[tuple[str, str]]
     counts: Mapping[str, int]
-    values: Sequence[float] | Tensor
-    bounds: Sequence[float] | None = None
-    scaled: bool = False
-    event: torch.Event | None = None
-
-    def ready(self) -> bool:
-        """Whether `read` would not wait."""
-        return self.event is None or self.event.query()
+    values: Tensor
+    bounds: Sequence[float] | None
+    scaled: bool
+    event: torch.Event
 
     def read(self) -> Scalars:
-        """The numbers, waiting for the device where they are not there yet."""
-        if self.event is not None:
-            self.event.synchronize()
-        values = self.values.tolist() if isinstance(self.values, Tensor) else self.values
+        """Wait for the device where they are not there yet."""
+        self.event.synchronize()
+        values: list[float] = self.values.tolist()
         values, scale = (values[:-1], values[-1]) if self.scaled else (values, None)
         cut = len(values) - len(self.networks)
         sums, norms = values[:cut], values[cut:]
-        return Scalars(
-            losses={
-                name: value / self.counts[over] if self.counts[over] else 0.0
-                for (name, over), value in zip(self.labels, sums, strict=False)
-            },
-            norms=dict(zip(self.networks, norms, strict=True)),
-            why=verdict(sums, norms, self.bounds, scaled=self.scaled),
-            scale=scale,
-        )
+        why = verdict(sums, norms, self.bounds, scaled=self.scaled)
+        return scalars(self.networks, self.labels, self.counts, sums, norms, why, scale)
+
+
+class Move(NamedTuple):
+    """Networks that moved together, or stand still where their numbers say why."""
+
+    networks: tuple[str, ...]
+    numbers: Scalars | Arriving
+
+    def read(self) -> Scalars:
+        """The numbers, waiting for the device where they are not there yet."""
+        return self.numbers if isinstance(self.numbers, Scalars) else self.numbers.read()
+
+
+def scalars(
+    networks: Sequence[str],
+    labels: Sequence[tuple[str, str]],
+    counts: Mapping[str, int],
+    sums: Sequence[float],
+    norms: Sequence[float],
+    why: Why,
+    scale: float | None,
+) -> Scalars:
+    """Named numbers, of sums their means; sums beyond those that `labels` name are empty slots."""
+    means = {
+        name: value / counts[over] if counts[over] else 0.0 for (name, over), value in zip(labels, sums, strict=False)
+    }
+    return Scalars(means, dict(zip(networks, norms, strict=True)), why, scale)

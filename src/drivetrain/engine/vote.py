@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drivetrain.engine.buffers import Kept, undo
-from drivetrain.engine.move import CLIP_EPSILON, Move, Sums, verdict
+from drivetrain.engine.move import CLIP_EPSILON, Arriving, Move, Sums, scalars, verdict
 from drivetrain.engine.scaler import Scaler
 from drivetrain.optim.updater import Updater
 
@@ -68,11 +68,12 @@ def vote_on_host(ballot: Ballot) -> Move:
             updater.optimizer.step()
     else:
         undo(kept, torch.tensor(False))
-    numbers = [*sums.values, *sizes]
+    scale = None
     if scaler:
-        numbers.append(float(scaler.scale))
+        scale = float(scaler.scale)
         scaler.update(torch.tensor(why == "overflow"), torch.tensor(all(map(math.isfinite, sums.values))))
-    return Move(_names(updaters), sums.labels, counts, numbers, bounds, scaler is not None)
+    names = _names(updaters)
+    return Move(names, scalars(names, sums.labels, counts, sums.values, sizes, why, scale))
 
 
 def vote_on_device(ballot: Ballot) -> Move:
@@ -107,11 +108,12 @@ def vote_on_device(ballot: Ballot) -> Move:
     host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.is_cuda).copy_(numbers, non_blocking=True)
     event = torch.Event(device=numbers.device)
     event.record()
-    return Move(_names(updaters), sums.labels, counts, host, bounds, scaler is not None, event)
+    names = _names(updaters)
+    return Move(names, Arriving(names, sums.labels, counts, host, bounds, scaler is not None, event))
 
 
 def _names(updaters: Sequence[Updater]) -> tuple[str, ...]:
-    return tuple(updater.network for updater in updaters)
+    return tuple([updater.network for updater in updaters])
 
 
 def _norm(gradients: list[Tensor], device: torch.device) -> Tensor:

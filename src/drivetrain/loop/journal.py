@@ -12,7 +12,7 @@ from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import Ledger, told_step
 
 _BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause", "rollback")
-GROUP = 0.05
+GROUP = 0.1
 """Seconds for which a step's record may wait for others. Steps that take longer are written one by one."""
 RECENT = 1.0
 """Seconds of records that a rank without a ledger remembers: more than the one that keeps it may have lost."""

@@ -290,8 +290,8 @@ class Loop:
 
     def _recompute(self, share: Share) -> Recompute | None:
         """What this rank computes again in a step, where that is due."""
-        parts = self.parts
-        if not parts.timetable.due(parts.guard.settings.recompute, Progress(share.step, share.stop)):
+        parts, every = self.parts, self.parts.guard.settings.recompute
+        if every is None or not parts.timetable.due(every, Progress(share.step, share.stop)):
             return None
         parts.engine.heart.enter("data")
         return Recompute(parts.feed.first((parts.group.rank - 1) % parts.group.world, share.step), share.micro[:1])

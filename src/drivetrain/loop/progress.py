@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from drivetrain.spec.amount import Amount, Scale
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """Steps made, samples consumed, and how often each network has moved."""
 
     step: int = 0
     position: int = 0
-    moves: Mapping[str, int] = field(default_factory=dict)
+    moves: Mapping[str, int] = MappingProxyType({})
 
     def after(self, stop: int) -> Progress:
         """One step on, at the position where it ended."""

@@ -158,7 +158,7 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether another has taken over: the next one's file is there, or ours was pruned by one after it."""
-        return self._next.exists() or (self._folder.exists() and not self._own.exists())
+        return self._next.exists() or (not self._own.exists() and self._folder.exists())
 
     def require(self) -> None:
         """Raises Failure(85) where another has taken over."""
