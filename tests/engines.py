@@ -48,10 +48,10 @@ def weights(engine, name="model"):
     return torch.cat([p.detach().flatten().clone() for p in engine.networks[name].parameters()])
 
 
-def scaled_engine(start=2.0**10, precision="fp32", window=2000):
+def scaled_engine(start=2.0**10, precision="fp32", window=2000, **settings):
     torch.manual_seed(0)
     networks = {"model": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))}
     updaters = build_updaters(networks, SGD(lr=0.1, clip=0.5), Constant(), 100, Scale(Batches(8)))
     updaters["model"].advance(8)
     scaler = Scaler(Scaling(start=start, window=window), CPU) if start else None
-    return Engine(networks, updaters, Group(), CPU, precision, 0, scaler=scaler)
+    return Engine(networks, updaters, Group(), CPU, precision, 0, scaler=scaler, **settings)

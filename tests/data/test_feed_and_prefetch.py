@@ -181,6 +181,37 @@ def test_a_task_that_raises_stop_iteration_does_not_end_the_data(make):
     assert isinstance(error, RuntimeError)
 
 
+class Ended(Windows):
+    """Raises StopIteration where it reads the first sample of step 5."""
+
+    def read(self, ids, positions):
+        return iter(()).__next__() if 16 in ids else super().read(ids, positions)
+
+    def read_each(self, batches):
+        return [self.read(ids, ids) for ids in batches]
+
+
+@pytest.mark.parametrize("make", [Thread, lambda f, a, b, depth: Bursts(f, range(a, b + 1), depth)])
+@pytest.mark.parametrize("thread_safe", [True, False])
+def test_a_source_that_raises_stop_iteration_does_not_end_the_data(make, thread_safe):
+    source = Ended(np.arange(401), 4, "")
+    source.thread_safe = thread_safe
+    seen, error = steps_before_failure(make(in_order(source), 1, 9, 4))
+    assert seen == [1, 2, 3, 4]
+    assert isinstance(error, RuntimeError)
+    seen, error = steps_before_failure(prefetch(in_order(source), 1, 9, 4, 0))
+    assert seen == [1, 2, 3, 4]
+    assert isinstance(error, RuntimeError)
+
+
+def test_a_rank_without_samples_does_not_end_the_data_either():
+    wrong = dataclasses.replace(
+        feed(windows(), processes=4, rank=3, total=11), collate=collate_that_raises(StopIteration(), 1)
+    )
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        wrong.share(2)
+
+
 class Counting(Windows):
     """How many batches each read was of; reading takes as long as it is told to."""
 
@@ -202,8 +233,33 @@ def test_fast_steps_are_read_together_and_slow_ones_alone():
     for source in (fast, slow):
         assert [share.step for share in Bursts(in_order(source), range(1, 25), 8)] == list(range(1, 25))
     assert fast.reads[0] == 1  # nothing is known of it yet
-    assert max(fast.reads) > 1
+    assert max(fast.reads) > 8  # more than `depth`, since they take microseconds
     assert set(slow.reads) == {1}
+
+
+def test_the_micro_batches_of_a_step_are_read_together():
+    source = Counting(np.arange(401), 4, "")
+    (share,) = feed(source, micro=2).shares([1])
+    assert source.reads == [4]
+    assert [micro.size for micro in share.micro] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("pause", "most"), [(0.0, 32), (0.003, 2)])
+def test_a_burst_reads_beyond_its_depth_only_what_takes_microseconds(pause, most):
+    class Alone(Windows):
+        """Not one that reads together."""
+
+        read_each = None
+        reads = 0
+
+        def read(self, ids, positions):
+            self.reads += 1
+            time.sleep(pause)
+            return super().read_each([ids])[0]
+
+    source = Alone(np.arange(4001), 4, "")
+    next(Bursts(in_order(source), range(1, 200), 2))
+    assert 1 <= source.reads <= most
 
 
 @pytest.mark.parametrize("at", [2, 6, 24])

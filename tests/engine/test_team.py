@@ -3,13 +3,15 @@
 from collections import defaultdict
 
 import pytest
+import torch
 
 from drivetrain.engine.engine import Work
 from drivetrain.engine.recipe import Network
 from drivetrain.engine.team import common_precision, smallest_micro
-from drivetrain.optim.recipe import AdamW
+from drivetrain.optim.recipe import SGD, AdamW
+from drivetrain.optim.updater import retuned
 from drivetrain.spec.exits import Exit, Failure
-from engines import build, mean_loss, micros
+from engines import build, mean_loss, micros, minimize, weights
 
 
 def own(**networks):
@@ -42,3 +44,19 @@ def test_what_a_team_is_does_not_change_from_step_to_step():
     assert engine.team(("model",)) is engine.team(("model",))
     found = engine.team(("model",)).parameters
     assert {id(parameter) for parameter in found} == {id(p) for p in engine.networks["model"].parameters()}
+
+
+def test_a_network_moves_once():
+    with pytest.raises(ValueError, match="a network moves once"):
+        minimize(build(), mean_loss, micros(2), names=("model", "model"))
+
+
+@pytest.mark.parametrize("layerwise", [False, True])
+def test_what_is_set_while_it_trains_holds_for_networks_that_have_moved_together_before(layerwise):
+    engine = build(SGD(lr=0.1, layerwise=layerwise))
+    minimize(engine, mean_loss, micros(2))
+    moved = weights(engine)
+    still = build(SGD(lr=0.1, clip=1e-12, layerwise=layerwise))
+    engine.updaters.update(retuned(engine.updaters, still.updaters))
+    minimize(engine, mean_loss, micros(2), step=2)
+    assert torch.allclose(weights(engine), moved, rtol=0, atol=1e-9)

@@ -102,7 +102,7 @@ def inspect(
     import json
 
     from drivetrain.data.indexed import beside, name_of
-    from drivetrain.run.inspection import inspect_file, inspect_recipe
+    from drivetrain.data.inspection import inspect_file
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.text import printable
 
@@ -112,6 +112,8 @@ def inspect(
             raise Failure(Exit.BAD_COMMAND, "a file has no steps and no settings", "give a recipe, or --position")
         samples = inspect_file(what, position or 0, count or 1, context)
     else:
+        from drivetrain.run.inspection import inspect_recipe  # imports torch, which files do without
+
         samples = inspect_recipe(what, overrides or [], position, step, count)
     if as_json:
         typer.echo(json.dumps(samples))

@@ -97,10 +97,10 @@ class Feed:
 
     def shares(self, steps: Sequence[int]) -> Iterator[Share]:
         """The shares of several steps, read `together` where that is possible. An error comes at its own step."""
-        if self.together is not None and len(steps) > 1:
+        if len(steps) > 1:
             plans = [self.plan(step) for step in steps]
-            with suppress(Exception):  # it comes again where its own step is read
-                samples = iter(self.together.read_each([one.ids for plan in plans for one in plan]))
+            if read := self._read_together([one for plan in plans for one in plan]):
+                samples = iter(read)
                 return map(self.assemble, steps, plans, (list(islice(samples, len(plan))) for plan in plans))
         return map(self.share, steps)
 
@@ -114,21 +114,14 @@ class Feed:
         plan = self._plan(rank, step)[:1]
         return self.assemble(step, plan, self._samples(plan)).micro if plan else ()
 
-    def assemble(self, step: int, plan: list[Planned], samples: list[Sequence[Any]]) -> Share:
-        """A share from its plan and the samples that were read for it.
-
-        Raises RuntimeError where `collate` or `counts` raises StopIteration, which would look like the end of the data.
-        """
+    def assemble(self, step: int, plan: list[Planned], samples: Sequence[Sequence[Any]]) -> Share:
+        """A share from its plan and the samples that were read for it."""
         start, stop = self.geometry.batches.span(step)
         counts = {} if plan else dict(self._nothing)
         micros = []
         digest = 0
         for (chunk, ids, _, part_digest), read in zip(plan, samples, strict=True):
-            try:
-                batch = self.collate(read)
-                counted = {"samples": len(ids)} | self.counts(batch)
-            except StopIteration as error:
-                raise RuntimeError(f"the task's collate or counts raised StopIteration at step {step}") from error
+            batch, counted = self._collated(read, len(ids))
             micros.append(Micro(batch, len(ids), chunk.start, chunk.lane, chunk.part, ids))
             for unit, number in counted.items():
                 counts[unit] = counts.get(unit, 0) + number
@@ -136,9 +129,25 @@ class Feed:
         stop = min(stop, self.total)
         return Share(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step))
 
-    def _samples(self, plan: Sequence[Planned]) -> list[Sequence[Any]]:
+    def _collated(self, samples: Sequence[Any], size: int) -> tuple[Any, dict[str, int]]:
+        """A micro-batch of this size and what it counts."""
+        try:
+            batch = self.collate(samples)
+            return batch, {"samples": size} | self.counts(batch)
+        except StopIteration as error:
+            raise RuntimeError("the task's collate or counts raised StopIteration: data do not end there") from error
+
+    def _samples(self, plan: Sequence[Planned]) -> Sequence[Sequence[Any]]:
         """Those of each micro-batch."""
-        return [self.source.read(one.ids, one.positions) for one in plan]
+        return self._read_together(plan) or [read_samples(self.source, one.ids, one.positions) for one in plan]
+
+    def _read_together(self, plan: Sequence[Planned]) -> Sequence[Sequence[Any]] | None:
+        """Those of several micro-batches by one read; None where that cannot be, or goes wrong: the error comes again
+        where its own is read."""
+        if self.together is not None and len(plan) > 1:
+            with suppress(Exception):
+                return self.together.read_each([one.ids for one in plan])
+        return None
 
     def _plan(self, rank: int, step: int) -> list[Planned]:
         chunks = self.geometry.share(rank, step, self.total)
@@ -161,6 +170,17 @@ class Feed:
         for position in range(self.total):
             ids, positions, _ = self.quarantine.read(self.order, sys.maxsize, position, position + 1)
             if len(ids):
-                batch = self.collate(self.source.read(ids, positions))
-                return dict.fromkeys(["samples", *self.counts(batch)], 0)
+                _, counted = self._collated(read_samples(self.source, ids, positions), len(ids))
+                return dict.fromkeys(counted, 0)
         return {"samples": 0}
+
+
+def read_samples(source: Source, ids: np.ndarray, positions: np.ndarray) -> Sequence[Any]:
+    """What a source reads.
+
+    Raises RuntimeError where it raises StopIteration, which would look like the end of the data.
+    """
+    try:
+        return source.read(ids, positions)
+    except StopIteration as error:
+        raise RuntimeError("the source raised StopIteration: data do not end there") from error

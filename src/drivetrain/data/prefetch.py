@@ -16,7 +16,7 @@ from itertools import islice
 
 import numpy as np
 
-from drivetrain.data.feed import Feed, Planned, Share
+from drivetrain.data.feed import Feed, Planned, Share, read_samples
 from drivetrain.data.lifeline import end_with
 from drivetrain.data.source import Source
 from drivetrain.data.transport import pack, unpack
@@ -36,8 +36,8 @@ class Shares(Iterator[Share]):
 SLOW = 200e-6
 """Seconds from which reading a share is worth a thread: below, handing it over costs more than reading it."""
 _BURST = 2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own share only
-_AT_ONCE = 0.5e-3  # seconds that a burst lasts in any case, and that may be one read: what it makes stays in the caches
-_SMALL = 32  # shares that such a burst may read
+_AT_ONCE = 0.5e-3  # seconds of reading that may be one read, and go beyond `depth`: what they make stays in the caches
+_SMALL = 32  # shares that may be ready then
 _TRIED = 8  # shares that are read to see how long one takes; the first ones pay for what the others find ready
 _TRYING = 5e-3  # seconds after which it is seen
 
@@ -45,7 +45,7 @@ _TRYING = 5e-3  # seconds after which it is seen
 def prefetch(
     feed: Feed, first: int, last: int, depth: int, workers: int, clock: Callable[[], float] = time.perf_counter
 ) -> Shares:
-    """Shares of the steps `first` to `last`, read up to `depth` steps ahead.
+    """Shares of the steps `first` to `last`, read up to `depth` steps ahead, and further where they take microseconds.
 
     With workers, processes read the samples. Without, a source that may be read beside training is read by a thread
     if a share takes long enough; everything else is read between the steps, in bursts.
@@ -244,4 +244,4 @@ def _open(sent: bytes, trainer: int) -> None:
 def _read(ids: np.ndarray, positions: np.ndarray) -> bytes:
     if isinstance(_source, Exception):
         raise _source
-    return pack(_source.read(ids, positions))
+    return pack(read_samples(_source, ids, positions))

@@ -37,7 +37,7 @@ class Quarantine:
         """Which of these ids a step reads, or each its own step, bool of the same shape."""
         held, firsts = self._sorted
         if not len(held):
-            return np.ones(len(ids), bool)
+            return np.ones(ids.shape, bool)
         places = np.minimum(np.searchsorted(held, ids), len(held) - 1)
         return (held[places] != ids) | (firsts[places] > step)
 

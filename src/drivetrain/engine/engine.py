@@ -196,9 +196,12 @@ class Engine:
     def team(self, names: tuple[str, ...]) -> Team:
         """These networks as they move together.
 
-        Raises Failure(78) where they have different precisions, or only some of them move within the backward pass.
+        Raises Failure(78) where they have different precisions, or only some of them move within the backward pass,
+        ValueError where a name is given twice.
         """
         if names not in self._teams:
+            if len(set(names)) < len(names):
+                raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
             parameters = [p for name in names for p in self.updaters[name].parameters]
             self._teams[names] = Team(
                 parameters,

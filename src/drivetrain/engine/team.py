@@ -15,7 +15,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 
 class Team(NamedTuple):
-    """All that trains in these networks, and how.
+    """All that trains in these networks, and how; not their updaters, which `set` replaces while a run trains.
 
     `precision` is that of forward and backward passes, `micro` the number of samples that all of them take at a time
     (None: any number). Without `reduction` gradients lie where backward leaves them.

@@ -107,7 +107,7 @@ class Step:
         those that are frozen or whose turn it is not (`networks` in the recipe). Where none is left, nothing is done.
 
         `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that is not there,
-        Failure(78) where networks that move together have different precisions.
+        Failure(78) where networks that move together have different precisions, or are not all layerwise.
         """
         engine, names = self._engine, (names,) if isinstance(names, str) else tuple(names)
         for name in names:

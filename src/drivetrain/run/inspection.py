@@ -1,22 +1,18 @@
-"""Training samples as text, with where documents begin: of a token file, or in the order that a run reads them."""
+"""Training samples as text, in the order that a run reads them."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from drivetrain.data.buckets import reading_order
-from drivetrain.data.indexed import tokenizer_of
+from drivetrain.data.inspection import Owner, told
 from drivetrain.data.order import Ordering
-from drivetrain.data.packing import open_documents, segments
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.data.recipe import Documents, Text, Tokens
-from drivetrain.data.source import Source
-from drivetrain.data.tokenizers import Bytes
 from drivetrain.engine.recipe import scale_of
 from drivetrain.ledger.ledger import read
 from drivetrain.run.build import build_task, only_training, open_inputs
@@ -24,26 +20,6 @@ from drivetrain.run.proof import Orders
 from drivetrain.spec.check import source_names
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
-
-
-class _Owner(NamedTuple):
-    """A source among several: its first sample id, its name and its settings."""
-
-    first: int
-    name: str
-    settings: Any
-
-
-def inspect_file(path: str, position: int, count: int, context: int) -> list[dict[str, Any]]:
-    """`count` samples of `context` tokens of a prepared file, from this one on, as JSON data.
-
-    Raises Failure(64) where it has not as many samples.
-    """
-    settings = Documents(path=path, context=context)
-    with tempfile.TemporaryDirectory() as folder:
-        source = open_documents(settings, Path(folder) / "digests.json")
-    shown = np.arange(position, min(position + count, len(source)))
-    return _told(source, shown, shown, [_Owner(0, path, settings)], np.ones(len(shown), bool))
 
 
 def inspect_recipe(
@@ -71,8 +47,8 @@ def inspect_recipe(
     ids = order.ids(start, start + len(positions))
     steps = np.array([scale.batches.steps(place + 1) for place in positions.tolist()])
     firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
-    owners = [_Owner(*owner) for owner in zip(firsts, names, train.sources, strict=True)]
-    return _told(source, positions, ids, owners, quarantine.kept(steps, ids))
+    owners = [Owner(*owner) for owner in zip(firsts, names, train.sources, strict=True)]
+    return told(source, positions, ids, owners, quarantine.kept(steps, ids))
 
 
 def _as_it_went(ledger: Path, order: Ordering, quarantine: Quarantine) -> tuple[Ordering, Quarantine]:
@@ -88,39 +64,3 @@ def _as_it_went(ledger: Path, order: Ordering, quarantine: Quarantine) -> tuple[
         cause = "the training data have another number of samples than the run has read"
         raise Failure(Exit.INCOMPATIBLE, cause, "bring them back, or give the recipe in place of the run")
     return orders.current, orders.quarantine
-
-
-def _told(
-    source: Source, positions: np.ndarray, ids: np.ndarray, owners: Sequence[_Owner], kept: np.ndarray
-) -> list[dict[str, Any]]:
-    """What is told of the samples with these ids; those that are not `kept` are not read by the run."""
-    if not len(ids):
-        raise Failure(Exit.BAD_COMMAND, f"there are {len(source)} samples", "give a smaller --position")
-    found = []
-    decoders: dict[str, Callable[[Any], str]] = {}
-    for at, (position, number) in enumerate(zip(positions.tolist(), ids.tolist(), strict=True)):
-        _, owner, settings = [each for each in owners if each.first <= number][-1]
-        if owner not in decoders:
-            decoders[owner] = _decoder(settings)
-        (sample,) = source.read(ids[at : at + 1], positions[at : at + 1])
-        about = {"position": position, "sample": number, "source": owner, "quarantined": not kept[at]}
-        runs = segments(sample)
-        if runs is None:
-            found.append(about | {"value": repr(sample)[:2000]})
-            continue
-        documents = [
-            {"document": document, "start": start, "tokens": len(tokens), "text": decoders[owner](tokens)}
-            for document, start, tokens in runs
-        ]
-        found.append(about | {"documents": documents})
-    return found
-
-
-def _decoder(settings: Any) -> Callable[[Any], str]:
-    """How a source's tokens become text: by its file's tokenizer, as bytes, or as the numbers that they are."""
-    found = None
-    if isinstance(settings, (Documents, Tokens)):
-        found = tokenizer_of(settings.path)
-    if isinstance(settings, Text):
-        found = Bytes()
-    return found.decode if found else lambda tokens: " ".join(map(str, tokens.tolist()))
