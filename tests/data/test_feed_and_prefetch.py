@@ -215,23 +215,37 @@ def test_a_rank_without_samples_does_not_end_the_data_either():
 class Counting(Windows):
     """How many batches each read was of; reading takes as long as it is told to."""
 
-    def __init__(self, *args, pause=0.0):
+    def __init__(self, *args, pause=0.0, sleep=time.sleep):
         super().__init__(*args)
-        self.pause, self.reads = pause, []
+        self.pause, self.sleep, self.reads = pause, sleep, []
 
     def read(self, ids, positions):
         return self.read_each([ids])[0]
 
     def read_each(self, batches):
         self.reads.append(len(batches))
-        time.sleep(self.pause * len(batches))
+        self.sleep(self.pause * len(batches))
         return super().read_each(batches)
 
 
+class Clock:
+    """Time passes where somebody sleeps, and nowhere else."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
 def test_fast_steps_are_read_together_and_slow_ones_alone():
-    fast, slow = Counting(np.arange(401), 4, ""), Counting(np.arange(401), 4, "", pause=0.002)
+    clock = Clock()
+    fast, slow = (Counting(np.arange(401), 4, "", pause=pause, sleep=clock.sleep) for pause in (1e-5, 0.002))
     for source in (fast, slow):
-        assert [share.step for share in Bursts(in_order(source), range(1, 25), 8)] == list(range(1, 25))
+        shares = Bursts(in_order(source), range(1, 25), 8, clock=clock)
+        assert [share.step for share in shares] == list(range(1, 25))
     assert fast.reads[0] == 1  # nothing is known of it yet
     assert max(fast.reads) > 8  # more than `depth`, since they take microseconds
     assert set(slow.reads) == {1}
@@ -244,8 +258,10 @@ def test_the_micro_batches_of_a_step_are_read_together():
     assert [micro.size for micro in share.micro] == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize(("pause", "most"), [(0.0, 32), (0.003, 2)])
-def test_a_burst_reads_beyond_its_depth_only_what_takes_microseconds(pause, most):
+@pytest.mark.parametrize(("pause", "reads"), [(0.0, 32), (2e-5, 25), (1e-4, 5), (6e-4, 2), (3e-3, 1)])
+def test_a_burst_reads_beyond_its_depth_only_what_takes_microseconds(pause, reads):
+    clock = Clock()
+
     class Alone(Windows):
         """Not one that reads together."""
 
@@ -254,12 +270,12 @@ def test_a_burst_reads_beyond_its_depth_only_what_takes_microseconds(pause, most
 
         def read(self, ids, positions):
             self.reads += 1
-            time.sleep(pause)
+            clock.sleep(pause)
             return super().read_each([ids])[0]
 
     source = Alone(np.arange(4001), 4, "")
-    next(Bursts(in_order(source), range(1, 200), 2))
-    assert 1 <= source.reads <= most
+    next(Bursts(in_order(source), range(1, 200), 2, clock=clock))
+    assert source.reads == reads
 
 
 @pytest.mark.parametrize("at", [2, 6, 24])

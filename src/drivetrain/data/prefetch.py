@@ -53,7 +53,7 @@ def prefetch(
     if workers:
         return Processes(feed, first, last, depth, workers)
     if not feed.source.thread_safe:
-        return Bursts(feed, range(first, last + 1), depth)
+        return Bursts(feed, range(first, last + 1), depth, clock=clock)
     tried, seconds = [], []
     for step in range(first, min(first + _TRIED, last + 1)):
         if sum(seconds) > _TRYING:
@@ -62,19 +62,27 @@ def prefetch(
         try:
             tried.append(feed.share(step))
         except Exception as error:
-            return Bursts(feed, range(0), depth, *tried, error)
+            return Bursts(feed, range(0), depth, *tried, error, clock=clock)
         seconds.append(clock() - started)
     if min(seconds, default=0.0) > SLOW:
         return Thread(feed, first + len(tried), last, depth, *tried)
-    return Bursts(feed, range(first + len(tried), last + 1), depth, *tried)
+    return Bursts(feed, range(first + len(tried), last + 1), depth, *tried, clock=clock)
 
 
 class Bursts(Shares):
     """Reads between the steps, up to `depth` shares at a time, and more where these take microseconds: one after the
     other they find the caches warm."""
 
-    def __init__(self, feed: Feed, steps: range, depth: int, *read: Share | Exception) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        steps: range,
+        depth: int,
+        *read: Share | Exception,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._feed = feed
+        self._clock = clock
         self._steps = iter(steps)
         self._depth = depth
         self._ready = deque(read)
@@ -91,7 +99,7 @@ class Bursts(Shares):
         return share
 
     def _fill(self) -> None:
-        began = now = time.perf_counter()
+        began = now = self._clock()
         while steps := list(islice(self._steps, self._next_read(now - began))):
             started = now
             try:
@@ -99,13 +107,15 @@ class Bursts(Shares):
             except Exception as error:
                 self._ready.append(error)
                 self._steps = iter(())
-            now = time.perf_counter()
+            now = self._clock()
             if self._feed.together is not None:
                 self._width = max(1, int(_AT_ONCE * len(steps) / max(now - started, 1e-9)))
 
     def _next_read(self, spent: float) -> int:
         """How many steps a burst that has lasted so many seconds reads next."""
-        most = max(self._depth, _SMALL) if spent < _AT_ONCE else self._depth if spent < _BURST else 0
+        if spent >= _BURST:
+            return 0
+        most = self._depth if spent >= _AT_ONCE else max(self._depth, _SMALL)
         return max(0, min(self._width, most - len(self._ready)))
 
 

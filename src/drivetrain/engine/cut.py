@@ -16,11 +16,14 @@ _PIECES = 1 << 20
 """More than a micro-batch has."""
 
 
-def cut(micros: Sequence[Micro], size: int) -> list[Micro]:
+def cut(micros: Sequence[Micro], size: int | None) -> Sequence[Micro]:
     """The same samples, at most `size` at a time, in order; each piece has a place, and so random numbers, of its own.
+    None: as they are.
 
     Raises Failure(78) where a batch has something else than tensors [samples, ...].
     """
+    if size is None:
+        return micros
     return [piece for micro in micros for piece in _pieces(micro, size)]
 
 

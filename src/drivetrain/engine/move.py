@@ -98,7 +98,6 @@ class Arriving(NamedTuple):
     """A move's numbers on their way to the host: `values` are loss sums, then norms, then the loss scale where it is
     `scaled`, once `event` has come. `bounds` are those of sums and norms."""
 
-    networks: tuple[str, ...]
     labels: Sequence[tuple[str, str]]
     counts: Mapping[str, int]
     values: Tensor
@@ -106,15 +105,15 @@ class Arriving(NamedTuple):
     scaled: bool
     event: torch.Event
 
-    def read(self) -> Scalars:
-        """Wait for the device where they are not there yet."""
+    def read(self, networks: Sequence[str]) -> Scalars:
+        """Those of these networks, waiting for the device where they are not there yet."""
         self.event.synchronize()
         values: list[float] = self.values.tolist()
         values, scale = (values[:-1], values[-1]) if self.scaled else (values, None)
-        cut = len(values) - len(self.networks)
+        cut = len(values) - len(networks)
         sums, norms = values[:cut], values[cut:]
         why = verdict(sums, norms, self.bounds, scaled=self.scaled)
-        return scalars(self.networks, self.labels, self.counts, sums, norms, why, scale)
+        return scalars(networks, self.labels, self.counts, sums, norms, why, scale)
 
 
 class Move(NamedTuple):
@@ -125,7 +124,7 @@ class Move(NamedTuple):
 
     def read(self) -> Scalars:
         """The numbers, waiting for the device where they are not there yet."""
-        return self.numbers if isinstance(self.numbers, Scalars) else self.numbers.read()
+        return self.numbers if isinstance(self.numbers, Scalars) else self.numbers.read(self.networks)
 
 
 def scalars(

@@ -108,8 +108,7 @@ def vote_on_device(ballot: Ballot) -> Move:
     host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.is_cuda).copy_(numbers, non_blocking=True)
     event = torch.Event(device=numbers.device)
     event.record()
-    names = _names(updaters)
-    return Move(names, Arriving(names, sums.labels, counts, host, bounds, scaler is not None, event))
+    return Move(_names(updaters), Arriving(sums.labels, counts, host, bounds, scaler is not None, event))
 
 
 def _names(updaters: Sequence[Updater]) -> tuple[str, ...]:

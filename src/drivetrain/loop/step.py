@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drivetrain.data.feed import Micro, Share
+from drivetrain.data.feed import Share
 from drivetrain.engine.cut import cut
 from drivetrain.engine.engine import Engine, LossFunction, Work
 from drivetrain.engine.move import Move
@@ -121,15 +121,11 @@ class Step:
         work = Work(
             step=self.index,
             call=call,
-            micros=_cut(self._share.micro, micro),
+            micros=cut(self._share.micro, micro),
             counts=self._counts,
             limits=self._limits(call),
             probe=self._probe,
             gaps=self._share.gaps,
-            recompute=check and Recompute(*(_cut(micros, micro) for micros in check)),
+            recompute=check and Recompute(*(cut(micros, micro) for micros in check)),
         )
         self.done.append(Done(engine.minimize(names, loss, work), loss, work))
-
-
-def _cut(micros: Sequence[Micro], size: int | None) -> Sequence[Micro]:
-    return micros if size is None else cut(micros, size)
