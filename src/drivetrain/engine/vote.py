@@ -65,7 +65,7 @@ def vote_on_host(ballot: Ballot) -> Move:
                 continue
             if updater.clip is not None and norm > updater.clip:
                 torch._foreach_mul_(grads, updater.clip / (norm + CLIP_EPSILON))
-            updater.optimizer.step()
+            updater.step(grads)
     else:
         undo(kept, torch.tensor(False))
     scale = None

@@ -10,6 +10,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.groups import Parameters, assign
 from drivetrain.optim.recipe import Optimizer, Schedule
 from drivetrain.optim.schedules import Factor, build_decay, build_factor
@@ -51,6 +52,17 @@ class Updater:
     def parameters(self) -> list[nn.Parameter]:
         """The trainable parameters, group by group."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+    def step(self, gradients: list[Tensor]) -> None:
+        """Move the network by its `gradients`."""
+        if self._fused:
+            self._fused.step(gradients)
+        else:
+            self.optimizer.step()
+
+    @cached_property
+    def _fused(self) -> FusedAdam | None:
+        return FusedAdam(self.optimizer) if FusedAdam.fits(self.optimizer) else None
 
     @cached_property
     def skips_by_itself(self) -> bool:
