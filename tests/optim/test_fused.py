@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from drivetrain.checkpoint.snapshot import Arena
+from drivetrain.checkpoint.state import capture, put_back, restore
 from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.recipe import AdamW, Constant
 from drivetrain.optim.updater import build_updaters
@@ -69,6 +71,38 @@ def replace_slots(optimizer):
         state.update({slot: tensor * 2 for slot, tensor in state.items()})
 
 
+def empty_one(optimizer):
+    optimizer.state[parameters_of(optimizer)[2]].clear()
+
+
+def keep_something_else(optimizer):
+    optimizer.state["other"] = {"step": torch.tensor(7.0)}
+
+
+def go_unfused(optimizer):
+    optimizer.param_groups[0]["fused"] = False
+    optimizer.__dict__.pop("found_inf", None)  # only fused ones know it
+    optimizer.__dict__.pop("grad_scale", None)
+
+
+def skip_by_itself(optimizer):
+    if all(group["fused"] for group in optimizer.param_groups):
+        optimizer.found_inf = torch.tensor(1.0)
+
+
+def scale(optimizer):
+    if all(group["fused"] for group in optimizer.param_groups):
+        optimizer.grad_scale = torch.tensor(2.0)
+
+
+def step_once_more(optimizer):
+    optimizer.step()
+
+
+def swap_groups(optimizer):
+    optimizer.param_groups.reverse()
+
+
 def count_in_place(optimizer):
     for state in optimizer.state.values():
         state["step"] += 3
@@ -78,10 +112,24 @@ def change_rates(optimizer):
     optimizer.param_groups[1].update(lr=0.005, weight_decay=0.3, eps=1e-6, betas=(0.8, 0.9))
 
 
-BETWEEN = [load_again, forget_one, forget_all, replace_slots, count_in_place, change_rates]
+BETWEEN = [
+    load_again,
+    forget_one,
+    forget_all,
+    empty_one,
+    keep_something_else,
+    replace_slots,
+    count_in_place,
+    change_rates,
+    go_unfused,
+    skip_by_itself,
+    scale,
+    step_once_more,
+    swap_groups,
+]
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(
     kind=st.sampled_from([torch.optim.Adam, torch.optim.AdamW]),
     amsgrad=st.booleans(),
@@ -158,19 +206,87 @@ class Own(torch.optim.AdamW):
     """May do anything in its step."""
 
 
+class Odd(torch.Tensor):
+    """May do anything with a kernel."""
+
+
 @pytest.mark.parametrize(
-    "optimizer",
+    ("kind", "others"),
     [
-        lambda plain: torch.optim.AdamW(plain, fused=False),
-        lambda plain: torch.optim.AdamW(plain),
-        lambda plain: torch.optim.SGD(plain, fused=True),
-        lambda plain: Own(plain, fused=True),
-        lambda plain: torch.optim.AdamW([*plain, nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))], fused=True),
-        lambda plain: torch.optim.AdamW([nn.Parameter(torch.zeros(2, device="meta"))]),
+        (torch.optim.SGD, []),
+        (Own, []),
+        (torch.optim.AdamW, [torch.zeros(2, dtype=torch.bfloat16)]),
+        (torch.optim.AdamW, [torch.zeros(2, device="meta")]),
+        (torch.optim.AdamW, [torch.zeros(2).as_subclass(Odd)]),
     ],
 )
-def test_anything_but_plain_fused_adam_steps_as_torch_has_it(optimizer):
-    assert not FusedAdam.fits(optimizer([nn.Parameter(torch.zeros(2))]))
+def test_anything_but_adam_of_plain_tensors_steps_as_torch_has_it(kind, others):
+    parameters = [nn.Parameter(tensor) for tensor in [torch.zeros(2), *others]]
+    assert not FusedAdam.fits(kind(parameters))
+    assert FusedAdam.fits(torch.optim.AdamW(parameters[:1]))
+
+
+@pytest.mark.parametrize("other", [{"fused": False}, {"foreach": True}])
+def test_an_optimizer_that_is_not_fused_steps_as_torch_has_it(other):
+    ours, torchs = (torch.optim.AdamW(parameters_of(build()), **other) for _ in range(2))
+    fused = FusedAdam(ours)
+    for number in range(3):
+        for optimizer in (ours, torchs):
+            give_gradients(optimizer, number)
+        fused.step(gradients_of(ours))
+        torchs.step()
+        require_equal(ours, torchs)
+
+
+@pytest.mark.parametrize("between", [go_unfused, skip_by_itself, scale])
+def test_what_the_kernel_alone_would_not_do_is_torchs(between):
+    ours, torchs = build(), build()
+    fused = FusedAdam(ours)
+    for number in range(4):
+        for optimizer in (ours, torchs):
+            give_gradients(optimizer, number)
+            if number == 2:
+                between(optimizer)
+        fused.step(gradients_of(ours))
+        torchs.step()
+        require_equal(ours, torchs)
+
+
+def test_a_second_one_takes_over_where_the_first_has_counted():
+    ours, torchs = build(), build()
+    steppers = [FusedAdam(ours), FusedAdam(ours)]
+    for number in range(6):
+        for optimizer in (ours, torchs):
+            give_gradients(optimizer, number)
+        steppers[number // 2 % 2].step(gradients_of(ours))
+        torchs.step()
+        require_equal(ours, torchs)
+
+
+def test_what_a_ring_puts_back_and_a_commit_restores_goes_on_as_with_torch():
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    updater = build_updaters({"m": network}, AdamW(), Constant(), 10, Scale(Batches(1)))["m"]
+    optimizers = {"m": updater.optimizer}
+
+    def train():
+        for number in range(3):
+            give_gradients(updater.optimizer, number)
+            updater.step(updater.gradients)
+        return {name: tensor.clone() for name, tensor in capture({"m": network}, optimizers).items()}
+
+    train()
+    pieces = Arena().take(capture({"m": network}, optimizers))
+    commit = {name: tensor.clone() for name, tensor in capture({"m": network}, optimizers).items()}
+    expected = train()
+    for go_back in (
+        lambda: put_back(pieces, {"m": network}, optimizers),
+        lambda: restore(commit, {"m": network}, optimizers),
+    ):
+        go_back()
+        found = train()
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert {float(tensor) for name, tensor in expected.items() if name.endswith("/step")} == {6.0}
 
 
 def test_an_updater_steps_by_it():
