@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clock import Clock
 from drivetrain.data.dataset import MapSource
 from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry
@@ -226,18 +227,6 @@ class Counting(Windows):
         self.reads.append(len(batches))
         self.sleep(self.pause * len(batches))
         return super().read_each(batches)
-
-
-class Clock:
-    """Time passes where somebody sleeps, and nowhere else."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 def test_fast_steps_are_read_together_and_slow_ones_alone():

@@ -2,20 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clock import Clock
 from drivetrain.launch.patience import LONGEST, LONGEST_PAUSE, PAUSE, Patience, followed
 from drivetrain.spec.exits import Exit, Failure
 
 AWAY = Failure(Exit.PEER_UNAVAILABLE, "nobody answers")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 def test_an_engine_that_stays_away_is_told_of_and_its_error_is_raised_after_the_time_that_was_stated():

@@ -6,25 +6,10 @@ import time
 
 import pytest
 
+from clock import Clock
 from drivetrain.runtime import lease as leases
 from drivetrain.runtime.lease import Lease, Takeover, fenced, require_free, takeovers
 from drivetrain.spec.exits import Exit, Failure
-
-
-class Clock:
-    """Time that passes only while somebody sleeps."""
-
-    def __init__(self):
-        self.now = 0.0
-        self.at = {}
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-        for moment in [m for m in self.at if m <= self.now]:
-            self.at.pop(moment)()
 
 
 def take(run, commits=(), **options):

@@ -31,8 +31,8 @@ class FusedAdam:
         return known and all(_are_plain(group["params"]) for group in optimizer.param_groups)
 
     def step(self, gradients: list[Tensor]) -> None:
-        """One step by the parameters' gradients, those that there are: the same as the optimizer's own, which is what
-        the first one is, and each that is not quite ordinary."""
+        """One step by the gradients of those parameters that have one: to the same bits as the optimizer's own step, by
+        which the first one is made, and each that is not quite ordinary."""
         groups, remembered = self._optimizer.param_groups, self._optimizer.state
         states = [remembered.get(parameter) for group in groups for parameter in group["params"]]
         begun = [state for state in states if state]
