@@ -1,14 +1,16 @@
 # From a fresh clone, with only Python (>= 3.10) and make:
-#   make quickstart   builds .venv, installs, trains the quickstart recipe
-#   make test         builds the same, checks and tests everything
+#   make quickstart   builds .venv, installs what the quickstart needs, trains it
+#   make test         installs the rest as well, checks and tests everything
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LEAN := $(VENV)/.lean
 READY := $(VENV)/.ready
+SITE := $(VENV)/.docs
 
-.PHONY: quickstart test check drill drill-slurm drill-ray drill-kubernetes clean
+.PHONY: quickstart test check docs picture drill drill-slurm drill-ray drill-kubernetes measure clean
 
-quickstart: $(READY)
+quickstart: $(LEAN)
 	$(BIN)/drivetrain train quickstart
 
 test: $(READY) check
@@ -20,17 +22,35 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-# torch first and by itself: where pip knows a CPU build of the pinned version it takes that one.
-$(READY): pyproject.toml constraints.txt
+# What training needs. torch first and by itself: where pip knows a CPU build of the pinned version it takes that one.
+$(LEAN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,hf,torchao,bitsandbytes]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $(LEAN)
+
+# What tests and checks need besides.
+$(READY): $(LEAN)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,hf,torchao,bitsandbytes]'
 	touch $(READY)
 
-# Every fault that can be tried here, then random kills: make drill MINUTES=15 SEED=0
+# The pages of docs/ as a site, with the API's from docstrings: build/docs/index.html. A link that leads nowhere fails.
+docs: $(SITE)
+	$(BIN)/sphinx-build --builder html --fail-on-warning --keep-going --quiet docs build/docs
+
+$(SITE): $(LEAN)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $(SITE)
+
+# docs/architecture.svg: who imports whom, drawn from the code.
+picture: $(READY)
+	$(BIN)/python docs/picture.py
+
+# Golden runs as a user starts them, every fault that can be tried here, then random kills: make drill MINUTES=15 SEED=0
 MINUTES ?= 15
 SEED ?= 0
 drill: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m golden compare
 	PYTHONPATH=tests $(BIN)/python -m drills --minutes $(MINUTES) --seed $(SEED)
 
 # Jobs on a real Slurm that is started here (Debian: apt-get install slurm-wlm; as root), the slow faults too.
@@ -53,6 +73,10 @@ KUBERNETES := benchmarks/.envs/kubernetes
 drill-kubernetes: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m kubernetes_lab.build $(KUBERNETES)
 	DRIVETRAIN_KUBERNETES=$(CURDIR)/$(KUBERNETES) $(BIN)/python -m pytest tests/launch/targets/test_kubernetes_jobs.py
+
+# Figures of the code, to put beside those of another version: make measure ARGS='--suite --install'
+measure: $(READY)
+	$(BIN)/python benchmarks/measure.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build src/*.egg-info

@@ -42,7 +42,7 @@ def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
     """Ours and the baselines, each a function that makes all batches once."""
     import torch
 
-    from drivetrain.data.feed import Feed
+    from drivetrain.data.batch_reader import BatchReader
     from drivetrain.data.geometry import Geometry
     from drivetrain.data.order import Order
     from drivetrain.data.prefetch import prefetch
@@ -63,7 +63,7 @@ def ways(path: Path, context: int) -> dict[str, Callable[[], None]]:
 
     def ours() -> None:
         order = Order(len(source), 0, True)
-        feed = Feed(
+        feed = BatchReader(
             source,
             order,
             Geometry(Batches(BATCH), 8, 1, BATCH),
@@ -109,8 +109,8 @@ def packed_ways(folder: Path, megabytes: int, context: int, part: str) -> dict[s
     """Blended, packed batches and the baseline, each a function that makes all batches once."""
     import torch
 
+    from drivetrain.data.batch_reader import BatchReader
     from drivetrain.data.blend import training_order
-    from drivetrain.data.feed import Feed
     from drivetrain.data.geometry import Geometry
     from drivetrain.data.packing import open_documents
     from drivetrain.data.prefetch import prefetch
@@ -141,7 +141,7 @@ def packed_ways(folder: Path, megabytes: int, context: int, part: str) -> dict[s
         scale = Scale(Batches(BATCH), context, sum(map(len, sources)))
         source, order = training_order(Train(sources=tuple(settings)), names, sources, 0, scale)
         geometry = Geometry(Batches(BATCH), 8, 1, BATCH)
-        feed = Feed(source, order, geometry, 0, total, collate, lambda b: {"tokens": b["targets"].numel()})
+        feed = BatchReader(source, order, geometry, 0, total, collate, lambda b: {"tokens": b["targets"].numel()})
         shares = prefetch(feed, 1, steps, 8, 0)
         assert sum(1 for _ in shares) == steps
         shares.close()

@@ -96,11 +96,11 @@ def ours(
     }
     with tempfile.TemporaryDirectory() as folder:
         records = list(read(drivetrain.train(recipe, run=folder, progress=False).run / "ledger.jsonl"))
-    told = [record for record in records if record["kind"] == "telemetry" and record["step"] > SKIPPED]
+    told = [record for record in records if record.kind == "telemetry" and record.step > SKIPPED]
     for phase in PHASES:
-        spent = sum(record["phases"].get(phase, 0.0) for record in told)
-        phases.setdefault(phase, []).append(spent / sum(record["steps"] for record in told))
-    return float(np.median([record["seconds"] for record in records if record["kind"] == "step"][SKIPPED:]))
+        spent = sum(record.phases.get(phase, 0.0) for record in told)
+        phases.setdefault(phase, []).append(spent / sum(record.steps for record in told))
+    return float(np.median([record.seconds for record in records if record.kind == "step"][SKIPPED:]))
 
 
 def model_of(asked: argparse.Namespace) -> dict:

@@ -55,8 +55,8 @@ def steps(rounds: int) -> None:
     import torch
 
     from drivetrain.optim.groups import assign
+    from drivetrain.optim.network_optimizer import build_network_optimizers
     from drivetrain.optim.recipe import Constant, GaLore
-    from drivetrain.optim.updater import build_updaters
     from drivetrain.spec.amount import Scale
     from drivetrain.spec.batches import Batches
 
@@ -68,9 +68,11 @@ def steps(rounds: int) -> None:
 
     def ours(gap: int = GAP) -> torch.optim.Optimizer:
         chosen = replace(settings, gap=gap)
-        updater = build_updaters({"model": model}, chosen, Constant(), 1, Scale(Batches(1)))["model"]
-        updater.advance(1)
-        return updater.optimizer
+        network_optimizer = build_network_optimizers({"model": model}, chosen, Constant(), 1, Scale(Batches(1)))[
+            "model"
+        ]
+        network_optimizer.advance(1)
+        return network_optimizer.optimizer
 
     def theirs(gap: int = GAP) -> torch.optim.Optimizer:
         projected = {"params": matrices, "rank": RANK, "update_proj_gap": gap, "scale": 0.25, "proj_type": "std"}

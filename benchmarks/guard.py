@@ -19,9 +19,10 @@ from drivetrain.engine.recompute import fold
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Rollback
 from drivetrain.loop.replicas import replicated
-from drivetrain.loop.ring import Ring
+from drivetrain.loop.rollback_buffer import RollbackBuffer
+from drivetrain.loop.state import StateValues
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import AdamW, Constant
-from drivetrain.optim.updater import build_updaters
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
@@ -33,13 +34,13 @@ def engine_of(megabytes: int, device: torch.device) -> Engine:
     """Weights with the two moments of AdamW, after a first step."""
     layers = max(1, round(megabytes * 1e6 / (12 * WIDTH * WIDTH)))
     networks = {"model": nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).to(device)}
-    updaters = build_updaters(networks, AdamW(lr=1e-3), Constant(), 100, Scale(Batches(1)))
-    engine = Engine(networks, updaters, Group(), device, "fp32", 0)
+    network_optimizers = build_network_optimizers(networks, AdamW(lr=1e-3), Constant(), 100, Scale(Batches(1)))
+    engine = Engine(networks, network_optimizers, Group(), device, "fp32", 0)
     for parameter in networks["model"].parameters():
         parameter.grad = torch.ones_like(parameter)
-    for updater in updaters.values():
-        updater.advance(1)
-        updater.optimizer.step()
+    for network_optimizer in network_optimizers.values():
+        network_optimizer.advance(1)
+        network_optimizer.optimizer.step()
     return engine
 
 
@@ -48,7 +49,7 @@ class Ways:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.ring = Ring(Rollback(back=1, every=1))
+        self.ring = RollbackBuffer(Rollback(back=1, every=1))
         self.copies = {name: torch.empty_like(tensor, device="cpu") for name, tensor in self.state.items()}
         self.step = 0
 
@@ -65,7 +66,7 @@ class Ways:
 
     def keep(self) -> None:
         self.step += 1
-        self.ring.keep(Progress(self.step), {}, self.state)
+        self.ring.keep(StateValues(Progress(self.step)), self.state)
 
     def go_back(self) -> None:
         boundary = self.ring.before(self.step + 1)

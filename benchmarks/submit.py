@@ -62,8 +62,8 @@ def first_step(run: Path, started: float) -> float:
         ledger = next(run.rglob("ledger.jsonl"), None)
         lines = ledger.read_text().splitlines() if ledger else []
         records = [json.loads(line) for line in lines if line.endswith("}")]
-        found = next((record["time"] for record in records if record["kind"] == "step"), found)
-        if any(record["kind"] == "exit" for record in records):
+        found = next((record.time for record in records if record.kind == "step"), found)
+        if any(record.kind == "exit" for record in records):
             assert found is not None
             return found - started
         time.sleep(0.05)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import drivetrain
+from drivetrain.data.order import Order
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
 
@@ -121,3 +122,14 @@ def train(wanted, run, *overrides, **options):
 def made(run, kind="step"):
     """The records of a kind in the history that counts."""
     return [record for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == kind]
+
+
+def scored(**changes):
+    data = recipe()["data"] | {"validation": {"ring": {"kind": "adversarial:Ring", "size": 24}}}
+    return recipe(data=data, **changes)
+
+
+def sample_of(step, place):
+    """The sample at a place of a step."""
+    at = (step - 1) * 16 + place
+    return int(Order(512, 0, True).ids(at, at + 1)[0])

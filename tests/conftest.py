@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +16,14 @@ from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from drivetrain.launch.planning import plan_job
+import records  # noqa: F401 - its view of records
+from drivetrain.launch.preparation import prepare_job
 from drivetrain.launch.supervisor import PRELOAD, WORKER, supervise
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Outcome
 from drivetrain.spec.load import load
+from warm.popen import ADDRESS, served
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +32,20 @@ settings.register_profile("patient", deadline=None)  # a busy machine fails no t
 settings.load_profile("patient")
 
 TEXT = "".join(f"line {n}: the quick brown fox jumps over the lazy dog {n * n % 97}\n" for n in range(400))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm():
+    """Pythons that tests start have torch loaded already, where it is installed."""
+    with served() if find_spec("torch") else nullcontext():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _cold(request, monkeypatch):
+    """Where a test says so, the Pythons that it starts are started from nothing."""
+    if request.node.get_closest_marker("cold"):
+        monkeypatch.delenv(ADDRESS, raising=False)
 
 
 @pytest.fixture
@@ -64,7 +82,7 @@ def tiny_recipe(corpus: Path) -> dict:
         "optimizer": {"kind": "adamw", "lr": 1e-2},
         "schedule": {"kind": "cosine", "warmup": {"steps": 2}},
         "checkpoint": {"every": {"steps": 5}},
-        "evaluate": {"every": {"steps": 6}, "batch": 64},
+        "evaluate": {"every": {"steps": 6}, "batch": 256},
         "launch": {"threads": 1},
     }
 
@@ -78,7 +96,7 @@ def run_under_supervisor(recipe: dict, run: Path, *overrides: str, **options) ->
         "started": time.time(),
     } | options
     where = {"worker": settings.pop("worker", WORKER), "preload": settings.pop("preload", PRELOAD)}
-    return supervise(plan_job(load(recipe, overrides), run=run, **settings), **where)
+    return supervise(prepare_job(load(recipe, overrides), run=run, **settings), **where)
 
 
 def tensors(run: Path) -> dict[str, Tensor]:

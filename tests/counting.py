@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.targets.recipe import Described
+from drivetrain.launch.states import UNKNOWN, JobStatus, State
+from drivetrain.launch.targets.recipe import ResourceSpec
 from drivetrain.spec.settings import nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountingTarget(Described):
+class CountingTarget(ResourceSpec):
     factory: ClassVar[str] = "counting:Counting"
     kind: Annotated[Literal["counting"], nothing("a folder")] = "counting"
     engine: Annotated[str, nothing("where")]
@@ -35,7 +35,7 @@ class Counting:
         path = self.folder / native
         if not path.exists():
             return UNKNOWN
-        return Seen(state=State.CANCELLED if path.suffix else State.RUNNING, native="there")
+        return JobStatus(state=State.CANCELLED if path.suffix else State.RUNNING, native="there")
 
     def cancel(self, job, native):
         (self.folder / native).unlink()

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from drivetrain.data.feed import Micro
-from drivetrain.engine.engine import Engine, Work
+from drivetrain.data.batch_reader import MicroBatch
+from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.recipe import Scaling
 from drivetrain.engine.scaler import Scaler
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, AdamW, Constant
-from drivetrain.optim.updater import build_updaters
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
@@ -20,17 +20,19 @@ CPU = torch.device("cpu")
 def build(optimizer=None, names=("model",), **settings):
     torch.manual_seed(0)
     networks = {name: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)) for name in names}
-    updaters = build_updaters(networks, optimizer or AdamW(lr=0.1), Constant(), 100, Scale(Batches(8)))
-    for updater in updaters.values():
-        updater.advance(8)
-    return Engine(networks, updaters, Group(), CPU, settings.get("precision", "fp32"), 0)
+    network_optimizers = build_network_optimizers(
+        networks, optimizer or AdamW(lr=0.1), Constant(), 100, Scale(Batches(8))
+    )
+    for network_optimizer in network_optimizers.values():
+        network_optimizer.advance(8)
+    return Engine(networks, network_optimizers, Group(), CPU, settings.get("precision", "fp32"), 0)
 
 
 def micros(*sizes, start=0):
     batches = []
     for number, size in enumerate(sizes):
         batch = torch.arange(start, start + size * 3, dtype=torch.float32).reshape(size, 3) / 10
-        batches.append(Micro(batch, size, start, number, 0, np.arange(start, start + size)))
+        batches.append(MicroBatch(batch, size, start, number, 0, np.arange(start, start + size)))
         start += size
     return batches
 
@@ -41,7 +43,7 @@ def mean_loss(nets, batch):
 
 def minimize(engine, loss, batches, names=("model",), counts=None, step=1):
     total = {"samples": sum(m.size for m in batches)}
-    return engine.minimize(names, loss, Work(step, 0, batches, counts or total))
+    return engine.minimize(names, loss, MinimizeInputs(step, 0, batches, counts or total))
 
 
 def weights(engine, name="model"):
@@ -51,7 +53,7 @@ def weights(engine, name="model"):
 def scaled_engine(start=2.0**10, precision="fp32", window=2000, **settings):
     torch.manual_seed(0)
     networks = {"model": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))}
-    updaters = build_updaters(networks, SGD(lr=0.1, clip=0.5), Constant(), 100, Scale(Batches(8)))
-    updaters["model"].advance(8)
+    network_optimizers = build_network_optimizers(networks, SGD(lr=0.1, clip=0.5), Constant(), 100, Scale(Batches(8)))
+    network_optimizers["model"].advance(8)
     scaler = Scaler(Scaling(start=start, window=window), CPU) if start else None
-    return Engine(networks, updaters, Group(), CPU, precision, 0, scaler=scaler, **settings)
+    return Engine(networks, network_optimizers, Group(), CPU, precision, 0, scaler=scaler, **settings)

@@ -13,8 +13,8 @@ def reduce(job, place, descriptors):
     import torch
 
     from drivetrain.engine.losses import Losses
-    from drivetrain.engine.move import Sums
     from drivetrain.engine.reduce import Reducer
+    from drivetrain.engine.step_result import Sums
 
     group = joined(place, descriptors)
     torch.set_num_threads(1)

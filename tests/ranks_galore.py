@@ -98,8 +98,8 @@ def _begun(settings, mesh=None):
     from torch import nn
     from torch.distributed.fsdp import fully_shard
 
+    from drivetrain.optim.network_optimizer import build_network_optimizers
     from drivetrain.optim.recipe import Constant
-    from drivetrain.optim.updater import build_updaters
     from drivetrain.spec.amount import Scale
     from drivetrain.spec.batches import Batches
 
@@ -109,9 +109,11 @@ def _begun(settings, mesh=None):
     network = nn.Sequential(*layers).double()
     if mesh is not None:
         fully_shard(network, mesh=mesh)
-    updater = build_updaters({"model": network}, settings, Constant(), STEPS, Scale(Batches(1)))["model"]
-    updater.advance(1)
-    return network, updater.optimizer
+    network_optimizer = build_network_optimizers({"model": network}, settings, Constant(), STEPS, Scale(Batches(1)))[
+        "model"
+    ]
+    network_optimizer.advance(1)
+    return network, network_optimizer.optimizer
 
 
 def _train(network, optimizer, first, last):

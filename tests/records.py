@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
+from drivetrain.ledger import records
 from drivetrain.ledger.ledger import chain
 
 Record = dict[str, Any]
@@ -17,11 +19,30 @@ def attempt(number: int = 1, begin: int = 0, at: float = 10.0, steps: int = 4) -
         "time": at,
         "attempt": number,
         "from_step": begin,
+        "from_position": 8 * begin,
         "world": 2,
+        "claim": {"class": "same-world", "key": "k"},
+        "host": "here",
+        "device": "cpu",
         "started": at - 1,
         "startup": {"import": 1.0},
-        "budget": {"steps": steps, "samples": 8 * steps},
+        "overrides": [],
+        "budget": {"samples": 8 * steps, "steps": steps},
+        "tokens_per_sample": 100,
         "parameters": {"model": 12345},
+        "recipe": "r",
+        "settings": "s",
+        "data": {},
+        "environment": {},
+        "order": {"sizes": [32], "seed": 0, "shuffle": True},
+        "quarantine": [],
+        "batch": {"size": 8, "ramp": []},
+        "lanes": 2,
+        "sources": {"cats": 32},
+        "epoch": number,
+        "after": None,
+        "survivors": False,
+        "replay": None,
     }
 
 
@@ -49,7 +70,9 @@ def evaluation(number: int, value: float = 1.5, name: str = "dogs", metric: str 
     return {
         "kind": "evaluation",
         "time": 20.0,
+        "attempt": 1,
         "step": number,
+        "position": 8 * number,
         "seconds": 0.5,
         "metrics": {name: {metric: value}},
         "counts": {name: 9},
@@ -70,9 +93,43 @@ def rollback(number: int, to: int, at: float = 20.0, attempt: int = 1) -> Record
     }
 
 
+def commit(number: int, at: float, seconds: float = 0.5) -> Record:
+    """A commit for which training waited half a second."""
+    return {
+        "kind": "commit",
+        "time": at,
+        "attempt": 1,
+        "step": number,
+        "position": 8 * number,
+        "name": f"step-{number:08d}",
+        "seconds": seconds,
+        "waited": 0.0,
+        "writing": 0.1,
+        "bytes": 1000,
+        "held": {},
+        "manifest": "0" * 64,
+        "removed": [],
+        "coverage": {},
+    }
+
+
+def parsed(told: Iterable[Record]) -> list[records.Record]:
+    """Records as what reads a ledger is given them."""
+    return [records.parse(record) for record in told]
+
+
 def ended(code: int, cause: str, at: float = 30.0) -> Record:
     """The last record of an attempt."""
-    return {"kind": "exit", "time": at, "code": code, "cause": cause, "step": 4, "position": 32, "seconds": {}}
+    return {
+        "kind": "exit",
+        "time": at,
+        "attempt": 1,
+        "code": code,
+        "cause": cause,
+        "step": 4,
+        "position": 32,
+        "seconds": {},
+    }
 
 
 def rechained(lines: list[bytes]) -> bytes:
@@ -85,3 +142,23 @@ def rechained(lines: list[bytes]) -> bytes:
         tail = chain(tail, body)
         done += body + f',"chain":"{tail}"}}\n'.encode()
     return done
+
+
+def _item(record: Any, name: str) -> Any:
+    """A member of a record's line."""
+    return record.to_json()[name]
+
+
+def _has(record: Any, name: str) -> bool:
+    return name in record.to_json()
+
+
+def _get(record: Any, name: str, default: Any = None) -> Any:
+    return record.to_json().get(name, default)
+
+
+# Tests look at records as lines of JSON, whatever their kind, as people's own readers do.
+for _kind in (records.RecordBase, records.UnknownRecord):
+    _kind.__getitem__ = _item  # type: ignore[attr-defined]
+    _kind.__contains__ = _has  # type: ignore[attr-defined]
+    _kind.get = _get  # type: ignore[attr-defined]

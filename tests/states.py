@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from drivetrain.checkpoint.commit import StateTree
-from drivetrain.checkpoint.commits import Commit, Committer, Missed
+from drivetrain.checkpoint.commits import Commit, CommitFailure, Committer
 from drivetrain.checkpoint.retention import Retention
 
 
@@ -20,7 +20,7 @@ def committer(run: Path, keep: int = 9, **options) -> Committer:
     return Committer(run, options.pop("lease", None), Retention(keep), **options)
 
 
-def save(run: Path, *steps: int, writer: Committer | None = None, **options) -> list[Commit | Missed]:
+def save(run: Path, *steps: int, writer: Committer | None = None, **options) -> list[Commit | CommitFailure]:
     """Commit the state of each of these steps, one after the other."""
     writer = writer or committer(run, **options)
     results = []

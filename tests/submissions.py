@@ -7,8 +7,8 @@ import gzip
 import json
 from functools import cache
 
-from drivetrain.launch.planning import plan
-from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.preparation import plan
+from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.config import settings_from
 from hostile import VALUES
 
@@ -25,9 +25,9 @@ def _planned(overrides: tuple[str, ...], settings: str) -> Submission:
     return plan(RECIPE, overrides, "there", settings_from("there", json.loads(settings)), started=1.0)
 
 
-def opened(parcel: str) -> Work:
+def opened(parcel: str) -> NodeWork:
     """The work that a packed text carries."""
-    return Work.from_json(json.loads(gzip.decompress(base64.b64decode(parcel))))
+    return NodeWork.from_json(json.loads(gzip.decompress(base64.b64decode(parcel))))
 
 
 def hostile() -> dict[str, str]:

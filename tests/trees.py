@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from drivetrain.engine.losses import Losses
-from drivetrain.engine.move import Sums
+from drivetrain.engine.step_result import Sums
 
 CPU = torch.device("cpu")
 

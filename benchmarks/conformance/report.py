@@ -63,10 +63,10 @@ def table() -> str:
         lines.append(_row(f"{fault.title} (`{fault.name}`)", *cells))
     lines += ["", _row("system", "versions", "started on 2 processes by", "date", "machine"), _row(*["---"] * 5)]
     for system in systems:
-        facts = Facts(**json.loads((RESULTS / f"{system.name}.json").read_text()))
+        metadata = Facts(**json.loads((RESULTS / f"{system.name}.json").read_text()))
         names = dict.fromkeys((*system.packages, "torch"))
-        versions = ", ".join(f"{name} {facts.versions[name]}" for name in names)
-        lines.append(_row(system.name, versions, f"`{system.launcher}`", facts.date, facts.machine))
+        versions = ", ".join(f"{name} {metadata.versions[name]}" for name in names)
+        lines.append(_row(system.name, versions, f"`{system.launcher}`", metadata.date, metadata.machine))
     return "\n".join(lines) + "\n"
 
 

@@ -43,11 +43,11 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="conformance-"))
     hidden = {str(folder): "TRIALS", str(python.parent): "ENV", str(ROOT): "REPOSITORY"}
-    facts = Facts.of(python)
+    metadata = Facts.of(python)
     try:
         for system in systems:
             bench = Bench(system, python.parent, folder / system.name)
-            facts.keep(system)
+            metadata.keep(system)
             for fault in faults:
                 strike(bench, fault, hidden)
                 publish()

@@ -70,7 +70,7 @@ def drivetrain(steps: int, **settings: object) -> np.ndarray:
     }
     with tempfile.TemporaryDirectory() as folder:
         run = framework.train(recipe, run=folder, progress=False).run
-        ends = [record["time"] for record in read(run / "ledger.jsonl") if record["kind"] == "step"]
+        ends = [record.time for record in read(run / "ledger.jsonl") if record.kind == "step"]
     return np.diff(ends[SKIPPED:])
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from drivetrain.launch import output
 from drivetrain.launch.job import Job
-from drivetrain.launch.node import settle
-from drivetrain.launch.planning import plan_job
+from drivetrain.launch.node import prepare_node
+from drivetrain.launch.preparation import prepare_job
 from drivetrain.launch.rundir import last_word, prepare, record_first
-from drivetrain.launch.submission import Work
+from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.place import Node, Place, from_environment, node_from_environment
 from drivetrain.spec.exits import Exit, Failure, Outcome
-from drivetrain.spec.load import load
+from drivetrain.spec.load import Resolved, load
 from drivetrain.watch.sinks import follow
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def train(
 
     started = time.time()
     resolved = load(recipe, overrides)
-    job = plan_job(
+    job = prepare_job(
         resolved,
         run=Path(run) if run else None,
         overrides=overrides,
@@ -82,19 +82,21 @@ def train(
     if console:
         for note in resolved.notes:
             console.print(note, markup=False, highlight=False)
-    outcome = start(job, console, in_process=job.processes == 1)
+    outcome = start(job, resolved, console, in_process=job.processes == 1)
     if outcome.code not in (Exit.DONE, Exit.STOPPED):
         raise Failure(outcome.code, outcome.cause, outcome.hint, **outcome.where)
     return _result(Path(job.folder), outcome)
 
 
-def start(job: Job, console: Console | None, *, in_process: bool, node: Node | None = None) -> Outcome:
+def start(
+    job: Job, resolved: Resolved, console: Console | None, *, in_process: bool, node: Node | None = None
+) -> Outcome:
     """Run a job with its sinks: beside this process, alone or as one node of several, or in it, as the place that
-    torchrun or srun gave it. The sinks are the first node's."""
+    torchrun or srun gave it. `resolved` is the job's recipe. The sinks are the first node's."""
     run = Path(job.folder)
     prepare(run)
     place = from_environment(os.environ) or Place()
-    watch = load(job.recipe).recipe.watch
+    watch = resolved.recipe.watch
     if not in_process:
         sinks = follow(run, watch, console, job.started) if node is None or node.rank == 0 else None
         try:
@@ -107,14 +109,14 @@ def start(job: Job, console: Console | None, *, in_process: bool, node: Node | N
     before = last_word(run)
     sinks = follow(run, watch, console, job.started) if place.rank == 0 else None
     try:
-        outcome = execute(job, place)
+        outcome = execute(job, place, resolved=resolved)
     finally:
         if sinks:
             sinks.close()
     return record_first(run, outcome, place.rank, before)
 
 
-def work(given: Work, environment: Mapping[str, str]) -> Outcome:
+def work(given: NodeWork, environment: Mapping[str, str]) -> Outcome:
     """Do one node's part of a submitted job: its environment, its code, and its share of the ranks.
 
     `environment` tells which node this is, and where its output goes. Changes this process's own environment and
@@ -128,9 +130,9 @@ def work(given: Work, environment: Mapping[str, str]) -> Outcome:
         begin = output.begin(Path(place), node.attempt)
         output.redirect(Path(f"{begin}-node-{node.rank}.log"))
         job = replace(job, output=str(begin))
-    job = settle(given, job)
+    job = prepare_node(given, job)
     console = Console(file=sys.stdout) if node.rank == 0 else None
-    return start(job, console, in_process=False, node=node)
+    return start(job, load(job.recipe), console, in_process=False, node=node)
 
 
 def evaluate(
@@ -261,21 +263,22 @@ def _say(text: str) -> None:
 
 
 def _result(run: Path, outcome: Outcome) -> Result:
-    from drivetrain.ledger.derive import finals, lineage
+    from drivetrain.ledger.derive import finals, lineage, steps
     from drivetrain.ledger.ledger import read
+    from drivetrain.ledger.records import EvaluationRecord
 
     history = lineage(read(run / "ledger.jsonl"))
-    steps = [record for record in history if record["kind"] == "step"]
-    evaluations = [record for record in history if record["kind"] == "evaluation"]
+    made = steps(history)
+    evaluations = [record for record in history if isinstance(record, EvaluationRecord)]
     test: dict[str, dict[str, float]] = {}
     for (part, name, metric), (_, value) in finals(history).items():
         if part == "test":
             test.setdefault(name, {})[metric] = value
     return Result(
         run=run,
-        step=steps[-1]["step"] if steps else 0,
+        step=made[-1].step if made else 0,
         stopped=outcome.code is Exit.STOPPED,
-        losses={name: float(value) for name, value in steps[-1]["losses"].items()} if steps else {},
-        metrics=evaluations[-1]["metrics"] if evaluations else {},
+        losses=dict(made[-1].losses) if made else {},
+        metrics={name: dict(scores) for name, scores in evaluations[-1].metrics.items()} if evaluations else {},
         test=test,
     )

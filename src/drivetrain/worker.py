@@ -12,12 +12,14 @@ from typing import Any
 from drivetrain.launch.job import Job
 from drivetrain.launch.output import redirect
 from drivetrain.run.attempt import execute
-from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.place import Place
 from drivetrain.spec.files import write_json
 
 
-def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int], heart: type[Heart] = Heart) -> int:
+def main(
+    job: dict[str, Any], place: dict[str, Any], descriptors: list[int], heartbeat: type[Heartbeat] = Heartbeat
+) -> int:
     """Run one rank of a job; its outcome is left in `logs/outcome-<rank>.json`, and the exit code returned.
 
     `job` and `place` are JSON data. The descriptors are the memory for signs of life and, on rank 0 among several, a
@@ -28,7 +30,7 @@ def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int], hea
         redirect(Path(f"{asked.output}-rank-{here.rank}.log"))
     logs = Path(asked.folder) / "logs"
     stacks = _stacks(logs / f"stacks-{here.rank}.txt")
-    alive = heart.shared(descriptors[0], here.local_rank)
+    alive = heartbeat.shared(descriptors[0], here.local_rank)
     alive.start()
     outcome = execute(asked, here, descriptors[1] if len(descriptors) > 1 else None, alive)
     if os.fstat(stacks).st_size == 0:

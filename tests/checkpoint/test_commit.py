@@ -2,8 +2,10 @@ import json
 import os
 import random
 import shutil
+import signal
 import stat
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -11,8 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from drills.storage import MEMORY
 from drivetrain.checkpoint.commit import PART, StateTree, load, verify
-from drivetrain.checkpoint.commits import Commit, Missed, clean, newest, pick
+from drivetrain.checkpoint.commits import Commit, CommitFailure, clean, newest, pick
 from drivetrain.checkpoint.files import read_file
 from drivetrain.checkpoint.manifest import Damaged
 from drivetrain.spec.exits import Exit, Failure
@@ -27,7 +30,7 @@ def files(folder: Path):
 def test_what_was_committed_is_loaded(tmp_path, blocking):
     (commit,) = save(tmp_path, 7, blocking=blocking)
     found = newest(tmp_path)
-    assert (found.path.name, found.facts["sha256"]) == (commit.name, commit.manifest)
+    assert (found.path.name, found.metadata["sha256"]) == (commit.name, commit.manifest)
     assert commit.name == "step-00000007"
     assert torch.equal(found.state.tensors["networks/m/w"], torch.full((8, 8), 7.0))
     assert found.state.values == {"step": 7.0}
@@ -191,12 +194,12 @@ def test_s03_a_disk_that_refuses_misses_the_commit_and_leaves_the_one_before_who
         patched.setattr(os, call, refuse)
         writer = committer(tmp_path)
         results = save(tmp_path, 2, 3, writer=writer)
-    assert [type(result) for result in results] == [Missed, Missed]
-    assert writer.misses == 2
+    assert [type(result) for result in results] == [CommitFailure, CommitFailure]
+    assert writer.failures == 2
     assert newest(tmp_path).path.name == "step-00000001"
     assert os.listdir(tmp_path / "checkpoints") == ["step-00000001"]
     assert isinstance(save(tmp_path, 4, writer=writer)[0], Commit)
-    assert writer.misses == 0
+    assert writer.failures == 0
 
 
 def test_s16_a_run_directory_that_is_gone_misses_the_commit(tmp_path):
@@ -206,7 +209,7 @@ def test_s16_a_run_directory_that_is_gone_misses_the_commit(tmp_path):
     save(run, 1, writer=writer)
     shutil.rmtree(run)
     (result,) = save(run, 2, writer=writer)
-    assert isinstance(result, Missed)
+    assert isinstance(result, CommitFailure)
     assert result.code == Exit.STORAGE
 
 
@@ -341,3 +344,63 @@ def test_s17_a_commit_that_is_a_link_is_refused(tmp_path):
     assert caught.value.outcome.code == Exit.SECURITY
     with pytest.raises(Failure):
         read_file(folder / "step-00000001")
+
+
+def duel(step):
+    """A state in which every tensor of both networks tells its step; two steps do not share a file's bytes."""
+    names = [f"{kind}/{network}/w" for kind in ("networks", "optimizers") for network in ("generator", "discriminator")]
+    tensors = {f"{name}{'/exp_avg' if name[0] == 'o' else ''}": torch.full((64, 64), float(step)) for name in names}
+    return StateTree(tensors, {"step": step})
+
+
+@pytest.fixture
+def scratch():
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+def killed_at(run, call):
+    """How a process ends that commits step 2 and is killed before its `call`-th call that changes the disk."""
+    pid = os.fork()
+    if pid == 0:
+        left = [call]
+
+        def counted(function):
+            def called(*arguments, **options):
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return function(*arguments, **options)
+
+            return called
+
+        for name in ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir"):
+            setattr(os, name, counted(getattr(os, name)))
+        writer = committer(run, keep=1)
+        writer.begin(2, duel(2), {})
+        writer.wait()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_killed_between_any_two_calls_of_a_commit_both_networks_are_of_one_step(scratch, monkeypatch):
+    monkeypatch.setattr("drivetrain.checkpoint.commit.PART", 64 * 64 * 4)  # each tensor is a file of its own
+    (scratch / "before").mkdir()
+    writer = committer(scratch / "before")
+    writer.begin(1, duel(1), {})
+    writer.wait()
+    found = []
+    for call in range(500):
+        run = scratch / str(call)
+        shutil.copytree(scratch / "before", run)
+        ended = killed_at(run, call)
+        clean(run)
+        values = {float(value) for tensor in newest(run).state.tensors.values() for value in tensor.unique()}
+        assert len(values) == 1, (call, values)
+        found.append(values.pop())
+        if ended == 0:
+            break
+    assert ended == 0
+    assert found == sorted(found)
+    assert found.count(1.0) > 15
+    assert found.count(2.0) > 2

@@ -21,7 +21,7 @@ from obstore.store import LocalStore, from_url
 from drivetrain.checkpoint import mirrored_ledger, store
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.mirror import Mirror, fetch
-from drivetrain.ledger.ledger import Ledger, read
+from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.spec.exits import Exit, Failure
 
 SECRET = "not-to-be-told-to-anybody"
@@ -81,12 +81,12 @@ class Run:
     def __init__(self, path):
         self.path = path
         (path / "checkpoints").mkdir(parents=True)
-        self.ledger = Ledger.open(path / "ledger.jsonl")
+        self.ledger = LedgerFile.open(path / "ledger.jsonl")
 
     def commit(self, step, size=3000, keep=9):
         """A commit as the project writes it, after some records."""
         for number in range(5):
-            self.ledger.append({"kind": "step", "step": step, "number": number})
+            self.ledger.append({"kind": "made", "step": step, "number": number})
         name = f"step-{step:08d}"
         folder = self.path / "checkpoints" / name
         folder.mkdir(mode=0o700)
@@ -96,8 +96,8 @@ class Run:
         }
         for file, content in contents.items():
             (folder / file).write_bytes(content)
-        facts = {f: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for f, c in contents.items()}
-        (folder / "MANIFEST.json").write_bytes(sealed({"step": step, "files": facts}))
+        metadata = {f: {"size": len(c), "sha256": hashlib.sha256(c).hexdigest()} for f, c in contents.items()}
+        (folder / "MANIFEST.json").write_bytes(sealed({"step": step, "files": metadata}))
         for old in sorted((self.path / "checkpoints").iterdir())[:-keep]:
             shutil.rmtree(old)
         return name
@@ -189,14 +189,14 @@ def test_large_files_go_in_parts(url, run, tmp_path, monkeypatch):
 def test_killed_before_the_manifest_the_commit_is_not_there(url, run, tmp_path, monkeypatch):
     first, second = run.commit(10), run.commit(20)
     mirrored(url, run, first)
-    put = store.Store.put
+    put = store.ObjectStore.put
 
     def dies(store, key, content):
         if key.endswith("MANIFEST.json"):
             raise SystemExit
         put(store, key, content)
 
-    monkeypatch.setattr(store.Store, "put", dies)
+    monkeypatch.setattr(store.ObjectStore, "put", dies)
     mirrored(url, run, second)
     assert f"checkpoints/{second}/values-00000.json" in keys(url)
     monkeypatch.undo()
@@ -300,14 +300,14 @@ def test_a_place_that_is_gone_is_no_empty_mirror(server, run, tmp_path, what):
 
 def test_only_the_newest_queued_commit_is_uploaded(url, run, monkeypatch):
     begun, go_on = threading.Event(), threading.Event()
-    put_file = store.Store.put_file
+    put_file = store.ObjectStore.put_file
 
     def slow(*arguments):
         begun.set()
         go_on.wait(10)
         put_file(*arguments)
 
-    monkeypatch.setattr(store.Store, "put_file", slow)
+    monkeypatch.setattr(store.ObjectStore, "put_file", slow)
     mirror = Mirror(url, run.path)
     mirror.push(run.commit(10))
     begun.wait(10)
@@ -321,7 +321,7 @@ def test_only_the_newest_queued_commit_is_uploaded(url, run, monkeypatch):
 
 def test_closing_gives_up_after_a_while(folder, run, monkeypatch):
     go_on = threading.Event()
-    monkeypatch.setattr(store.Store, "list", lambda *_: go_on.wait(10) and {})
+    monkeypatch.setattr(store.ObjectStore, "list", lambda *_: go_on.wait(10) and {})
     mirror = Mirror(folder, run.path)
     mirror.push(run.commit(10))
     mirror.close(0.05)
@@ -358,7 +358,7 @@ def test_a_commit_of_the_same_name_is_replaced_and_an_equal_one_is_not_uploaded_
     shutil.rmtree(run.path / "checkpoints" / name)
     mirrored(url, run, run.commit(10, size=4000))
     assert keys(url)[f"checkpoints/{name}/tensors-00000.safetensors"] == 4000
-    monkeypatch.setattr(store.Store, "put_file", None)
+    monkeypatch.setattr(store.ObjectStore, "put_file", None)
     assert mirrored(url, run, name)[0].startswith("mirrored")
     assert quick(url, tmp_path / "other") == name
 
@@ -368,7 +368,7 @@ def test_killed_while_a_commit_is_replaced_it_is_not_there(folder, run, tmp_path
     mirrored(folder, run, first, second)
     shutil.rmtree(run.path / "checkpoints" / second)
     run.commit(20, size=4000)
-    monkeypatch.setattr(store.Store, "put_file", lambda *_: (_ for _ in ()).throw(SystemExit()))
+    monkeypatch.setattr(store.ObjectStore, "put_file", lambda *_: (_ for _ in ()).throw(SystemExit()))
     mirrored(folder, run, second)
     reasons = []
     assert quick(folder, tmp_path / "other", reasons) == first
@@ -399,7 +399,7 @@ def test_the_ledger_goes_on_over_attempts_and_a_torn_tail(url, run, tmp_path, mo
     (note,) = mirrored(url, run, "step-00000010")
     assert note.startswith("mirrored")
     assert len(segments(url)) == 1
-    run.ledger = Ledger.open(path)  # another attempt: cuts the torn line off
+    run.ledger = LedgerFile.open(path)  # another attempt: cuts the torn line off
     mirrored(url, run, run.commit(20))
     mirrored(url, run, run.commit(30))
     assert len(segments(url)) == (1 if small else 3)
@@ -417,7 +417,7 @@ def test_a_ledger_that_lost_records_starts_a_branch(folder, run, tmp_path, monke
     mirrored(folder, run, run.commit(20))
     run.ledger.close()
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-lost]))
-    run.ledger = Ledger.open(path)
+    run.ledger = LedgerFile.open(path)
     mirrored(folder, run, run.commit(30))
     assert sum(keys(folder)[key] for key in segments(folder)) == path.stat().st_size
     quick(folder, tmp_path / "other")
@@ -427,7 +427,7 @@ def test_a_ledger_that_lost_records_starts_a_branch(folder, run, tmp_path, monke
 def test_killed_between_segment_and_removal_either_branch_is_whole(folder, run, tmp_path, monkeypatch):
     mirrored(folder, run, run.commit(10))
     with monkeypatch.context() as patch:
-        patch.setattr(store.Store, "remove", lambda *_: (_ for _ in ()).throw(SystemExit()))
+        patch.setattr(store.ObjectStore, "remove", lambda *_: (_ for _ in ()).throw(SystemExit()))
         mirrored(folder, run, run.commit(20))
     assert len(segments(folder)) == 2
     quick(folder, tmp_path / "other")
@@ -461,7 +461,7 @@ def test_a_damaged_segment_ends_the_ledger_and_a_first_one_leaves_none(folder, r
     assert reasons[-1] == "no ledger in the mirror verifies; a new one begins"
     assert not (tmp_path / "third" / "ledger.jsonl").exists()
     third = Run.__new__(Run)
-    third.path, third.ledger = tmp_path / "third", Ledger.open(tmp_path / "third" / "ledger.jsonl")
+    third.path, third.ledger = tmp_path / "third", LedgerFile.open(tmp_path / "third" / "ledger.jsonl")
     third.ledger.append({"kind": "start"})
     assert mirrored(folder, third, third.commit(40))[0].startswith(
         "mirrored"

@@ -25,9 +25,9 @@ def test_tensors_of_any_type_and_shape_come_back_bit_for_bit(tmp_path_factory, k
         f"t{n}": torch.randint(0, 2, shape, dtype=torch.uint8).to(dtype) for n, (dtype, shape) in enumerate(kinds)
     }
     path = tmp_path_factory.mktemp("t") / "x.safetensors"
-    facts = write_tensors(path, generator.choice([pieces_of, Arena().take])(tensors))
+    metadata = write_tensors(path, generator.choice([pieces_of, Arena().take])(tensors))
     data = read_file(path)
-    assert facts.size == len(data)
+    assert metadata.size == len(data)
     for reader in (lambda: parse_tensors(data), lambda: load_by_library(bytes(data))):
         found = reader()
         assert found.keys() == tensors.keys()

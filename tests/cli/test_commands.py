@@ -8,6 +8,7 @@ import time
 import pytest
 import yaml
 
+import adversarial
 from conftest import trace
 from drivetrain.cli.main import run as command
 
@@ -54,16 +55,8 @@ def test_the_default_run_directory_is_named_by_what_decides_the_bits(recipe, tmp
 
 
 def test_ctrl_c_and_the_same_command_again(recipe, tmp_path):
-    command_line = [
-        sys.executable,
-        "-m",
-        "drivetrain",
-        "train",
-        recipe,
-        "budget.steps=400",
-        "--run",
-        str(tmp_path / "run"),
-    ]
+    train = ("train", recipe, "budget.steps=100", "checkpoint.every.steps=50", "evaluate.every=null", "--run")
+    command_line = [sys.executable, "-m", "drivetrain", *train, str(tmp_path / "run")]
     process = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ledger = tmp_path / "run" / "ledger.jsonl"
     while not ledger.exists() or ledger.read_bytes().count(b'"kind":"step"') < 20:
@@ -73,8 +66,8 @@ def test_ctrl_c_and_the_same_command_again(recipe, tmp_path):
     assert process.returncode == 75
     assert "go on" in out
     assert err.splitlines()[-1].startswith("drivetrain: 75 stopped and committed")
-    assert drivetrain("train", recipe, "budget.steps=400", "--run", str(tmp_path / "run")).returncode == 0
-    assert drivetrain("train", recipe, "budget.steps=400", "--run", str(tmp_path / "straight")).returncode == 0
+    assert drivetrain(*train, str(tmp_path / "run")).returncode == 0
+    assert drivetrain(*train, str(tmp_path / "straight")).returncode == 0
     assert trace(tmp_path / "run") == trace(tmp_path / "straight")
 
 
@@ -186,6 +179,7 @@ def test_inspect_names_the_source(recipe, capsys):
     assert " of source cats" in capsys.readouterr().out
 
 
+@pytest.mark.cold
 def test_help_imports_neither_torch_nor_pydantic():
     code = (
         "import sys\nfrom drivetrain.cli.main import run\nrun(['--help'])\n"
@@ -193,3 +187,13 @@ def test_help_imports_neither_torch_nor_pydantic():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("importable")
+def test_trainloop_2_a_standard_input_that_is_closed_is_no_error(tmp_path):
+    (tmp_path / "gan.yaml").write_text(yaml.safe_dump(adversarial.recipe()))
+    command = [sys.executable, "-m", "drivetrain", "train", str(tmp_path / "gan.yaml"), "--run", str(tmp_path / "run")]
+    closed = ["bash", "-c", 'exec "$@" <&-', "bash", *command]
+    result = subprocess.run(closed, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert trace(tmp_path / "run") == trace(adversarial.train(adversarial.recipe(), tmp_path / "here").run)

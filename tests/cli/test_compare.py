@@ -3,7 +3,7 @@ import json
 import pytest
 
 from drivetrain.cli.main import run as command
-from drivetrain.ledger.ledger import Ledger
+from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.spec.load import load
 from records import attempt, ended, evaluation, step
 
@@ -14,7 +14,7 @@ def runs(tmp_path):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "resolved.json").write_text(json.dumps({"recipe": load("quickstart", [f"optimizer.lr={rate}"]).tree}))
-        ledger = Ledger.open(folder / "ledger.jsonl")
+        ledger = LedgerFile.open(folder / "ledger.jsonl")
         for record in (attempt(), step(1), step(2, loss="nan"), evaluation(2), ended(0, "done")):
             ledger.append(record)
         ledger.close()

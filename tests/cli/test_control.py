@@ -17,7 +17,9 @@ from drivetrain.ledger.ledger import read
 def running(tiny, tmp_path):
     """A run that would train for long."""
     path, run = tmp_path / "recipe.json", tmp_path / "run"
-    path.write_text(json.dumps(tiny | {"budget": {"steps": 100_000}, "evaluate": {"every": {"steps": 50_000}}}))
+    path.write_text(
+        json.dumps(tiny | {"budget": {"steps": 100_000}, "evaluate": {"every": {"steps": 50_000}, "batch": 256}})
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", "drivetrain", "train", str(path), "--run", str(run)],
         stdin=subprocess.DEVNULL,

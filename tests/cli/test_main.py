@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from drivetrain.cli.main import NAMES, run
-from drivetrain.launch.planning import plan
-from drivetrain.launch.store import Record, Store
+from drivetrain.launch.preparation import plan
+from drivetrain.launch.store import JobStore, Record
 from drivetrain.launch.targets.config import settings_of
 
 
@@ -31,10 +31,11 @@ def test_a_verb_that_is_mistyped_is_told_with_the_nearest(capsys):
     assert "No such command 'submi'. Did you mean 'submit'?" in capsys.readouterr().err
 
 
+@pytest.mark.cold
 def test_a_look_at_a_job_loads_neither_other_verbs_nor_other_targets_nor_what_reads_recipes(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIVETRAIN_JOBS", str(tmp_path / "jobs"))
     job = plan("quickstart", [], "local", settings_of("local", {}), started=0.0, run=str(tmp_path / "run"))
-    Store().keep(replace(Record.of(job, "quickstart", 0.0), native="1:1"))
+    JobStore().keep(replace(Record.of(job, "quickstart", 0.0), native="1:1"))
     code = "import json, sys\nfrom drivetrain.cli.main import run\nassert run(['status', sys.argv[1], '--json']) == 0\n"
     code += "print(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code, job.token], check=True, capture_output=True, text=True)

@@ -3,13 +3,13 @@ import json
 import pytest
 
 from drivetrain.cli.main import run as command
-from drivetrain.ledger.ledger import Ledger
+from drivetrain.ledger.ledger import LedgerFile
 from records import attempt, ended, evaluation, step
 
 
 @pytest.fixture
 def run(tmp_path):
-    ledger = Ledger.open(tmp_path / "ledger.jsonl")
+    ledger = LedgerFile.open(tmp_path / "ledger.jsonl")
     for record in (attempt(), step(1), step(2, loss=float("nan")), evaluation(2), attempt(2, 1, at=30.0)):
         ledger.append(record)
     ledger.append(step(2, at=31.0, loss=float("inf")))

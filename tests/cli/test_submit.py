@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from drivetrain.cli.main import run
-from drivetrain.launch.planning import plan
-from drivetrain.launch.store import Record, Store
+from drivetrain.launch.preparation import plan
+from drivetrain.launch.store import JobStore, Record
 from drivetrain.launch.targets.config import settings_of
 
 CLUSTER = {"cluster": {"kind": "slurm", "nodes": 2, "processes": 2, "walltime": "12h", "secrets": {"KEY": "file:/k"}}}
@@ -73,6 +73,7 @@ def test_a_recipe_may_bring_its_targets(here, capsys):
     assert "--partition=gpu" in capsys.readouterr().out
 
 
+@pytest.mark.cold
 def test_none_of_it_loads_torch(here):
     commands = [
         ["submit", "quickstart", "--to", "cluster", "--dry-run"],
@@ -92,7 +93,7 @@ def test_an_engines_long_error_is_one_line_of_the_table_and_whole_in_status(here
         (here / name).write_text(f"#!/bin/sh\n{script}\n")
         (here / name).chmod(0o755)
     job = plan("quickstart", [], "cluster", settings_of("cluster", {}), started=0.0, run=str(here / "run"))
-    Store().keep(replace(Record.of(job, "quickstart", 0.0), native="7"))
+    JobStore().keep(replace(Record.of(job, "quickstart", 0.0), native="7"))
     monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
     monkeypatch.setenv("COLUMNS", "200")
     assert run(["jobs"]) == 0
@@ -105,5 +106,5 @@ def test_an_engines_long_error_is_one_line_of_the_table_and_whole_in_status(here
 def test_logs_of_a_job_that_may_have_been_sent_do_not_say_that_it_was_not(here):
     (here / "targets.yaml").write_text(yaml.safe_dump({"away": {"kind": "ray", "address": "http://127.0.0.1:9"}}))
     job = plan("quickstart", [], "away", settings_of("away", {}), started=0.0, run=str(here / "run"))
-    Store().keep(Record.of(job, "quickstart", 0.0))
+    JobStore().keep(Record.of(job, "quickstart", 0.0))
     assert run(["logs", job.token]) == 69

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drivetrain.data.blend import LONGEST_PERIOD, Blend, BlendSource, Stage, period, whole_weights
+from drivetrain.data.blend import LONGEST_PERIOD, Blend, BlendSource, BlendStage, period, whole_weights
 from drivetrain.data.windows import Windows
 
 weights = st.lists(st.integers(1, 40), min_size=1, max_size=6)
@@ -48,7 +48,7 @@ sizes = st.lists(st.integers(1, 30), min_size=2, max_size=4)
 @given(sizes, st.data())
 def test_each_sample_of_a_source_comes_once_per_pass_over_it(counts, data):
     parts = data.draw(st.lists(st.integers(1, 9), min_size=len(counts), max_size=len(counts)))
-    blend = Blend(counts, [Stage(0, tuple(parts))], seed=3, shuffle=True)
+    blend = Blend(counts, [BlendStage(0, tuple(parts))], seed=3, shuffle=True)
     ids = blend.ids(0, 400)
     for source, (offset, size) in enumerate(zip(blend.offsets, counts, strict=True)):
         mine = ids[(ids >= offset) & (ids < offset + size)] - offset
@@ -64,7 +64,7 @@ def test_any_stretch_is_what_the_whole_says_also_over_stages(counts, start, leng
         drawn = data.draw(st.lists(st.integers(0, 5), min_size=len(counts), max_size=len(counts)))
         return tuple(drawn) if any(drawn) else tuple([1] * len(counts))
 
-    stages = [Stage(0, draw()), Stage(change, draw())]
+    stages = [BlendStage(0, draw()), BlendStage(change, draw())]
     whole = Blend(counts, stages, 1, True).ids(0, start + length)
     assert Blend(counts, stages, 1, True).ids(start, start + length).tolist() == whole[start:].tolist()
     first = Blend(counts, stages[:1], 1, True)
@@ -74,13 +74,13 @@ def test_any_stretch_is_what_the_whole_says_also_over_stages(counts, start, leng
 
 
 def test_a_source_that_a_stage_leaves_out_goes_on_where_it_was():
-    blend = Blend([10, 10], [Stage(0, (1, 1)), Stage(8, (1, 0)), Stage(12, (0, 1))], 0, False)
+    blend = Blend([10, 10], [BlendStage(0, (1, 1)), BlendStage(8, (1, 0)), BlendStage(12, (0, 1))], 0, False)
     assert [int(i) for i in blend.ids(0, 16) if i >= 10] == [10, 11, 12, 13, 14, 15, 16, 17]
     assert blend.coverage(16) == [8, 8]
 
 
 def test_the_order_of_a_blend_never_changes():
-    blend = Blend([100, 50, 7], [Stage(0, (0.5, 0.3, 0.2))], 42, True)
+    blend = Blend([100, 50, 7], [BlendStage(0, (0.5, 0.3, 0.2))], 42, True)
     assert json.dumps(blend.ids(0, 12).tolist()) == GOLDEN
 
 

@@ -20,7 +20,7 @@ def test_every_sample_comes_once_an_epoch_and_any_stretch_can_be_asked_for(size,
         assert sorted(epoch) == list(range(size))
     start = data.draw(st.integers(0, 3 * size - 1))
     stop = data.draw(st.integers(start + 1, 3 * size))
-    again = order_of(order.facts)
+    again = order_of(order.metadata)
     assert again.ids(start, stop).tolist() == whole[start:stop].tolist()
     assert again.digest(start, stop) == order.digest(start, stop)
 
@@ -46,7 +46,7 @@ class Lengths:
 def test_a_source_that_is_not_numbered_by_length_is_refused():
     train = Train(sources=({},), buckets=2)
     _, order = reading_order(train, ["one"], [Lengths(True)], 0, Scale(Batches(4)))
-    assert order.facts["buckets"] == [4, 2]
+    assert order.metadata["buckets"] == [4, 2]
     with pytest.raises(Failure) as refused:
         reading_order(train, ["one"], [Lengths(False)], 0, Scale(Batches(4)))
     assert refused.value.outcome.code is Exit.BAD_RECIPE

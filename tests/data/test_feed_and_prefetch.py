@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import adversarial
 from clock import Clock
+from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.dataset import MapSource
-from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry
 from drivetrain.data.order import Order, digest
-from drivetrain.data.prefetch import Bursts, Processes, Thread, prefetch
+from drivetrain.data.prefetch import InlineReader, ProcessReader, ThreadReader, prefetch
 from drivetrain.data.windows import Windows
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -26,12 +27,14 @@ HERE = str(Path(__file__).parent)
 
 def feed(source, *, batch=8, lanes=4, processes=1, micro=4, rank=0, total=1000, counts=lambda batch: {}):
     order = Order(len(source), 3, True)
-    return Feed(source, order, Geometry(Batches(batch), lanes, processes, micro), rank, total, list, counts)
+    return BatchReader(source, order, Geometry(Batches(batch), lanes, processes, micro), rank, total, list, counts)
 
 
 def in_order(source):
     """Four samples a step, in the order of the source."""
-    return Feed(source, Order(len(source), 3, False), Geometry(Batches(4), 1, 1, 4), 0, 1000, list, lambda batch: {})
+    return BatchReader(
+        source, Order(len(source), 3, False), Geometry(Batches(4), 1, 1, 4), 0, 1000, list, lambda batch: {}
+    )
 
 
 def windows(count=50):
@@ -53,10 +56,10 @@ def content(share):
 
 
 def test_the_shares_of_all_ranks_are_the_samples_of_the_step():
-    alone = feed(windows()).share(3)
-    shares = [feed(windows(), processes=2, rank=rank).share(3) for rank in range(2)]
-    ids = [i for share in shares for micro in share.micro for i in micro.ids.tolist()]
-    assert ids == [i for micro in alone.micro for i in micro.ids.tolist()]
+    alone = feed(windows()).read(3)
+    shares = [feed(windows(), processes=2, rank=rank).read(3) for rank in range(2)]
+    ids = [i for share in shares for micro in share.micro_batches for i in micro.ids.tolist()]
+    assert ids == [i for micro in alone.micro_batches for i in micro.ids.tolist()]
     assert sum(share.digest for share in shares) % 2**64 == alone.digest
     assert sum(share.counts["samples"] for share in shares) == 8
 
@@ -71,9 +74,9 @@ def test_each_position_is_read_once_by_one_rank_whatever_the_shape_and_the_total
     for rank in range(d):
         part = feed(source, batch=batch, lanes=lanes, processes=d, micro=micro, rank=rank, total=total)
         for step in range(1, -(-total // batch) + 1):
-            share = part.share(step)
+            share = part.read(step)
             digests += share.digest
-            for m in share.micro:
+            for m in share.micro_batches:
                 for position, sample in enumerate(m.ids.tolist(), m.start):
                     assert position not in read
                     read[position] = sample
@@ -84,13 +87,13 @@ def test_each_position_is_read_once_by_one_rank_whatever_the_shape_and_the_total
 
 
 def test_counts_are_summed_over_micro_batches():
-    share = feed(windows(), counts=lambda batch: {"tokens": 4 * len(batch)}).share(1)
+    share = feed(windows(), counts=lambda batch: {"tokens": 4 * len(batch)}).read(1)
     assert share.counts == {"samples": 8, "tokens": 32}
 
 
 def test_the_last_step_may_be_ragged_and_a_share_empty():
-    last = feed(windows(), processes=4, rank=3, total=11).share(2)
-    assert last.micro == ()
+    last = feed(windows(), processes=4, rank=3, total=11).read(2)
+    assert last.micro_batches == ()
     assert (last.start, last.stop, last.digest) == (8, 11, 0)
 
 
@@ -99,11 +102,11 @@ def test_reading_ahead_gives_the_same_shares(kind):
     source = dataset("Noisy") if kind == "processes" else windows()
     make = feed(source)
     shares = {
-        "thread": lambda: Thread(make, 1, 9, 4),
-        "bursts": lambda: Bursts(make, range(1, 10), 4),
-        "processes": lambda: Processes(make, 1, 9, 4, workers=2),
+        "thread": lambda: ThreadReader(make, 1, 9, 4),
+        "bursts": lambda: InlineReader(make, range(1, 10), 4),
+        "processes": lambda: ProcessReader(make, 1, 9, 4, workers=2),
     }[kind]()
-    expected = [make.share(step) for step in range(1, 10)]
+    expected = [make.read(step) for step in range(1, 10)]
     try:
         assert [str(content(share)) for share in shares] == [str(content(share)) for share in expected]
         with pytest.raises(StopIteration):
@@ -115,16 +118,18 @@ def test_reading_ahead_gives_the_same_shares(kind):
 def test_slow_sources_are_read_by_a_thread_and_fast_ones_between_the_steps():
     slow = prefetch(feed(Counting(np.arange(201), 4, "", pause=0.001)), 1, 9, 4, 0)
     fast = prefetch(feed(windows()), 1, 9, 4, 0)
-    assert isinstance(slow, Thread)
-    assert isinstance(fast, Bursts)
+    assert isinstance(slow, ThreadReader)
+    assert isinstance(fast, InlineReader)
     assert [share.step for share in slow] == list(range(1, 10))
     slow.close()
 
 
 def test_closing_leaves_no_thread_and_no_process():
-    Processes(feed(dataset("Noisy")), 1, 1, 1, 1).close()  # the interpreter's own forkserver stays for the next pool
+    ProcessReader(
+        feed(dataset("Noisy")), 1, 1, 1, 1
+    ).close()  # the interpreter's own forkserver stays for the next pool
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    for shares in (Thread(feed(windows()), 1, 900, 4), Processes(feed(dataset("Noisy")), 1, 900, 4, 2)):
+    for shares in (ThreadReader(feed(windows()), 1, 900, 4), ProcessReader(feed(dataset("Noisy")), 1, 900, 4, 2)):
         next(shares)
         shares.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "prefetch"]
@@ -174,7 +179,7 @@ def test_d12_an_error_while_the_first_shares_are_timed_surfaces_at_its_step_too(
     assert isinstance(error, ValueError)
 
 
-@pytest.mark.parametrize("make", [Thread, lambda f, a, b, depth: Bursts(f, range(a, b + 1), depth)])
+@pytest.mark.parametrize("make", [ThreadReader, lambda f, a, b, depth: InlineReader(f, range(a, b + 1), depth)])
 def test_a_task_that_raises_stop_iteration_does_not_end_the_data(make):
     wrong = dataclasses.replace(in_order(windows()), collate=collate_that_raises(StopIteration(), 5))
     seen, error = steps_before_failure(make(wrong, 1, 9, 4))
@@ -192,7 +197,7 @@ class Ended(Windows):
         return [self.read(ids, ids) for ids in batches]
 
 
-@pytest.mark.parametrize("make", [Thread, lambda f, a, b, depth: Bursts(f, range(a, b + 1), depth)])
+@pytest.mark.parametrize("make", [ThreadReader, lambda f, a, b, depth: InlineReader(f, range(a, b + 1), depth)])
 @pytest.mark.parametrize("thread_safe", [True, False])
 def test_a_source_that_raises_stop_iteration_does_not_end_the_data(make, thread_safe):
     source = Ended(np.arange(401), 4, "")
@@ -210,7 +215,7 @@ def test_a_rank_without_samples_does_not_end_the_data_either():
         feed(windows(), processes=4, rank=3, total=11), collate=collate_that_raises(StopIteration(), 1)
     )
     with pytest.raises(RuntimeError, match="StopIteration"):
-        wrong.share(2)
+        wrong.read(2)
 
 
 class Counting(Windows):
@@ -233,7 +238,7 @@ def test_fast_steps_are_read_together_and_slow_ones_alone():
     clock = Clock()
     fast, slow = (Counting(np.arange(401), 4, "", pause=pause, sleep=clock.sleep) for pause in (1e-5, 0.002))
     for source in (fast, slow):
-        shares = Bursts(in_order(source), range(1, 25), 8, clock=clock)
+        shares = InlineReader(in_order(source), range(1, 25), 8, clock=clock)
         assert [share.step for share in shares] == list(range(1, 25))
     assert fast.reads[0] == 1  # nothing is known of it yet
     assert max(fast.reads) > 8  # more than `depth`, since they take microseconds
@@ -242,9 +247,9 @@ def test_fast_steps_are_read_together_and_slow_ones_alone():
 
 def test_the_micro_batches_of_a_step_are_read_together():
     source = Counting(np.arange(401), 4, "")
-    (share,) = feed(source, micro=2).shares([1])
+    (share,) = feed(source, micro=2).read_each([1])
     assert source.reads == [4]
-    assert [micro.size for micro in share.micro] == [2, 2, 2, 2]
+    assert [micro.size for micro in share.micro_batches] == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize(("pause", "reads"), [(0.0, 32), (2e-5, 25), (1e-4, 5), (6e-4, 2), (3e-3, 1)])
@@ -263,7 +268,7 @@ def test_a_burst_reads_beyond_its_depth_only_what_takes_microseconds(pause, read
             return super().read_each([ids])[0]
 
     source = Alone(np.arange(4001), 4, "")
-    next(Bursts(in_order(source), range(1, 200), 2, clock=clock))
+    next(InlineReader(in_order(source), range(1, 200), 2, clock=clock))
     assert source.reads == reads
 
 
@@ -276,7 +281,7 @@ def test_d12_an_error_among_steps_that_are_read_together_surfaces_at_its_own(at)
             return super().read_each(batches)
 
     source = Broken(np.arange(401), 4, "")
-    seen, failure = steps_before_failure(Bursts(in_order(source), range(1, 25), 8))
+    seen, failure = steps_before_failure(InlineReader(in_order(source), range(1, 25), 8))
     assert seen == list(range(1, at))
     assert failure.outcome.code == Exit.BAD_DATA
 
@@ -284,7 +289,7 @@ def test_d12_an_error_among_steps_that_are_read_together_surfaces_at_its_own(at)
 @pytest.mark.parametrize("ahead", [1, 4])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_d12_a_worker_that_dies_is_told_with_the_samples_it_may_have_been_at(ahead, workers):
-    shares = Processes(in_order(dataset("Deadly", size=200)), 1, 50, ahead, workers)
+    shares = ProcessReader(in_order(dataset("Deadly", size=200)), 1, 50, ahead, workers)
     seen, failure = steps_before_failure(shares, pause=0.02)
     assert seen == [1, 2, 3][: len(seen)]  # the other worker's share may be lost with it
     assert failure.outcome.code == Exit.INTERNAL
@@ -297,8 +302,11 @@ def test_workers_send_tensors_as_they_are_and_compute_with_as_many_threads():
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
-        shares = Processes(feed(source), 1, 1, 1, 1)
-        (first, _), expected = (m.batch for m in next(shares).micro), feed(source).share(1).micro[0].batch
+        shares = ProcessReader(feed(source), 1, 1, 1, 1)
+        (first, _), expected = (
+            (m.batch for m in next(shares).micro_batches),
+            feed(source).read(1).micro_batches[0].batch,
+        )
         shares.close()
     finally:
         torch.set_num_threads(threads)
@@ -340,3 +348,13 @@ def test_a_datasets_fingerprint_follows_settings_and_content():
 def test_a_fingerprint_is_of_what_objects_hold_not_of_where_they_lie():
     assert dataset("Odd").fingerprint == dataset("Odd").fingerprint
     assert dataset("Odd").fingerprint != dataset("Odd", size=19).fingerprint
+
+
+@pytest.mark.usefixtures("importable")
+def test_trainloop_4_data_smaller_than_a_batch_are_taken_again_and_fewer_than_lanes_refused(tmp_path):
+    small = adversarial.recipe(data={"train": {"sources": [{"kind": "adversarial:Ring", "size": 5}]}})
+    run = adversarial.train(small, tmp_path / "run").run
+    assert [step["counts"]["samples"] for step in adversarial.made(run)] == [16] * 12
+    with pytest.raises(Failure, match="3 samples, fewer than 4 lanes") as caught:
+        adversarial.train(small, tmp_path / "few", "data.train.sources[0].size=3")
+    assert caught.value.outcome.code == Exit.BAD_RECIPE

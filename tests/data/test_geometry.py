@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from drivetrain.data.geometry import Geometry, choose_lanes, divisors
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
 
 geometries = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 6), st.integers(1, 40)).map(
     lambda t: (t[0] * t[1] * t[2], t[0] * t[1], t[0], t[3])  # batch, lanes, processes, micro
@@ -92,3 +93,10 @@ def test_processes_that_cannot_share_lanes_apart_are_refused():
     with pytest.raises(Failure) as caught:
         choose_lanes(24, 3, apart=True)
     assert "1, 2, 4, 8" in caught.value.outcome.hint
+
+
+def test_galore_trainer_10_a_batch_size_is_that_of_all_processes_together():
+    recipe = load("llama-60m", ["launch.processes=4", "batch.micro=null"]).recipe
+    geometry = Geometry(Batches(recipe.batch.size), recipe.lanes, recipe.launch.processes, recipe.batch.micro)
+    shares = [geometry.share(rank, step=1, total=10_000) for rank in range(4)]
+    assert [sum(chunk.stop - chunk.start for chunk in share) for share in shares] == [128] * 4

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from drivetrain.cli.main import run
-from drivetrain.data.blend import Blend, Stage, one_source
+from drivetrain.data.batch_reader import BatchReader
+from drivetrain.data.blend import Blend, BlendStage, one_source
 from drivetrain.data.documents import find_inputs
-from drivetrain.data.feed import Feed
 from drivetrain.data.geometry import Geometry, divisors
 from drivetrain.data.order import Order
 from drivetrain.data.packing import IGNORED, Packed, segments
@@ -116,13 +116,13 @@ def test_a_blend_in_proportion_to_its_sources_predicts_every_token_once_on_all_r
     if total < lanes:
         return
     blend, micro = one_source(sources), data.draw(st.integers(1, batch))
-    order = Blend([len(source) for source in sources], [Stage(0, tuple(map(len, sources)))], 5, True)
+    order = Blend([len(source) for source in sources], [BlendStage(0, tuple(map(len, sources)))], 5, True)
     geometry = Geometry(Batches(batch), lanes, processes, micro)
     predicted = []
     for rank in range(processes):
-        feed = Feed(blend, order, geometry, rank, total, lambda samples: samples, lambda samples: {})
+        feed = BatchReader(blend, order, geometry, rank, total, lambda samples: samples, lambda samples: {})
         for step in range(1, -(-total // batch) + 1):
-            for part in feed.share(step).micro:
+            for part in feed.read(step).micro_batches:
                 predicted += stacked(part.batch, "targets")[stacked(part.batch, "mask")].tolist()
                 for sample in part.batch:
                     assert (sample["tokens"][1:] == sample["targets"][:-1])[sample["mask"][1:]].all()
@@ -140,8 +140,8 @@ def test_samples_in_quarantine_are_holes_and_all_others_are_packed_as_before(len
     total = sum(map(len, sources))
     if not total:
         return
-    order = Blend([len(source) for source in sources], [Stage(0, tuple(map(len, sources)))], 5, True)
-    plain = Feed(one_source(sources), order, Geometry(Batches(4), 1, 1, 2), 0, total, list, lambda samples: {})
+    order = Blend([len(source) for source in sources], [BlendStage(0, tuple(map(len, sources)))], 5, True)
+    plain = BatchReader(one_source(sources), order, Geometry(Batches(4), 1, 1, 2), 0, total, list, lambda samples: {})
     held = data.draw(st.sets(st.integers(0, total - 1)))
     without = replace(plain, quarantine=Quarantine([(1, sorted(held))]))
 
@@ -209,7 +209,7 @@ def test_shares_are_the_same_however_many_steps_are_read_together(lengths, conte
     if sum(map(len, sources)) < lanes:
         return
     weights = st.tuples(*[st.integers(1, 4)] * len(sources))
-    stages = [Stage(0, data.draw(weights)), Stage(data.draw(st.integers(1, 30)), data.draw(weights))]
+    stages = [BlendStage(0, data.draw(weights)), BlendStage(data.draw(st.integers(1, 30)), data.draw(weights))]
     one = data.draw(st.booleans()) and len(sources) == 1
     source = sources[0] if one else one_source(sources)
     order = Order(len(source), 5, True) if one else Blend([len(each) for each in sources], stages, 5, True)
@@ -219,11 +219,13 @@ def test_shares_are_the_same_however_many_steps_are_read_together(lengths, conte
     geometry = Geometry(batches, lanes, processes, data.draw(st.none() | st.integers(1, 4)))
     held = data.draw(st.lists(st.tuples(st.integers(1, 6), st.sets(st.integers(0, len(source) - 1))), max_size=2))
     rank, total = data.draw(st.integers(0, processes - 1)), data.draw(st.integers(1, 60))
-    feed = Feed(source, order, geometry, rank, total, collated, lambda batch: {"sum": batch[0]}, Quarantine(held))
+    feed = BatchReader(
+        source, order, geometry, rank, total, collated, lambda batch: {"sum": batch[0]}, Quarantine(held)
+    )
     last = batches.steps(total)
-    wanted = [shown(share) for share in map(replace(feed, source=OneByOne(source)).share, range(1, last + 1))]
+    wanted = [shown(share) for share in map(replace(feed, source=OneByOne(source)).read, range(1, last + 1))]
     width = data.draw(st.integers(1, 8))
-    parts = [feed.shares(range(first, min(first + width, last + 1))) for first in range(1, last + 1, width)]
+    parts = [feed.read_each(range(first, min(first + width, last + 1))) for first in range(1, last + 1, width)]
     assert [shown(share) for part in parts for share in part] == wanted
     assert [shown(share) for share in prefetch(feed, 1, last, width, 0)] == wanted
 
@@ -367,7 +369,7 @@ def test_unusable_files_are_named(tmp_path, how, code):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_feed_and_prefetch_read_it(tmp_path, workers):
     source = opened(prepared(tmp_path, [f"text {n} " * (n % 7 + 1) for n in range(50)]), tmp_path, part="train")
-    feed = Feed(
+    feed = BatchReader(
         source,
         Order(len(source), 0, True),
         Geometry(Batches(4), 2, 1, 2),

@@ -1,4 +1,4 @@
-"""One fault, the heart that commits it, and the worker that has such a heart. Nothing of this ships."""
+"""One fault, the heartbeat that commits it, and the worker that has such a heartbeat. Nothing of this ships."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.heartbeat import Heartbeat
 
 FILE = "fault.json"
 ALL = -1
@@ -37,7 +37,7 @@ class Fault:
         (run / FILE).write_text(json.dumps(asdict(self)))
 
 
-class FaultyHeart(Heart):
+class FaultyHeartbeat(Heartbeat):
     """Commits the fault that is armed."""
 
     fault: Fault | None = None
@@ -78,7 +78,7 @@ def exhaust() -> None:
 
 def fill() -> None:
     """Write until the disk of the run directory is full."""
-    with open(FaultyHeart.folder / "filler", "wb", buffering=0) as file:
+    with open(FaultyHeartbeat.folder / "filler", "wb", buffering=0) as file:
         while True:
             try:
                 file.write(b"x" * 4096)
@@ -111,8 +111,8 @@ def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int]) -> 
     from drivetrain.worker import main as work
 
     folder = Path(job["folder"])
-    FaultyHeart.folder, FaultyHeart.mine = folder, place["rank"]
+    FaultyHeartbeat.folder, FaultyHeartbeat.mine = folder, place["rank"]
     if (folder / FILE).is_file():
-        FaultyHeart.fault = Fault(**json.loads((folder / FILE).read_text()))
-        FaultyHeart.left = FaultyHeart.fault.after
-    return work(job, place, descriptors, FaultyHeart)
+        FaultyHeartbeat.fault = Fault(**json.loads((folder / FILE).read_text()))
+        FaultyHeartbeat.left = FaultyHeartbeat.fault.after
+    return work(job, place, descriptors, FaultyHeartbeat)

@@ -16,7 +16,7 @@ from conftest import Trace, trace
 from drills.fault import ALL, Fault
 from drivetrain.launch import supervisor
 from drivetrain.launch.forkserver import ForkServer
-from drivetrain.launch.planning import plan_job
+from drivetrain.launch.preparation import prepare_job
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Outcome
@@ -69,7 +69,7 @@ def drill(recipe: dict, run: Path, fault: Fault | None, *overrides: str, again: 
     while True:
         options = {"overrides": overrides, "resume": "auto", "override": (), "started": time.time()}
         outcome = supervisor.supervise(
-            plan_job(load(recipe, overrides), run=run, **options), worker=WORKER, preload=PRELOAD
+            prepare_job(load(recipe, overrides), run=run, **options), worker=WORKER, preload=PRELOAD
         )
         if not again or outcome.code is not Exit.STOPPED:
             break

@@ -31,7 +31,7 @@ from unittest import mock
 import torch
 
 from drivetrain.checkpoint.commit import StateTree
-from drivetrain.checkpoint.commits import Commit, Committer, Missed, clean, names, newest
+from drivetrain.checkpoint.commits import Commit, CommitFailure, Committer, clean, names, newest
 from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.launch.rundir import prepare
 from drivetrain.runtime.lease import Lease
@@ -87,7 +87,7 @@ def _bytes(tree: StateTree) -> dict[str, Any]:
     return {name: (tree.tensors[name].dtype, tree.tensors[name].shape, flat[name].tolist()) for name in flat}
 
 
-def commit(writer: Committer, step: int) -> Commit | Missed:
+def commit(writer: Committer, step: int) -> Commit | CommitFailure:
     """Commit the state of this step."""
     writer.begin(step, state_of(step), {"recipe": "r", "position": 8 * step})
     result = writer.wait()
@@ -116,7 +116,7 @@ def go_on(run: Path, step: int = 4) -> str | None:
         if left := leftovers(run):
             return f"left after cleaning: {left}"
         result = commit(committer(run, keep=2, lease=lease, _pool=Inline()), step)
-    if isinstance(result, Missed):
+    if isinstance(result, CommitFailure):
         return f"the commit after it was missed: {result.cause}"
     return judge(run, [step])
 
@@ -772,16 +772,16 @@ def _taken(ballast: Path, limit: str, left: int) -> Callable[..., None]:
     return lambda *_: _fill(ballast, limit, _free(ballast.parent, limit) - left)
 
 
-def _refused(run: Path, result: Commit | Missed, step: int) -> str | None:
+def _refused(run: Path, result: Commit | CommitFailure, step: int) -> str | None:
     """What is wrong after a commit of this step that was refused for want of room."""
-    if not isinstance(result, Missed) or result.code is not Exit.STORAGE:
+    if not isinstance(result, CommitFailure) or result.code is not Exit.STORAGE:
         return f"it ended with {result}"
     if left := leftovers(run):
         return f"it left {left}"
     return judge(run, [step - 1])
 
 
-def _accepted(run: Path, result: Commit | Missed, step: int) -> str | None:
+def _accepted(run: Path, result: Commit | CommitFailure, step: int) -> str | None:
     return judge(run, [step]) if isinstance(result, Commit) else f"it was missed: {result.cause}"
 
 

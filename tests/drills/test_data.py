@@ -6,12 +6,14 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from drills.fault import Fault
 from drills.runs import drill, one_server, reference
+from drills.test_process import small as recipe_of_numbers
 from drivetrain.data.blend import training_order
 from drivetrain.data.documents import find_inputs
 from drivetrain.data.order import digest
@@ -294,3 +296,25 @@ def test_d15_two_then_one_then_two_processes_are_sample_exact_with_a_blend_of_pa
     whole = reference(tiny, tmp_path / "whole", budget)
     assert used(run) == used(tmp_path / "whole") == expected(tiny, tmp_path, 8, 14 * 8)
     assert third.trace.samples == whole.samples
+
+
+def test_data_workers_end_with_a_trainer_that_is_killed(tmp_path):
+    recipe = recipe_of_numbers("Teacher")
+    recipe["data"]["train"]["workers"] = 2
+    before = {process.pid for process in psutil.process_iter() if "multiprocessing" in " ".join(cmdline(process))}
+    found = drill(recipe, tmp_path / "run", Fault("kill", 0, "forward", 7))
+    assert found.outcome.code == Exit.DONE
+    end = time.time() + 10
+    while time.time() < end:
+        left = [p for p in psutil.process_iter() if "multiprocessing" in " ".join(cmdline(p)) and p.pid not in before]
+        if not left:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{left} are left")
+
+
+def cmdline(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

@@ -41,7 +41,7 @@ def kinds(run, kind):
 
 
 def test_s01_a_full_disk_leaves_the_run_alive_and_the_commits_before_whole(tiny, tmp_path, small_disk):
-    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 400}, {"steps": 20}
+    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 200}, {"steps": 20}
     run = small_disk / "run"
 
     def free():
@@ -64,7 +64,7 @@ def test_s01_a_full_disk_leaves_the_run_alive_and_the_commits_before_whole(tiny,
 
 
 def test_s01_a_disk_that_stays_full_ends_the_run_with_74_after_three_misses(tiny, small_disk):
-    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 400}, {"steps": 20}
+    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 120}, {"steps": 20}
     run = small_disk / "run"
     found = drill(tiny, run, Fault("fill", 0, "forward", 31), "launch.processes=2")
     assert found.outcome.code == Exit.STORAGE
@@ -81,11 +81,11 @@ def test_s01_a_disk_that_is_full_at_the_end_is_74_and_not_done(tiny, small_disk)
 
 
 def test_s16_a_run_directory_that_is_removed_ends_the_run_with_74(tiny, tmp_path):
-    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 100_000}, {"steps": 50}
+    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 100_000}, {"steps": 10}
     run = tmp_path / "run"
 
     def remove():
-        while not (run / "checkpoints" / "step-00000100").exists():
+        while not (run / "checkpoints" / "step-00000020").exists():
             time.sleep(0.01)
         os.rename(run, tmp_path / "gone")
         shutil.rmtree(tmp_path / "gone", ignore_errors=True)

@@ -13,7 +13,7 @@ import yaml
 
 import paced
 from conftest import run_under_supervisor, trace
-from drivetrain.launch.planning import plan
+from drivetrain.launch.preparation import plan
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.spec.exits import Exit
 

@@ -4,6 +4,8 @@ What is tried here is fixed; `make drill` tries all phases, ranks and worlds, an
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +17,7 @@ import pytest
 from conftest import run_under_supervisor, trace
 from drills.fault import ALL, Fault
 from drills.runs import WORKER, drill, leftovers, one_server, reference, sweep
-from drivetrain.launch import start
+from drivetrain.launch import worker_group
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Failure
 
@@ -139,7 +141,7 @@ def test_p20_a_fault_in_native_code_leaves_stacks_and_says_where_cores_go(tiny, 
 def test_p21_a_process_that_ran_out_of_memory_is_not_started_again(tiny, tmp_path, monkeypatch):
     """The kernel's count is what tells; here it is made to grow, since a cgroup cannot be made everywhere."""
     counts = iter([0, *[1] * 99])
-    monkeypatch.setattr(start, "oom_kills", lambda: next(counts))
+    monkeypatch.setattr(worker_group, "oom_kills", lambda: next(counts))
     found = drill(tiny, tmp_path / "run", Fault("kill", 0, "forward", 7))
     assert found.outcome.code == Exit.INTERNAL
     assert found.outcome.where["class"] == "oom"
@@ -165,7 +167,7 @@ def test_p23_killed_after_the_last_step_it_has_nothing_left_to_do(tiny, tmp_path
 
 def test_p16_a_zombie_that_wakes_up_after_another_took_over_ends_with_85_and_changes_nothing(tiny, tmp_path):
     """A whole run is stopped and nobody watches it, another one follows, and then the first wakes up."""
-    tiny["budget"], tiny["launch"]["hang_after"] = {"steps": 300}, None
+    tiny["budget"], tiny["launch"]["hang_after"] = {"steps": 60}, None
     run, ends = tmp_path / "run", []
     Fault("stop", 0, "forward", 7).arm(run)
     zombie = threading.Thread(target=lambda: ends.append(run_under_supervisor(tiny, run, worker=WORKER)))
@@ -203,3 +205,91 @@ def test_s10_two_runs_on_one_directory_the_second_ends_with_85_within_two_second
     assert time.monotonic() - started < 2
     assert caught.value.outcome.code == Exit.OWNED_ELSEWHERE
     first.join()
+
+
+def small(task, **other):
+    return {
+        "name": "small",
+        "task": {"kind": f"drills.tasks:{task}"},
+        "data": {"train": {"sources": [{"kind": "drills.tasks:Numbers"}]}},
+        "lanes": 4,
+        "batch": {"size": 8, "micro": 2},
+        "budget": {"steps": 12},
+        "optimizer": {"lr": 0.01},
+        "launch": {"threads": 1},
+    } | other
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "reduce", "optimizer", "pulse"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_survivors_hand_over_nothing_that_a_forward_pass_has_changed(tmp_path, phase, rank):
+    recipe = small("Teacher")
+    found = drill(recipe, tmp_path / "run", Fault("kill", rank, phase, 7), "launch.processes=2")
+    assert found.trace == reference(recipe, tmp_path / "reference", "launch.processes=2"), found
+
+
+@pytest.mark.parametrize("step", [1, 4, 7])
+def test_a_stop_where_no_commit_was_due_changes_no_bits_though_buffers_take_part(tmp_path, step):
+    recipe = small("Statistics")
+    found = drill(recipe, tmp_path / "run", Fault("term", 0, "forward", step), "launch.processes=2")
+    assert found.starts == 2
+    assert found.trace == reference(recipe, tmp_path / "reference", "launch.processes=2")
+
+
+def test_a_tensor_that_no_commit_can_hold_is_78_before_the_first_step(tmp_path):
+    outcome = drill(small("Odd"), tmp_path / "run", None).outcome
+    assert outcome.code == Exit.BAD_RECIPE
+    assert "networks/model/sparse is float32 (sparse_coo), which no commit can hold" in outcome.cause
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("delay", [0.0, 0.4, 1.2])
+def test_a_stop_while_it_starts_is_heard(tiny, tmp_path, number, delay):
+    tiny["budget"] = {"steps": 200_000}
+    (tmp_path / "recipe.json").write_text(json.dumps(tiny))
+    command = [
+        sys.executable,
+        "-m",
+        "drivetrain",
+        "train",
+        str(tmp_path / "recipe.json"),
+        "--run",
+        str(tmp_path / "run"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until = time.time() + 60
+    while not psutil.Process(process.pid).children() and time.time() < until:  # before, it is Python that starts
+        time.sleep(0.01)
+    time.sleep(delay)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == Exit.STOPPED, said
+
+
+def test_a_stop_during_the_pause_before_a_restart_commits_what_survivors_left(tiny, tmp_path, monkeypatch):
+    tiny["checkpoint"]["every"] = None
+    monkeypatch.setattr("drivetrain.launch.restarts.PAUSE", 30.0)
+    tiny["budget"] = {"steps": 100_000}
+    run = tmp_path / "run"
+    Fault("kill", 1, "forward", 7, always=True).arm(run)
+    said = []
+
+    def say(text):
+        said.append(text)
+        if "in 30 s" in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    started = time.time()
+    from drivetrain.launch.preparation import prepare_job
+    from drivetrain.launch.supervisor import supervise
+    from drivetrain.spec.load import load
+
+    job = prepare_job(
+        load(tiny, ["launch.processes=2"]), run=run, overrides=(), resume="auto", override=(), started=started
+    )
+    outcome = supervise(job, worker="drills.fault:main", say=say)
+    assert any("in 30 s" in text for text in said)
+    assert time.time() - started < 25
+    assert outcome.code == Exit.STOPPED
+    assert outcome.where["last_committed_step"] == outcome.where["step"] == 6

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from conftest import run_under_supervisor, trace
+from drills.fault import Fault
 from drivetrain.api import evaluate, export, train
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Failure
@@ -153,3 +154,38 @@ def test_a_run_that_was_exported_from_an_older_commit_has_its_weights(tiny, tmp_
     assert not exported["5"][name].equal(exported[None][name])
     assert exported["step-00000012"][name].equal(exported[None][name])
     assert evaluate(tmp_path / "run").metrics
+
+
+def test_a_longer_budget_after_a_short_last_step_leaves_no_sample_out(tiny, tmp_path):
+    tiny["budget"] = {"samples": 90}
+    assert run_under_supervisor(tiny, tmp_path / "run").code == Exit.DONE
+    tiny["budget"] = {"samples": 200}
+    outcome = run_under_supervisor(tiny, tmp_path / "run", override=("budget",))
+    assert outcome.code == Exit.INCOMPATIBLE
+    assert "6 samples short" in outcome.cause
+
+
+def test_a_resume_that_is_refused_leaves_the_directory_as_it_was(tiny, tmp_path, corpus):
+    run = tmp_path / "run"
+    run_under_supervisor(tiny, run, "budget.steps=5")
+    kept = (run / "resolved.json").read_bytes()
+    wider = run_under_supervisor(tiny, run, "task.model.width=32", override=("task", "budget"))
+    assert wider.code == Exit.INCOMPATIBLE
+    assert (run / "resolved.json").read_bytes() == kept
+    assert run_under_supervisor(tiny, run, override=("budget",)).code == Exit.DONE
+
+
+def test_an_ignored_optimizer_is_ignored_until_the_first_new_commit_whatever_happens(tiny, tmp_path):
+    traces = []
+    for name, fault in (("killed", Fault("kill", 0, "forward", 8)), ("whole", None)):
+        run = tmp_path / name
+        run_under_supervisor(tiny, run, "budget.steps=5")
+        if fault:
+            fault.arm(run)
+        outcome = run_under_supervisor(
+            tiny, run, override=("budget",), ignore=("optimizer",), worker="drills.fault:main"
+        )
+        assert outcome.code == Exit.DONE
+        traces.append([(r["step"], r["losses"]) for r in read(run / "ledger.jsonl") if r["kind"] == "step"])
+    killed, whole = ({step: str(losses) for step, losses in made} for made in traces)
+    assert killed == whole

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.data.feed import Micro
+from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.cut import cut
 from drivetrain.spec.exits import Exit, Failure
 from engines import micros
@@ -27,5 +27,5 @@ def test_a_batch_that_has_more_than_samples_is_refused_with_what_it_has():
         ([torch.ones(4), ["a", "b", "c", "d"]], "type str"),
     ):
         with pytest.raises(Failure, match=words) as caught:
-            cut([Micro(batch, 4, 0, 0, 0, np.arange(4))], 2)
+            cut([MicroBatch(batch, 4, 0, 0, 0, np.arange(4))], 2)
         assert caught.value.outcome.code == Exit.BAD_RECIPE

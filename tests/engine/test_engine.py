@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from drivetrain.engine.engine import Work
+from drivetrain.engine.engine import MinimizeInputs
 from drivetrain.engine.losses import Losses, as_losses, objective
-from drivetrain.engine.move import Sums
-from drivetrain.engine.vote import Ballot, vote_on_device
+from drivetrain.engine.step_result import Sums
+from drivetrain.engine.vote import StepInputs, vote_on_device
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, AdamW, Constant
-from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -84,7 +84,7 @@ def test_n01_n02_nobody_moves_where_a_loss_or_gradient_is_not_finite(bad):
     move = minimize(engine, loss, batches)
     assert move.read().why == "not finite"
     assert torch.equal(weights(engine), before)
-    guilty = engine.culprits(("model",), loss, Work(1, 0, batches, {"samples": 8}))
+    guilty = engine.nonfinite_micro_batches(("model",), loss, MinimizeInputs(1, 0, batches, {"samples": 8}))
     assert [micro.start for micro in guilty] == [4]
 
 
@@ -122,15 +122,15 @@ def test_the_vote_of_an_accelerator_skips_and_moves_like_the_cpus(optimizer, bad
         engine.networks["model"].eval()
     minimize(host, mean_loss, [micro])
     mean_loss(device.networks, micro.batch).backward()
-    updater = device.updaters["model"]
-    gradients = [[p.grad for p in updater.parameters]]
+    network_optimizer = device.network_optimizers["model"]
+    gradients = [[p.grad for p in network_optimizer.parameters]]
     if bad:
         gradients[0][0].fill_(math.inf)
     norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients[0]]))
     sums = Sums(CPU)
     sums.labels, sums.values = [("loss", "samples")], [torch.tensor(4.0)]
     monkeypatch.setattr(torch, "Event", HostEvent)  # not before torch's compiler is imported, which derives from it
-    move = vote_on_device(Ballot([updater], gradients, [norm], sums, {"samples": 4}))
+    move = vote_on_device(StepInputs([network_optimizer], gradients, [norm], sums, {"samples": 4}))
     assert bool(move.read().why) is bad
     assert move.read().losses == {"loss": 1.0}
     if bad:
@@ -180,14 +180,16 @@ def test_evaluation_mode_ends_with_the_modes_as_they_were():
 def test_optimizers_by_network_must_name_the_networks_that_train():
     networks = {"g": nn.Linear(1, 1), "d": nn.Linear(1, 1)}
     with pytest.raises(Failure) as caught:
-        build_updaters(networks, {"g": AdamW(), "x": SGD()}, Constant(), 10, Scale(Batches(1)))
+        build_network_optimizers(networks, {"g": AdamW(), "x": SGD()}, Constant(), 10, Scale(Batches(1)))
     assert caught.value.outcome.code == Exit.BAD_RECIPE
-    updaters = build_updaters(networks, {"g": AdamW(), "d": SGD()}, Constant(), 10, Scale(Batches(1)))
-    assert type(updaters["d"].optimizer).__name__ == "SGD"
+    network_optimizers = build_network_optimizers(
+        networks, {"g": AdamW(), "d": SGD()}, Constant(), 10, Scale(Batches(1))
+    )
+    assert type(network_optimizers["d"].optimizer).__name__ == "SGD"
 
 
 def test_a_network_without_trainable_parameters_has_no_updater():
     frozen = nn.Linear(1, 1).requires_grad_(False)
-    assert list(build_updaters({"a": nn.Linear(1, 1), "b": frozen}, AdamW(), Constant(), 10, Scale(Batches(1)))) == [
-        "a"
-    ]
+    assert list(
+        build_network_optimizers({"a": nn.Linear(1, 1), "b": frozen}, AdamW(), Constant(), 10, Scale(Batches(1)))
+    ) == ["a"]

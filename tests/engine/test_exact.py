@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from drivetrain.engine.buffers import Buffers
-from drivetrain.engine.exact import Counter, LaneTree, refusal, require_lanes_apart, require_still
+from drivetrain.engine.exact import LaneTree, TreeAccumulator, refusal, require_lanes_apart, require_still
 from drivetrain.engine.reduce import Flat
 from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import supervise
@@ -30,7 +30,7 @@ def test_a_tree_over_lanes_is_the_same_however_processes_share_it(lanes, process
     own = lanes // processes
     tops = []
     for first in range(0, lanes, own):
-        counter = Counter(lambda: Flat(torch.empty(1), []))
+        counter = TreeAccumulator(lambda: Flat(torch.empty(1), []))
         for leaf in leaves[first : first + own]:
             flat = counter.take()
             flat.whole.copy_(leaf)

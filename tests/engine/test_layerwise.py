@@ -7,8 +7,8 @@ import torch
 
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.ledger import read
+from drivetrain.optim.network_optimizer import retuned
 from drivetrain.optim.recipe import SGD, AdamW, GaLore, Muon, ProjectedAdamW8bit
-from drivetrain.optim.updater import retuned
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
@@ -77,7 +77,7 @@ def test_clipping_that_is_set_while_a_run_trains_holds_from_the_next_step_on():
     first, later = SGD(lr=0.1, clip=1e9, layerwise=True), SGD(lr=0.1, clip=1e-9, layerwise=True)
     engine = build(first)
     minimize(engine, mean_loss, micros(4, 4), step=1)
-    engine.updaters.update(retuned(engine.updaters, build(later).updaters))
+    engine.network_optimizers.update(retuned(engine.network_optimizers, build(later).network_optimizers))
     before = weights(engine)
     norm = minimize(engine, mean_loss, micros(4, 4), step=2).read().norms["model"]
     assert norm > 1e-3

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from drivetrain.engine.buffers import Buffers
-from drivetrain.engine.engine import Work
+from drivetrain.engine.engine import MinimizeInputs
 from drivetrain.engine.recompute import Recompute, require_alone
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
@@ -15,7 +15,7 @@ from engines import build, mean_loss, micros, weights
 def checked(engine, loss, batches, again=None):
     """One step, of which the first micro-batch (or another in its place) is computed again."""
     total = {"samples": sum(micro.size for micro in batches)}
-    work = Work(1, 0, batches, total, recompute=Recompute([again or batches[0]], batches[:1]))
+    work = MinimizeInputs(1, 0, batches, total, recompute=Recompute([again or batches[0]], batches[:1]))
     return engine.minimize(("model",), loss, work)
 
 
@@ -29,7 +29,7 @@ def test_a_check_changes_neither_weights_nor_buffers():
         nets["model"].calls += 1
         return mean_loss(nets, batch)
 
-    plain.minimize(("model",), counted, Work(1, 0, micros(2, 2), {"samples": 4}))
+    plain.minimize(("model",), counted, MinimizeInputs(1, 0, micros(2, 2), {"samples": 4}))
     checked(twice, counted, micros(2, 2))
     assert torch.equal(weights(plain), weights(twice))
     assert twice.networks["model"].calls == plain.networks["model"].calls == 2
@@ -38,10 +38,14 @@ def test_a_check_changes_neither_weights_nor_buffers():
 def test_a_micro_batch_in_parts_is_compared_part_by_part():
     engine, parts, other = build(), micros(1, 1, 2), micros(1, 1, start=1)
     counts = {"samples": 4}
-    engine.minimize(("model",), mean_loss, Work(1, 0, parts, counts, recompute=Recompute(parts[:2], parts[:2])))
+    engine.minimize(
+        ("model",), mean_loss, MinimizeInputs(1, 0, parts, counts, recompute=Recompute(parts[:2], parts[:2]))
+    )
     again = [parts[0], parts[1]._replace(batch=other[1].batch)]
     with pytest.raises(Failure, match="batch/0 of part 2"):
-        engine.minimize(("model",), mean_loss, Work(2, 0, parts, counts, recompute=Recompute(again, parts[:2])))
+        engine.minimize(
+            ("model",), mean_loss, MinimizeInputs(2, 0, parts, counts, recompute=Recompute(again, parts[:2]))
+        )
 
 
 def test_the_first_of_batch_losses_and_gradients_that_differs_is_named():

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.engine.engine import Work
+from drivetrain.engine.engine import MinimizeInputs
 from drivetrain.engine.recipe import Network, Scaling
 from drivetrain.engine.scaler import Scaler
 from engines import CPU, mean_loss, micros, scaled_engine, weights
@@ -50,7 +50,7 @@ def test_scaling_changes_no_bit_where_nothing_overflows():
     plain, scaled = scaled_engine(start=None, precision="fp16"), scaled_engine(precision="fp16")
     for engine in (plain, scaled):
         for step in range(1, 4):
-            work = Work(step, 0, micros(3, 2), {"samples": 5})
+            work = MinimizeInputs(step, 0, micros(3, 2), {"samples": 5})
             engine.told = engine.minimize(("model",), loss, work).read()
     assert torch.equal(weights(plain), weights(scaled))
     assert plain.told.losses == scaled.told.losses
@@ -63,7 +63,9 @@ def test_an_overflow_moves_nothing_and_halves_the_scale():
     before = weights(engine)
     seen = []
     for step in range(1, 30):
-        told = engine.minimize(("model",), lambda n, b: mean_loss(n, b) * 10, Work(step, 0, micros(4), {"samples": 4}))
+        told = engine.minimize(
+            ("model",), lambda n, b: mean_loss(n, b) * 10, MinimizeInputs(step, 0, micros(4), {"samples": 4})
+        )
         scalars = told.read()
         seen.append(scalars.why)
         assert math.isfinite(scalars.losses["loss"])
@@ -83,11 +85,11 @@ def test_it_is_for_half_precision_only_and_excuses_no_other_gradient_that_is_not
     def loss(nets, batch):
         return (nets["model"](batch) * 0.0).sqrt().sum()  # 0, with a gradient of inf * 0
 
-    told = engine.minimize(("model",), loss, Work(1, 0, micros(4), {"samples": 4})).read()
+    told = engine.minimize(("model",), loss, MinimizeInputs(1, 0, micros(4), {"samples": 4})).read()
     assert math.isfinite(told.losses["loss"])
     assert (told.why, told.scale, float(engine.scaler.scale)) == ("not finite", None, 1024.0)
     engine = scaled_engine(precision="fp32", own={"model": Network(precision="fp16")})
-    halves = engine.minimize(("model",), loss, Work(2, 0, micros(4), {"samples": 4})).read()
+    halves = engine.minimize(("model",), loss, MinimizeInputs(2, 0, micros(4), {"samples": 4})).read()
     assert (halves.why, float(engine.scaler.scale)) == ("overflow", 512.0)
 
 
@@ -96,7 +98,7 @@ def test_half_precision_keeps_gradients_that_would_vanish():
     for start in (1.0, 2.0**8):
         engine = scaled_engine(start=start, precision="fp16")
         told = engine.minimize(
-            ("model",), lambda n, b: mean_loss(n, b) * 1e-7, Work(1, 0, micros(4), {"samples": 4})
+            ("model",), lambda n, b: mean_loss(n, b) * 1e-7, MinimizeInputs(1, 0, micros(4), {"samples": 4})
         ).read()
         assert told.why == ""
         sizes[start] = told.norms["model"]

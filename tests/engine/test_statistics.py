@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from drivetrain.engine.engine import Work
+from drivetrain.engine.engine import MinimizeInputs
 from drivetrain.engine.recipe import Statistics
 from drivetrain.engine.statistics import Probe, noise
 from drivetrain.optim.recipe import SGD
@@ -30,14 +30,17 @@ def test_a_probe_sees_the_gradient_of_the_first_micro_batch_and_what_the_step_ha
     engine = build(SGD(lr=0.5))
     engine.networks["model"].eval()
     batches, before = micros(2, 2, 2, 2), weights(engine)
-    probe = Probe(Statistics(every=EVERY), engine.updaters)
-    told = engine.minimize(("model",), mean_loss, Work(1, 0, batches, {"samples": 8}, probe=probe)).read()
+    probe = Probe(Statistics(every=EVERY), engine.network_optimizers)
+    told = engine.minimize(("model",), mean_loss, MinimizeInputs(1, 0, batches, {"samples": 8}, probe=probe)).read()
     (found,) = probe.result(told.norms, 8, Group()).values()
     assert found["weights"] == pytest.approx(float(before.norm()), rel=1e-5)
     assert found["change"] == pytest.approx(float((weights(engine) - before).norm()), rel=1e-4)
     alone = build(SGD(lr=0.0))
     alone.networks["model"].eval()
-    small = alone.minimize(("model",), mean_loss, Work(1, 0, micros(2), {"samples": 2})).read().norms["model"] ** 2
+    small = (
+        alone.minimize(("model",), mean_loss, MinimizeInputs(1, 0, micros(2), {"samples": 2})).read().norms["model"]
+        ** 2
+    )
     assert {"signal", "noise"} <= found.keys()
     assert found["noise"] == pytest.approx((small - told.norms["model"] ** 2) / (1 / 2 - 1 / 8), rel=1e-3)
 
@@ -45,9 +48,9 @@ def test_a_probe_sees_the_gradient_of_the_first_micro_batch_and_what_the_step_ha
 def test_measuring_changes_no_bit():
     plain, probed = build(), build()
     for step in (1, 2, 3):
-        plain.minimize(("model",), mean_loss, Work(step, 0, micros(3, 3), {"samples": 6}))
-        probe = Probe(Statistics(every=EVERY), probed.updaters)
-        probed.minimize(("model",), mean_loss, Work(step, 0, micros(3, 3), {"samples": 6}, probe=probe))
+        plain.minimize(("model",), mean_loss, MinimizeInputs(step, 0, micros(3, 3), {"samples": 6}))
+        probe = Probe(Statistics(every=EVERY), probed.network_optimizers)
+        probed.minimize(("model",), mean_loss, MinimizeInputs(step, 0, micros(3, 3), {"samples": 6}, probe=probe))
     assert torch.equal(weights(plain), weights(probed))
 
 
@@ -57,7 +60,9 @@ def test_the_scale_of_the_loss_is_taken_out():
     found = []
     for start in (None, 2.0**10):
         engine = engine_of(start=start)
-        probe = Probe(Statistics(every=EVERY), engine.updaters)
-        told = engine.minimize(("model",), mean_loss, Work(1, 0, micros(2, 2), {"samples": 4}, probe=probe)).read()
+        probe = Probe(Statistics(every=EVERY), engine.network_optimizers)
+        told = engine.minimize(
+            ("model",), mean_loss, MinimizeInputs(1, 0, micros(2, 2), {"samples": 4}, probe=probe)
+        ).read()
         found.append(probe.result(told.norms, 4, Group())["model"])
     assert found[0] == pytest.approx(found[1])

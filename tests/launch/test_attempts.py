@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.launch import attempts
-from drivetrain.launch.attempts import Attempt, Attempts, exit_code, following, worth_again
-from drivetrain.launch.restarts import Again, Stays
+from drivetrain.launch.attempts import Attempts, JobAttempt, exit_code, following, worth_again
+from drivetrain.launch.restarts import GiveUp, Retry
 from drivetrain.spec.exits import Exit, Outcome
 
 
@@ -13,7 +13,7 @@ def outcome(code, **where):
 
 
 def attempt(how, before=None, reached=None):
-    return Attempt(outcome=how, before=before, reached=reached, began=0.0, ended=1.0)
+    return JobAttempt(outcome=how, before=before, reached=reached, began=0.0, ended=1.0)
 
 
 RETRIED = [Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION_SUSPECTED, Exit.HANG]
@@ -22,7 +22,7 @@ RETRIED = [Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION_SU
 @pytest.mark.parametrize("code", list(Exit))
 def test_l09_only_the_codes_with_a_star_get_another_attempt(code):
     again = following([attempt(outcome(code), 0, 10)], 20, 3)
-    assert isinstance(again, Again) == (code in RETRIED)
+    assert isinstance(again, Retry) == (code in RETRIED)
     assert exit_code(outcome(code)) == code
 
 
@@ -49,12 +49,12 @@ def test_l10_attempts_are_bounded_in_all_and_without_progress(retries, fruitless
         history.append(attempt(outcome(Exit.STOPPED), step, step + fruitful))
         step += fruitful
         ended = following(history, retries, fruitless)
-        if isinstance(ended, Stays):
+        if isinstance(ended, GiveUp):
             break
     assert len(history) <= retries + 1
     in_vain = [not one.fruitful for one in history]
     assert not any(all(in_vain[n : n + fruitless + 1]) for n in range(len(in_vain) - fruitless))
-    if isinstance(ended, Stays):
+    if isinstance(ended, GiveUp):
         assert ended.outcome.code is Exit.INTERNAL
         assert "75 test" in ended.outcome.cause
         assert not worth_again(ended.outcome)
@@ -62,7 +62,7 @@ def test_l10_attempts_are_bounded_in_all_and_without_progress(retries, fruitless
 
 def test_the_pause_grows_while_nothing_new_is_committed():
     history = [attempt(outcome(Exit.HANG), 0, 10)]
-    assert following(history, 99, 99) == Again(0.0)
+    assert following(history, 99, 99) == Retry(0.0)
     pauses = []
     for _ in range(9):
         history.append(attempt(outcome(Exit.HANG), 10, 10))

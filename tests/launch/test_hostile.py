@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from drivetrain.launch.planning import new_token, plan
-from drivetrain.launch.submission import Work
+from drivetrain.launch.preparation import new_token, plan
+from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.targets.config import build, settings_from
 from drivetrain.launch.targets.slurm import SCRIPT
 from hostile import MARK, NAMES, VALUES
@@ -16,11 +16,11 @@ from hostile import MARK, NAMES, VALUES
 SETTLE = """
 import json, os, sys
 from pathlib import Path
-from drivetrain.launch.node import settle
-from drivetrain.launch.submission import Work
+from drivetrain.launch.node import prepare_node
+from drivetrain.launch.submission import NodeWork
 
-work = Work.read(Path(sys.argv[1]))
-settle(work, work.job)
+work = NodeWork.read(Path(sys.argv[1]))
+prepare_node(work, work.job)
 print(json.dumps({name: os.environ[name] for name in work.environment}))
 """
 
@@ -69,7 +69,7 @@ def test_arguments_and_variables_travel_whole(tmp_path):
     overrides = [f"task.sample.prompt={json.dumps(value)}" for value in VALUES]
     for prompt, value in zip(overrides, VALUES, strict=True):
         job = plan("quickstart", [prompt], "x", settings, started=0.0, run=str(tmp_path / "run"))
-        work = Work.from_json(json.loads(job.work.text()))
+        work = NodeWork.from_json(json.loads(job.work.text()))
         assert work.job.recipe["task"]["sample"]["prompt"] == value
         assert work.environment == names
     for one in build(settings).render(job)[:2]:  # the command and the script have none of it

@@ -9,10 +9,10 @@ import pytest
 
 from counting import Counting
 from drivetrain.launch import jobs
-from drivetrain.launch.planning import plan
-from drivetrain.launch.standing import standing, told
-from drivetrain.launch.states import Seen, State
-from drivetrain.launch.store import Store
+from drivetrain.launch.job_status import job_status, status_text
+from drivetrain.launch.preparation import plan
+from drivetrain.launch.states import JobStatus, State
+from drivetrain.launch.store import JobStore
 from drivetrain.launch.targets import config
 from drivetrain.spec.exits import Exit, Failure
 
@@ -54,7 +54,7 @@ def test_a_submit_that_dies_anywhere_leaves_no_unknown_job_and_never_two(engine,
     for number in itertools.count(1):
         here = engine / str(number)
         here.mkdir()
-        store, job = Store(tmp_path / f"jobs-{number}"), planned(here)
+        store, job = JobStore(tmp_path / f"jobs-{number}"), planned(here)
         died = killed_at(number, lambda: jobs.submit(store, job, "quickstart"))  # noqa: B023
         assert {path.read_text() for path in here.iterdir()} <= {record.token for record in store.all()}
         for record in store.all():
@@ -67,7 +67,7 @@ def test_a_submit_that_dies_anywhere_leaves_no_unknown_job_and_never_two(engine,
 
 
 def test_the_same_submit_is_the_same_job_until_that_has_ended(engine, tmp_path):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     first, new = jobs.submit(store, planned(engine), "quickstart")
     again, other = jobs.submit(store, planned(engine), "quickstart")
     assert (new, other, again.token) == (True, False, first.token)
@@ -80,10 +80,10 @@ def test_a_cancel_that_dies_anywhere_is_still_a_cancel(engine, tmp_path):
     for number in itertools.count(1):
         here = engine / str(number)
         here.mkdir()
-        store = Store(tmp_path / f"jobs-{number}")
+        store = JobStore(tmp_path / f"jobs-{number}")
         record, _ = jobs.submit(store, planned(here), "quickstart")
         died = killed_at(number, lambda: jobs.cancel(store, record))  # noqa: B023
-        now = jobs.refresh(store, store.again(record))
+        now = jobs.refresh(store, store.reload(record))
         assert any(here.iterdir()) or now.state is State.CANCELLED
         assert jobs.cancel(store, now).state is State.CANCELLED
         if not died:
@@ -92,7 +92,7 @@ def test_a_cancel_that_dies_anywhere_is_still_a_cancel(engine, tmp_path):
 
 
 def test_what_was_never_sent_is_sent_by_requeue(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     with monkeypatch.context() as away:
         away.setattr(Counting, "submit", unreachable)
         submit_unanswered(store, engine)
@@ -112,14 +112,14 @@ def submit_unanswered(store, engine):
 
 
 def test_what_was_never_sent_is_cancelled_without_a_word_to_the_engine(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     monkeypatch.setattr(Counting, "submit", unreachable)
     submit_unanswered(store, engine)
     assert jobs.cancel(store, store.all()[0]).state is State.CANCELLED
 
 
 def test_the_store_is_private_and_tells_what_it_cannot_read(engine, tmp_path):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     file = tmp_path / "jobs" / f"{record.token}.json"
     assert file.stat().st_mode & 0o777 == 0o600
@@ -139,29 +139,29 @@ def test_the_store_is_private_and_tells_what_it_cannot_read(engine, tmp_path):
 
 
 def test_a_look_that_a_cancel_overtakes_does_not_undo_it(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     look = Counting.look
 
     def slow(self, job, native):
         monkeypatch.setattr(Counting, "look", look)
         jobs.cancel(store, record)
-        return Seen(state=State.RUNNING, native="there")
+        return JobStatus(state=State.RUNNING, native="there")
 
     monkeypatch.setattr(Counting, "look", slow)
     assert jobs.refresh(store, record).state is State.CANCELLED
-    assert store.again(record).cancelled is not None
+    assert store.reload(record).cancelled is not None
 
 
 def test_a_requeue_that_is_refused_leaves_the_cancel_as_it_was(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     monkeypatch.setattr(Counting, "cancel", lambda *_: None)
     assert jobs.cancel(store, record).state is State.STOPPING
     monkeypatch.setattr(Counting, "requeue", refused)
     with pytest.raises(Failure, match="is running"):
         jobs.requeue(store, record)
-    assert jobs.refresh(store, store.again(record)).state is State.STOPPING
+    assert jobs.refresh(store, store.reload(record)).state is State.STOPPING
 
 
 def refused(*_):
@@ -169,7 +169,7 @@ def refused(*_):
 
 
 def test_what_was_cancelled_before_it_was_sent_and_is_requeued_is_no_longer_cancelled(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     with monkeypatch.context() as away:
         away.setattr(Counting, "submit", unreachable)
         submit_unanswered(store, engine)
@@ -179,7 +179,7 @@ def test_what_was_cancelled_before_it_was_sent_and_is_requeued_is_no_longer_canc
 
 
 def test_a_requeue_whose_answer_is_lost_is_looked_at_again(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     assert jobs.cancel(store, record).state is State.CANCELLED
 
@@ -190,12 +190,12 @@ def test_a_requeue_whose_answer_is_lost_is_looked_at_again(engine, tmp_path, mon
     monkeypatch.setattr(Counting, "requeue", unheard)
     with pytest.raises(Failure, match="nobody answers"):
         jobs.requeue(store, record)
-    assert jobs.refresh(store, store.again(record)).state is State.RUNNING
+    assert jobs.refresh(store, store.reload(record)).state is State.RUNNING
     assert not jobs.submit(store, planned(engine), "quickstart")[1]
 
 
 def test_what_was_never_sent_and_may_have_been_by_requeue_is_found_again(engine, tmp_path, monkeypatch):
-    store, submit = Store(tmp_path / "jobs"), Counting.submit
+    store, submit = JobStore(tmp_path / "jobs"), Counting.submit
 
     def unheard(self, job):
         submit(self, job)
@@ -208,29 +208,29 @@ def test_what_was_never_sent_and_may_have_been_by_requeue_is_found_again(engine,
         away.setattr(Counting, "submit", unheard)
         with pytest.raises(Failure, match="nobody answers"):
             jobs.requeue(store, record)
-    assert jobs.refresh(store, store.again(record)).state is State.RUNNING
+    assert jobs.refresh(store, store.reload(record)).state is State.RUNNING
     assert not jobs.submit(store, planned(engine), "quickstart")[1]
 
 
 def test_what_failed_without_a_word_is_looked_at_before_another_is_submitted(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     with monkeypatch.context() as ill:
-        ill.setattr(Counting, "look", lambda *_: Seen(state=State.FAILED, native="NODE_FAIL"))
+        ill.setattr(Counting, "look", lambda *_: JobStatus(state=State.FAILED, native="NODE_FAIL"))
         assert jobs.refresh(store, record).state is State.FAILED
     assert jobs.submit(store, planned(engine), "quickstart")[0].token == record.token  # its engine started it again
 
 
 def test_a_submit_of_something_else_on_the_run_of_a_job_differs(engine, tmp_path):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
-    assert not store.again(record).differs(planned(engine))
+    assert not store.reload(record).differs(planned(engine))
     other = plan("quickstart", ["checkpoint.every.steps=77"], "counted", planned(engine).settings, started=time.time())
-    assert store.again(record).differs(other)
+    assert store.reload(record).differs(other)
 
 
 def test_a_cancel_is_kept_while_the_engine_is_away_and_told_by_the_next_look(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     with monkeypatch.context() as away:
         for name in ("look", "cancel", "find"):
@@ -238,28 +238,28 @@ def test_a_cancel_is_kept_while_the_engine_is_away_and_told_by_the_next_look(eng
         with pytest.raises(Failure, match="nobody answers") as failure:
             jobs.cancel(store, record)
         assert "`drivetrain status" in failure.value.outcome.hint
-        assert "has not heard" in told(standing(store.again(record)))
+        assert "has not heard" in status_text(job_status(store.reload(record)))
     assert list(engine.iterdir())
-    assert jobs.refresh(store, store.again(record)).state is State.CANCELLED
+    assert jobs.refresh(store, store.reload(record)).state is State.CANCELLED
     assert not list(engine.iterdir())
     assert jobs.submit(store, planned(engine), "quickstart")[1]
 
 
 def test_a_cancel_that_is_told_late_stops_what_the_engine_has_requeued(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     with monkeypatch.context() as away:
         away.setattr(Counting, "look", unreachable)
         away.setattr(Counting, "cancel", unreachable)
         with pytest.raises(Failure):
             jobs.cancel(store, record)
-    monkeypatch.setattr(Counting, "look", lambda *_: Seen(state=State.REQUEUED, native="PENDING"))
-    assert jobs.refresh(store, store.again(record)).state is State.STOPPING
+    monkeypatch.setattr(Counting, "look", lambda *_: JobStatus(state=State.REQUEUED, native="PENDING"))
+    assert jobs.refresh(store, store.reload(record)).state is State.STOPPING
     assert not list(engine.iterdir())
 
 
 def test_what_may_have_been_sent_and_was_cancelled_unheard_is_not_sent_again(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     with monkeypatch.context() as away:
         away.setattr(Counting, "submit", unreachable)
         away.setattr(Counting, "find", unreachable)
@@ -268,21 +268,21 @@ def test_what_may_have_been_sent_and_was_cancelled_unheard_is_not_sent_again(eng
         with pytest.raises(Failure, match="nobody answers"):
             jobs.cancel(store, first)
     again, new = jobs.submit(store, planned(engine), "quickstart")
-    assert (new, store.again(first).state) == (True, State.CANCELLED)
+    assert (new, store.reload(first).state) == (True, State.CANCELLED)
     assert [one.read_text() for one in engine.iterdir()] == [again.token]
 
 
 def test_a_cancel_that_the_engine_refuses_was_not_asked_for(engine, tmp_path, monkeypatch):
-    store = Store(tmp_path / "jobs")
+    store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     monkeypatch.setattr(Counting, "cancel", refused)
     with pytest.raises(Failure, match="is running"):
         jobs.cancel(store, record)
-    assert jobs.refresh(store, store.again(record)).state is State.RUNNING
+    assert jobs.refresh(store, store.reload(record)).state is State.RUNNING
 
 
 def test_who_watches_a_job_bears_with_an_engine_that_is_away_for_a_while(engine, tmp_path, monkeypatch, capsys):
-    store, pauses = Store(tmp_path / "jobs"), []
+    store, pauses = JobStore(tmp_path / "jobs"), []
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     seen = iter([RUNNING, None, None, RUNNING, replace(RUNNING, state=State.SUCCEEDED)])
     monkeypatch.setattr(Counting, "look", lambda *_: next(seen) or unreachable())
@@ -291,4 +291,4 @@ def test_who_watches_a_job_bears_with_an_engine_that_is_away_for_a_while(engine,
     assert capsys.readouterr().err.count("nobody answers; asking again") == 2
 
 
-RUNNING = Seen(state=State.RUNNING)
+RUNNING = JobStatus(state=State.RUNNING)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from drivetrain.launch.code import ARCHIVE, leave, pack, unpack
-from drivetrain.launch.node import settle
-from drivetrain.launch.planning import plan
+from drivetrain.launch.node import prepare_node
+from drivetrain.launch.preparation import plan
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.spec.exits import Exit, Failure
 
@@ -52,7 +52,7 @@ def test_packed_code_is_where_the_recipes_paths_begin(repository, tmp_path):
     (tmp_path / "run" / "launch" / work.token).mkdir(parents=True)
     folder = tmp_path / "run" / "launch" / work.token
     leave(repository, "HEAD", folder)
-    job = settle(work, replace(work.job, modules=str(repository)))
+    job = prepare_node(work, replace(work.job, modules=str(repository)))
     assert os.getcwd() == job.modules == str((folder / ARCHIVE).with_suffix(""))
 
 
@@ -64,9 +64,9 @@ def test_a_secret_is_read_on_the_node_and_is_nowhere_else(tmp_path, monkeypatch)
     work = plan("quickstart", [], "x", settings, started=0.0).work
     assert "s3cret" not in work.text()
     monkeypatch.setattr(os, "environ", dict(os.environ))
-    settle(work, work.job)
+    prepare_node(work, work.job)
     assert os.environ["TOKEN_OF_TEST"] == "s3cret"
     (tmp_path / "key").unlink()
     with pytest.raises(Failure, match="TOKEN_OF_TEST") as failure:
-        settle(work, work.job)
+        prepare_node(work, work.job)
     assert failure.value.outcome.code == Exit.INPUT_MISSING

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clock import Clock
-from drivetrain.launch.patience import LONGEST, LONGEST_PAUSE, PAUSE, Patience, followed
+from drivetrain.launch.patience import LONGEST, LONGEST_PAUSE, PAUSE, OutagePatience, followed
 from drivetrain.spec.exits import Exit, Failure
 
 AWAY = Failure(Exit.PEER_UNAVAILABLE, "nobody answers")
@@ -11,7 +11,7 @@ AWAY = Failure(Exit.PEER_UNAVAILABLE, "nobody answers")
 
 def test_an_engine_that_stays_away_is_told_of_and_its_error_is_raised_after_the_time_that_was_stated():
     clock, said, pauses = Clock(), [], []
-    patience = Patience(clock, said.append)
+    patience = OutagePatience(clock, said.append)
     while clock.now < LONGEST:
         pauses.append(patience.bear(AWAY))
         clock.sleep(pauses[-1])
@@ -24,13 +24,13 @@ def test_an_engine_that_stays_away_is_told_of_and_its_error_is_raised_after_the_
 
 def test_only_an_engine_that_is_away_is_borne_with():
     with pytest.raises(Failure, match="no such job"):
-        Patience().bear(Failure(Exit.BAD_RECIPE, "no such job"))
+        OutagePatience().bear(Failure(Exit.BAD_RECIPE, "no such job"))
 
 
 @given(st.lists(st.floats(0.0, 2 * LONGEST), max_size=8))
 def test_an_answer_begins_it_anew(gaps):
     clock = Clock()
-    patience = Patience(clock, lambda _: None)
+    patience = OutagePatience(clock, lambda _: None)
     for gap in gaps:
         clock.sleep(gap)
         assert patience.bear(AWAY) == PAUSE
@@ -48,7 +48,9 @@ def test_lines_come_once_each_whatever_fails_between_them():
             raise answer
         return answer
 
-    lines = followed(lambda: next_of(looks), lambda: next_of(parts), 2.0, Patience(clock, said.append), clock.sleep)
+    lines = followed(
+        lambda: next_of(looks), lambda: next_of(parts), 2.0, OutagePatience(clock, said.append), clock.sleep
+    )
     assert list(lines) == ["a", "b", "c", "d"]
     assert len(said) == 2
 

@@ -1,5 +1,5 @@
 from drivetrain.launch.watchdog import Watchdog
-from drivetrain.runtime.heart import PHASES, SIZE, Heart, Sign, Signs
+from drivetrain.runtime.heartbeat import PHASES, SIZE, Heartbeat, HeartbeatMemory, HeartbeatSlot
 
 
 def watch(dog, seconds, signs):
@@ -12,7 +12,7 @@ def watch(dog, seconds, signs):
 
 
 def sign(beats, moves, phase="forward", seconds=0.1, step=5):
-    return Sign(beats, moves, step, phase, seconds)
+    return HeartbeatSlot(beats, moves, step, phase, seconds)
 
 
 def test_who_moves_does_not_hang():
@@ -58,12 +58,12 @@ def test_opening_data_may_take_long_but_beats_may_not_stop_for_ever():
 
 
 def test_signs_are_seen_by_who_shares_the_memory():
-    signs = Signs(3)
-    heart = Heart.shared(signs.descriptor, 1)
-    heart.step, heart.seconds = 7, 0.25
+    signs = HeartbeatMemory(3)
+    heartbeat = Heartbeat.shared(signs.descriptor, 1)
+    heartbeat.step, heartbeat.seconds = 7, 0.25
     for phase in PHASES:
-        heart.enter(phase)
-    assert signs.look()[1] == Sign(0, len(PHASES), 7, "teardown", 0.25)
+        heartbeat.enter(phase)
+    assert signs.look()[1] == HeartbeatSlot(0, len(PHASES), 7, "teardown", 0.25)
     assert signs.look()[0].moves == signs.look()[2].moves == 0
     signs.clear()
     assert signs.look()[1].moves == 0

@@ -2,57 +2,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import records
 from drivetrain.ledger.derive import attempts, buckets, curve, goodput, lineage, samples_used, scores, steps
+from drivetrain.ledger.records import RepairRecord
+from records import parsed
 
 
 def attempt(number, begin, started, start=1.0):
-    return {
-        "kind": "attempt",
-        "attempt": number,
-        "from_step": begin,
-        "world": 1,
-        "started": started,
-        "time": started + start,
-        "startup": {"import": start},
-        "budget": {"steps": 9, "samples": 72},
-    }
+    more = {"world": 1, "started": started, "time": started + start, "startup": {"import": start}}
+    return records.attempt(number, begin) | more
 
 
 def step(number, at, value=0.0):
-    return {
-        "kind": "step",
-        "step": number,
-        "time": at,
-        "start": 8 * number - 8,
-        "stop": 8 * number,
-        "samples": "f",
-        "losses": {"loss": value},
-        "seconds": 0.9,
-        "wait": 0.1,
-    }
+    return records.step(number, loss=value) | {"time": at, "samples": "f"}
 
 
 def killed_and_resumed():
     """Three steps from 100 s on, a commit after the second, killed; again from 110 s on: the third and a fourth."""
-    return [
-        attempt(1, 0, 100.0),
-        step(1, 102.0, 5.0),
-        step(2, 103.0, 4.0),
-        {"kind": "commit", "step": 2, "time": 103.5, "seconds": 0.5},
-        {"kind": "evaluation", "step": 2, "time": 104.5, "seconds": 1.0, "metrics": {"v": {"loss": 4.5}}},
-        step(3, 105.5, 9.0),
-        {"kind": "commit", "step": 3, "time": 106.0, "seconds": 0.5},
-        attempt(2, 2, 110.0),
-        step(3, 112.0, 3.0),
-        step(4, 113.0, 2.0),
-        {"kind": "exit", "time": 113.5, "code": 0, "cause": "done", "seconds": {"start": 1.0, "commit": 0.25}},
-    ]
+    return parsed(
+        [
+            attempt(1, 0, 100.0),
+            step(1, 102.0, 5.0),
+            step(2, 103.0, 4.0),
+            records.commit(2, at=103.5),
+            records.evaluation(2, 4.5, "v", "loss") | {"time": 104.5, "seconds": 1.0},
+            step(3, 105.5, 9.0),
+            records.commit(3, at=106.0),
+            attempt(2, 2, 110.0),
+            step(3, 112.0, 3.0),
+            step(4, 113.0, 2.0),
+            records.ended(0, "done", at=113.5) | {"seconds": {"start": 1.0, "commit": 0.25}},
+        ]
+    )
 
 
 def test_the_lineage_leaves_out_what_was_made_again():
     history = lineage(killed_and_resumed())
     assert curve(history, "loss") == [(1, 5.0), (2, 4.0), (3, 3.0), (4, 2.0)]
-    assert [r["step"] for r in history if r["kind"] == "commit"] == [2]
+    assert [r.step for r in history if r.kind == "commit"] == [2]
     assert scores(history) == {("v", "loss"): [(2, 4.5)]}
     assert samples_used(history)[-1] == (4, 24, 32, "f")
 
@@ -84,14 +71,14 @@ def test_an_empty_ledger_derives_nothing():
 
 
 def test_the_time_before_a_repair_is_that_of_the_restart():
-    records = killed_and_resumed()
-    records.insert(7, {"kind": "repair", "time": 110.5, "bytes": 9})
-    assert buckets(records) == buckets(killed_and_resumed())
-    assert attempts(records)[0].ended == 106.0
+    told = killed_and_resumed()
+    told.insert(7, RepairRecord(time=110.5, bytes=9))
+    assert buckets(told) == buckets(killed_and_resumed())
+    assert attempts(told)[0].ended == 106.0
 
 
 def test_the_first_entry_of_a_cut_off_start_is_an_attempt():
-    (only,) = attempts([attempt(1, 0, 100.0)])
+    (only,) = attempts(parsed([attempt(1, 0, 100.0)]))
     assert (only.to_step, only.code, only.ended) == (0, None, 101.0)
 
 
@@ -103,16 +90,16 @@ def test_the_first_entry_of_a_cut_off_start_is_an_attempt():
     )
 )
 def test_buckets_add_up_whatever_the_clock_and_the_order_of_attempts(told):
-    records, clock, reached = [], 1e9, 0
+    made, clock, reached = [], 1e9, 0
     for number, (pause, start, durations, again) in enumerate(told):
         clock += pause
-        records.append(attempt(number + 1, 0 if again else reached, clock, start))
+        made.append(attempt(number + 1, 0 if again else reached, clock, start))
         reached = 0 if again else reached
         clock += start
         for seconds in durations:
             clock += seconds
             reached += 1
-            records.append(step(reached, clock) | {"seconds": seconds / 2, "wait": seconds / 4})
-    spent = buckets(records)
-    assert sum(spent.values()) == pytest.approx(records[-1]["time"] - records[0]["started"], abs=1e-4)
+            made.append(step(reached, clock) | {"seconds": seconds / 2, "wait": seconds / 4})
+    spent = buckets(parsed(made))
+    assert sum(spent.values()) == pytest.approx(made[-1]["time"] - made[0]["started"], abs=1e-4)
     assert min(spent.values()) >= -1e-4

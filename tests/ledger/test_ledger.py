@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.ledger.ledger import Ledger, read
+from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.spec.exits import Exit, Failure
 
 STEP = {
@@ -32,9 +32,9 @@ STEP = {
 
 
 def write(path, count=5):
-    ledger = Ledger.open(path)
+    ledger = LedgerFile.open(path)
     for number in range(count):
-        ledger.append({"kind": "note", "text": f"n{number}", "value": number / 3})
+        ledger.append({"kind": "note", "time": number / 3, "text": f"n{number}"})
         ledger.append_steps(1, [STEP | {"step": number}])
     ledger.close()
 
@@ -42,30 +42,30 @@ def write(path, count=5):
 def test_what_was_appended_is_read(tmp_path):
     write(tmp_path / "l", 2)
     records = list(read(tmp_path / "l"))
-    assert [r["kind"] for r in records] == ["note", "step"] * 2
-    assert records[3]["losses"]["loss"] == 0.1 + 0.2
-    assert records[3]["norm"]["model"] == "inf"
-    assert records[3]["samples"] == "00000000000000ff"
+    assert [r.kind for r in records] == ["note", "step"] * 2
+    assert records[3].losses["loss"] == 0.1 + 0.2
+    assert records[3].norm["model"] == math.inf
+    assert records[3].samples == "00000000000000ff"
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.text())
 def test_floats_keep_their_bits_and_names_their_characters(value, name):
     with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger.open(Path(folder) / "l")
+        ledger = LedgerFile.open(Path(folder) / "l")
         ledger.append_steps(1, [STEP | {"losses": {name: value}}])
-        ledger.append({name: 1, "kind": "note", "value": value})
+        ledger.append({"kind": "note", "time": value, "text": name})
         ledger.close()
         step, note = read(Path(folder) / "l")
-    assert step["losses"][name].hex() == note["value"].hex() == value.hex()
+    assert (note.text, step.losses[name].hex(), note.time.hex()) == (name, value.hex(), value.hex())
 
 
 @pytest.mark.parametrize("value", [numpy.float64(0.1), numpy.float32(0.5), 1, True])
 def test_numbers_of_any_type_are_json_numbers(tmp_path, value):
-    ledger = Ledger.open(tmp_path / "l")
+    ledger = LedgerFile.open(tmp_path / "l")
     ledger.append_steps(1, [STEP | {"losses": {"loss": value}, "counts": {"samples": numpy.int64(8)}}])
     ledger.close()
     (record,) = read(tmp_path / "l")
-    assert (record["losses"], record["counts"]) == ({"loss": value}, {"samples": 8})
+    assert (record.losses, record.counts) == ({"loss": value}, {"samples": 8})
 
 
 def test_a_ledger_goes_on_after_it_was_closed(tmp_path):
@@ -80,46 +80,46 @@ def test_a_torn_last_line_is_cut_off_and_told(tmp_path, cut):
     write(path, 2)
     path.write_bytes(path.read_bytes()[:-cut])
     assert len(list(read(path))) == 3
-    Ledger.open(path).close()
+    LedgerFile.open(path).close()
     records = list(read(path))
-    assert [r["kind"] for r in records] == ["note", "step", "note", "repair"]
-    assert records[-1]["bytes"] > 0
+    assert [r.kind for r in records] == ["note", "step", "note", "repair"]
+    assert records[-1].bytes > 0
 
 
 def test_a_torn_line_of_any_length_is_cut_off(tmp_path):
     path = tmp_path / "l"
-    ledger = Ledger.open(path)
-    ledger.append({"kind": "note"})
-    ledger.append({"kind": "show", "text": {"long": "x" * 3_000_000}})
+    ledger = LedgerFile.open(path)
+    ledger.append({"kind": "note", "text": "short"})
+    ledger.append({"kind": "note", "text": "x" * 3_000_000})
     ledger.close()
     path.write_bytes(path.read_bytes()[:-1])
-    Ledger.open(path).close()
-    assert [r["kind"] for r in read(path)] == ["note", "repair"]
+    LedgerFile.open(path).close()
+    assert [r.kind for r in read(path)] == ["note", "repair"]
 
 
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from drivetrain.ledger.ledger import Ledger
+from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.spec.exits import Failure
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writes beyond the limit fall short, as on a full disk
 path = Path(sys.argv[1])
-ledger = Ledger.open(path)
-ledger.append({"kind": "note"})
+ledger = LedgerFile.open(path)
+ledger.append({"kind": "note", "text": "short"})
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 70, resource.RLIM_INFINITY))
 try:
-    ledger.append({"kind": "show", "text": "x" * 500})
+    ledger.append({"kind": "note", "text": "x" * 500})
 except Failure as failure:
     code = failure.outcome.code
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-ledger.append({"kind": "exit", "code": int(code)})
+ledger.append({"kind": "miss", "step": 1, "code": int(code), "cause": "full"})
 """
 
 
 def test_what_did_not_fit_on_the_disk_does_not_spoil_what_follows(tmp_path):
     subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path / "l")], check=True)
-    assert [(r["kind"], r.get("code")) for r in read(tmp_path / "l")] == [("note", None), ("exit", int(Exit.STORAGE))]
+    assert [r.to_json().get("code") for r in read(tmp_path / "l")] == [None, int(Exit.STORAGE)]
 
 
 def lines_of(path):
@@ -169,7 +169,7 @@ def test_a_link_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_text("")
     (tmp_path / "l").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Failure) as caught:
-        Ledger.open(tmp_path / "l")
+        LedgerFile.open(tmp_path / "l")
     assert caught.value.outcome.code == Exit.SECURITY
     assert (tmp_path / "elsewhere").read_text() == ""
 
@@ -177,7 +177,7 @@ def test_a_link_is_not_followed(tmp_path):
 def test_a_folder_in_its_place_is_74(tmp_path):
     (tmp_path / "l").mkdir()
     with pytest.raises(Failure) as caught:
-        Ledger.open(tmp_path / "l")
+        LedgerFile.open(tmp_path / "l")
     assert caught.value.outcome.code == Exit.STORAGE
 
 

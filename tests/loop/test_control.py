@@ -17,7 +17,7 @@ from drivetrain.checkpoint.retention import pinned_steps
 from drivetrain.cli.main import run as main
 from drivetrain.data.order import digest
 from drivetrain.launch.inbox import post
-from drivetrain.ledger.ledger import Ledger, read
+from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.loop.control import AT_ONCE
 from drivetrain.run.proof import prove
 from drivetrain.run.replay import replayed
@@ -201,7 +201,7 @@ def test_an_evaluation_that_a_stop_has_cut_off_is_made_at_the_next_start(tmp_pat
     run, settings = tmp_path / "run", commands.recipe(40, 1, seen)
     with one_server():
         assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
-        ledger = Ledger.open(run / "ledger.jsonl")
+        ledger = LedgerFile.open(run / "ledger.jsonl")
         told = {"id": "x", "verb": "evaluate", "argument": "", "effect": {}}
         made = records(run, "attempt")[0]["settings"]
         ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "settings": made, **told})
@@ -216,7 +216,7 @@ def test_a_stop_before_a_kill_still_counts_after_it(tmp_path, seen, verb, code):
     run, settings = tmp_path / "run", commands.recipe(40, 1, seen)
     with one_server():
         assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
-        ledger = Ledger.open(run / "ledger.jsonl")
+        ledger = LedgerFile.open(run / "ledger.jsonl")
         told = {"id": "x", "verb": verb, "argument": "", "effect": {}}
         made = records(run, "attempt")[0]["settings"]
         ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "settings": made, **told})

@@ -10,15 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import adversarial
 import drivetrain
-from conftest import trace
+from conftest import run_under_supervisor, trace
 from drivetrain import Exit, Failure
+from drivetrain.checkpoint.commits import newest
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.story import story
+from drivetrain.ledger.run_summary import summarize
 from drivetrain.loop.evaluation import ValidationSet, _blocks
+from drivetrain.run.finished import evaluate_run
 from drivetrain.runtime.group import Group
 from drivetrain.spec.load import load
 from drivetrain.watch.report import summary
+from loop.test_guard import evaluated, with_set
 
 NUMBERS = """
     import math, os, signal, time
@@ -168,10 +172,10 @@ def test_megatron_3_a_test_set_is_called_test_and_scored_once(recipe, tmp_path, 
     train(recipe, tmp_path)
     (final,) = records(result.run, "final")
     assert (final["part"], final["step"], final["counts"]) == ("test", 6, {"held": 7})
-    told = summary(result.run, story(read(result.run / "ledger.jsonl")))
+    told = summary(result.run, summarize(read(result.run / "ledger.jsonl")))
     assert told["final"]["test.held.marks"] == everything(7)
     assert not any("held" in name for name in told["metrics"])
-    show(Console(width=120), result.run, story(read(result.run / "ledger.jsonl")))
+    show(Console(width=120), result.run, summarize(read(result.run / "ledger.jsonl")))
     assert any("held" in line and "test" in line for line in capsys.readouterr().out.splitlines())
 
 
@@ -286,3 +290,59 @@ def test_blocks_hold_each_sample_once_and_every_rank_has_as_many(size, batch, wo
     blocks = [[ids for _, ids in blocks] for blocks in dealt]
     assert sorted(int(i) for own in blocks for ids in own for i in ids) == list(range(min(size, most or size)))
     assert all(len(ids) <= batch for own in blocks for ids in own)
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.parametrize("section", ["stop.patience", "checkpoint.keep_best"])
+def test_a_metric_that_the_task_does_not_have_is_78(tmp_path, section):
+    outcome = run_under_supervisor(with_set(), tmp_path / "run", f"{section}={{metric: rows/lossy}}")
+    assert outcome.code == Exit.BAD_RECIPE
+    assert "lossy" in outcome.cause
+    assert "loss" in outcome.hint
+
+
+@pytest.mark.usefixtures("importable")
+def test_the_best_evaluation_has_a_commit_whenever_commits_are_due(tmp_path):
+    wanted = with_set(checkpoint={"every": {"steps": 7}, "keep": 1, "keep_best": {"metric": "rows/loss"}})
+    assert run_under_supervisor(wanted, tmp_path / "run").code == Exit.DONE
+    scores = {step: metrics["rows"]["loss"] for step, metrics in evaluated(tmp_path / "run")}
+    best = min(scores, key=scores.get)
+    there = {int(path.name[5:]) for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert best in there
+    assert max(scores) in there
+
+
+def test_scores_of_data_that_have_changed_are_refused(tiny, corpus, tmp_path):
+    run_under_supervisor(tiny, tmp_path / "run")
+    (corpus / "3.txt").write_text("something else\n" * 400)
+    with pytest.raises(Failure) as caught:
+        evaluate_run(tmp_path / "run", None)
+    assert caught.value.outcome.code == Exit.INCOMPATIBLE
+
+
+@pytest.mark.usefixtures("importable")
+def test_trainloop_3_no_interval_of_evaluations_is_one_at_the_end_and_no_set_is_none(tmp_path):
+    run = adversarial.train(adversarial.scored(), tmp_path / "run", "evaluate.every=null").run
+    assert [record["step"] for record in adversarial.made(run, "evaluation")] == [12]
+    assert adversarial.made(adversarial.train(adversarial.recipe(), tmp_path / "none").run, "evaluation") == []
+    with pytest.raises(Failure) as caught:
+        adversarial.train(adversarial.scored(), tmp_path / "zero", "evaluate.every={steps: 0}")
+    assert caught.value.outcome.code == Exit.BAD_RECIPE
+
+
+@pytest.mark.usefixtures("importable")
+def test_trainloop_10_others_wait_for_a_rank_that_evaluates_slowly(tmp_path):
+    wanted = adversarial.scored(task={"kind": "adversarial:Gan", "trap": "slow"}, evaluate={"batch": 12})
+    outcome = run_under_supervisor(wanted, tmp_path / "run", "launch.processes=2", "launch.hang_after=2")
+    assert outcome.code == Exit.DONE
+    assert adversarial.made(tmp_path / "run", "evaluation")[0]["counts"] == {"ring": 24}
+    assert len(adversarial.made(tmp_path / "run", "attempt")) == 1
+
+
+@pytest.mark.usefixtures("importable")
+def test_trainloop_11_an_exception_in_what_only_the_leader_does_ends_both_ranks_with_its_words(tmp_path):
+    wanted = adversarial.scored(task={"kind": "adversarial:Gan", "trap": "show"})
+    outcome = run_under_supervisor(wanted, tmp_path / "run", "launch.processes=2")
+    assert outcome.code == Exit.INTERNAL
+    assert "only the leader shows" in outcome.cause
+    assert newest(tmp_path / "run").step == 12

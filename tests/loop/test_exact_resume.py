@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import adversarial
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.derive import attempts, lineage, samples_used
 from drivetrain.ledger.ledger import read
@@ -35,7 +36,7 @@ def stop_after(run, steps, number):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_p13_stopped_at_random_steps_equals_never_stopped(tiny, tmp_path, processes):
     tiny["budget"] = {"steps": 200}
-    tiny["evaluate"] = {"every": {"steps": 60}, "batch": 64}
+    tiny["evaluate"] = {"every": {"steps": 60}, "batch": 256}
     tiny["checkpoint"] = {"every": {"steps": 70}}
     tiny["launch"]["processes"] = processes
     assert run_under_supervisor(tiny, tmp_path / "straight").code == Exit.DONE
@@ -61,7 +62,7 @@ def evaluated(run):
 def test_p11_killed_without_warning_equals_never_stopped(tiny, tmp_path, processes):
     """SIGKILL of a worker: all start again from what its peer leaves; what is lost is made again, to the same bits."""
     tiny["budget"] = {"steps": 120}
-    tiny["evaluate"] = {}
+    tiny["evaluate"] = {"batch": 256}
     tiny["checkpoint"] = {"every": {"steps": 10}}
     tiny["launch"]["processes"] = processes
     run_under_supervisor(tiny, tmp_path / "straight")
@@ -89,9 +90,10 @@ def test_p11_killed_without_warning_equals_never_stopped(tiny, tmp_path, process
     assert trace(tmp_path / "killed") == trace(tmp_path / "straight")
 
 
-def test_c07_two_then_one_then_two_processes_use_each_sample_once(tiny, tmp_path):
+def test_c07_two_then_one_then_two_processes_use_each_sample_once(tiny, corpus, tmp_path):
+    tiny["data"]["train"]["sources"][0]["path"] = str(corpus / "3.txt")
     tiny["budget"] = {"epochs": 1}
-    tiny["evaluate"] = {}
+    tiny["evaluate"] = {"batch": 256}
     for steps, processes in ((4, 2), (5, 1), (None, 2)):
         thread = stop_after(tmp_path / "run", steps, signal.SIGTERM) if steps else None
         outcome = run_under_supervisor(tiny, tmp_path / "run", f"launch.processes={processes}")
@@ -114,3 +116,22 @@ def test_p23_a_finished_run_that_is_started_again_does_nothing(tiny, tmp_path):
     assert trace(tmp_path / "run") == before
     last = [r for r in read(tmp_path / "run" / "ledger.jsonl") if r["attempt"] == 2]
     assert [r["kind"] for r in last] == ["attempt", "exit"]
+
+
+def test_another_number_of_processes_is_noted(tiny, tmp_path):
+    run_under_supervisor(tiny, tmp_path / "run", "launch.processes=2", most_steps=5)
+    run_under_supervisor(tiny, tmp_path / "run")
+    notes = [r["text"] for r in read(tmp_path / "run" / "ledger.jsonl") if r["kind"] == "note"]
+    assert any("2 processes" in note and "round differently" in note for note in notes)
+
+
+@pytest.mark.usefixtures("importable")
+def test_trainloop_5_9_a_resume_at_or_past_the_end_makes_no_step_and_the_last_one_is_committed_once(tmp_path):
+    recipe = adversarial.recipe(checkpoint={"every": {"steps": 4}})
+    run = adversarial.train(recipe, tmp_path / "run").run
+    before = trace(run)
+    assert adversarial.train(recipe, run).step == 12
+    past = adversarial.train(recipe, run, "budget.steps=8", override=["budget"])
+    assert (past.step, past.stopped) == (12, False)
+    assert trace(run) == before
+    assert [record["step"] for record in adversarial.made(run, "commit")] == [4, 8, 12]

@@ -4,10 +4,13 @@ import json
 import os
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
+import drivetrain
 from conftest import run_under_supervisor, tensors, trace
+from drivetrain.cli.main import run as command
 from drivetrain.launch.job import Job
 from drivetrain.launch.supervisor import supervise
 from drivetrain.ledger.derive import attempts
@@ -94,3 +97,92 @@ def test_shards_of_fully_shard_move_as_whole_parameters_do_and_go_on_elsewhere(t
     assert "the rows of 0.bias, moved as (64,); but it takes means over whole tensors" in means["cause"]
     assert "the rows of 0.weight, moved as (64, 12); but it has a scale for each 256 numbers" in blocks["cause"]
     assert "blocks that share a scale" in lowbit["cause"]
+
+
+STILL = ("optimizer.lr=0", "schedule.warmup=null")
+
+
+PLAIN = {"kind": "galore", "lr": 1e-2, "rank": 4, "gap": 5, "clip": None}
+
+
+@pytest.fixture
+def plain(tiny):
+    return tiny | {"optimizer": PLAIN}
+
+
+def train(recipe, run, *overrides):
+    return drivetrain.train(recipe, overrides, run=run, progress=False)
+
+
+def records(run, kind):
+    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+
+
+def weights(run):
+    """The networks' of the newest commit."""
+    return {name: tensor for name, tensor in tensors(run).items() if name.startswith("networks/")}
+
+
+def test_a_report_tells_what_the_optimizer_saves(plain, tmp_path, capsys):
+    train(plain, tmp_path / "run")
+    assert command(["report", str(tmp_path / "run")]) == 0
+    assert "less than AdamW's" in capsys.readouterr().out
+    assert command(["report", str(tmp_path / "run"), "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)["held"]
+    state = tensors(tmp_path / "run")
+    assert held["optimizers"] == sum(t.nbytes for name, t in state.items() if name.startswith("optimizers/"))
+    assert held["optimizers"] < 2 * held["gradients"] == 2 * held["networks"]
+
+
+def test_galore_trainer_4_a_runs_folder_has_the_whole_name_of_its_recipe(plain, tmp_path, monkeypatch):
+    # there: rstrip(".json"), which takes off all letters at the end that are of these
+    monkeypatch.chdir(tmp_path)
+    run = train(plain | {"name": "llama_on"}, None, "budget.steps=1", *STILL).run
+    assert run.name.startswith("llama_on-")
+
+
+def test_galore_trainer_6_layer_by_layer_moves_once_a_step_at_the_same_rates(plain, tmp_path):
+    # there: four moves for a step of four micro-batches
+    assert plain["batch"]["size"] == 4 * plain["batch"]["micro"]
+    for layerwise in ("false", "true"):
+        train(plain, tmp_path / layerwise, f"optimizer.layerwise={layerwise}", "evaluate.every=null")
+    one, other = (records(tmp_path / run, "step") for run in ("false", "true"))
+    assert [(r["losses"], r["lr"]) for r in one] == [(r["losses"], r["lr"]) for r in other]
+    assert len(one) == 12
+    moved = weights(tmp_path / "true")
+    assert all(tensor.equal(moved[name]) for name, tensor in weights(tmp_path / "false").items())
+
+
+def test_galore_trainer_7_layer_by_layer_commits_while_it_trains_and_at_its_end_and_is_exported(plain, tmp_path):
+    train(plain, tmp_path / "run", "optimizer.layerwise=true", "optimizer.clip=0.3")
+    assert [record["step"] for record in records(tmp_path / "run", "commit")] == [5, 10, 12]
+    assert drivetrain.export(tmp_path / "run", tmp_path / "to")
+    assert drivetrain.evaluate(tmp_path / "run").metrics == records(tmp_path / "run", "evaluation")[-1]["metrics"]
+
+
+def test_galore_trainer_8_there_are_as_many_steps_as_were_asked_for_and_none_is_at_a_rate_of_zero(plain, tmp_path):
+    result = train(plain, tmp_path / "run", "schedule.floor=0.1", "evaluate.every=null")
+    rates = [record["lr"]["model"] for record in records(tmp_path / "run", "step")]
+    assert (result.step, len(rates)) == (12, 12)
+    assert rates[:2] == pytest.approx([5e-3, 1e-2])
+    assert all(after < before for before, after in pairwise(rates[1:]))
+    assert rates[-1] == pytest.approx(1e-3)
+
+
+def test_galore_trainer_9_an_evaluation_is_the_mean_over_tokens_whatever_its_batches(plain, tmp_path):
+    scores = {}
+    for size in (1, 7, 64):
+        result = train(plain, tmp_path / f"{size}", "budget.steps=1", *STILL, f"evaluate.batch={size}")
+        scores[size] = result.metrics["dogs"]["loss"]
+    (count,) = records(tmp_path / "7", "evaluation")[0]["counts"].values()
+    assert count % 7  # so that the last batch is a partial one
+    assert scores[1] == pytest.approx(scores[7], rel=1e-6)
+    assert scores[1] == pytest.approx(scores[64], rel=1e-6)
+
+
+def test_galore_trainer_12_a_run_begins_with_the_weights_that_another_has_committed(plain, tmp_path):
+    train(plain, tmp_path / "first")
+    train(plain, tmp_path / "second", f"init={{from: {tmp_path / 'first'}}}", *STILL, "budget.steps=2")
+    second = weights(tmp_path / "second")
+    assert all(tensor.equal(second[name]) for name, tensor in weights(tmp_path / "first").items())
+    assert [record["step"] for record in records(tmp_path / "second", "step")] == [1, 2]

@@ -7,15 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import adversarial
 from conftest import run_under_supervisor, trace
+from drivetrain.checkpoint.commits import newest
 from drivetrain.data.order import Order
-from drivetrain.engine.move import Scalars
+from drivetrain.engine.step_result import Scalars
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
-from drivetrain.loop.guard import Guard, limit
+from drivetrain.loop.guard import Guard, GuardState, limit
 from drivetrain.loop.recipe import Guard as Settings
 from drivetrain.loop.recipe import Spike
-from drivetrain.spec.exits import Exit
+from drivetrain.run.finished import evaluate_run
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
 
 pytestmark = pytest.mark.usefixtures("importable")
 
@@ -152,7 +156,7 @@ def test_a_window_is_the_same_after_json():
     guard = Guard(Settings(spike=Spike(window=4, action="skip")))
     for step in range(1, 12):
         guard.judge(step, 0, Scalars({"loss": 1.0 + step / 7}, {"model": 0.3 * step}))
-    again = Guard(guard.settings, json.loads(json.dumps(guard.state)))
+    again = Guard(guard.settings, GuardState.from_json(json.loads(json.dumps(guard.state.to_json()))))
     assert again.limits(12, 0) == guard.limits(12, 0) != {}
     assert again.state == guard.state
 
@@ -166,3 +170,80 @@ def test_a_step_is_not_judged_by_the_one_before_it():
         if step < 8:
             late.judge(step, 0, Scalars({"loss": float(step)}, {}))
     assert early.limits(9, 0) == late.limits(9, 0)
+
+
+def with_set(**changes) -> dict:
+    base = recipe(**changes)
+    base["data"]["validation"] = {"rows": {"kind": "guarded:Rows"}}
+    return base | {"evaluate": {"every": {"steps": 4}, "batch": 30}}
+
+
+def evaluated(run):
+    return [(r["step"], r["metrics"]) for r in lineage(read(run / "ledger.jsonl")) if r["kind"] == "evaluation"]
+
+
+@pytest.mark.parametrize("task", ["Two", "Plain"])
+def test_buffers_that_change_late_or_are_replaced_are_the_same_after_a_stop(tmp_path, task):
+    wanted = with_set(task={"kind": f"guarded:{task}"})
+    wanted["launch"]["processes"] = 2
+    assert run_under_supervisor(wanted, tmp_path / "straight").code == Exit.DONE
+    for steps in (1, 4, None):
+        run_under_supervisor(wanted, tmp_path / "stopped", most_steps=steps)
+    assert trace(tmp_path / "stopped") == trace(tmp_path / "straight")
+    assert evaluated(tmp_path / "stopped") == evaluated(tmp_path / "straight")
+    (_, told) = evaluated(tmp_path / "straight")[-1]
+    alone = evaluate_run(tmp_path / "straight", None).metrics["rows"]["loss"]
+    assert told["rows"]["loss"] == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("task", ["Two", "Plain"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_a_step_that_is_left_out_did_to_them_is_undone(tmp_path, task, processes):
+    wanted = with_set(task={"kind": f"guarded:{task}", "nan": [sample_of(6)]}, guard={"nonfinite": "skip"})
+    wanted["launch"]["processes"] = processes
+    assert run_under_supervisor(wanted, tmp_path / "run").code == Exit.DONE
+    assert all(tensor.isfinite().all() for tensor in newest(tmp_path / "run").state.tensors.values())
+    assert math.isfinite(evaluated(tmp_path / "run")[-1][1]["rows"]["loss"])
+
+
+def test_a_step_on_the_list_does_not_begin_the_count_anew(tmp_path):
+    task = {"kind": "guarded:Fit", "nan": [sample_of(step) for step in (4, 5, 7)]}
+    wanted = recipe(task=task, guard={"nonfinite": "skip", "in_a_row": 2, "skip": [6]})
+    outcome = run_under_supervisor(wanted, tmp_path / "run")
+    assert (outcome.code, outcome.where["step"]) == (Exit.DIVERGED, 7)
+
+
+def test_a_stretch_of_steps_may_be_long():
+    assert load(recipe(), ["guard.skip=['30-30000000000']"]).recipe.guard.listed == [(30, 30000000000)]
+
+
+def test_trainloop_6_nan_in_every_step_ends_after_a_few(tmp_path):
+    task = {"kind": "adversarial:Gan", "bad": {"generator": list(range(512))}}
+    with pytest.raises(Failure, match="in a row") as caught:
+        adversarial.train(
+            adversarial.recipe(task=task, guard={"nonfinite": "skip", "in_a_row": 2}, networks={}), tmp_path / "run"
+        )
+    assert (caught.value.outcome.code, caught.value.outcome.where["step"]) == (Exit.DIVERGED, 3)
+
+
+@pytest.mark.parametrize("network", ["generator", "discriminator"])
+@pytest.mark.parametrize("policy", ["stop", "skip"])
+def test_trainloop_7_8_nan_of_one_network_on_one_rank_is_the_same_on_both(tmp_path, network, policy):
+    """The sample is the second rank's. Where it is left out the other network has moved, on both ranks."""
+    bad = adversarial.sample_of(6, 13)
+    wanted = adversarial.recipe(
+        task={"kind": "adversarial:Gan", "bad": {network: [bad]}}, checkpoint={"every": {"steps": 1}}
+    )
+    wanted |= {"guard": {"nonfinite": policy, "replicas": {"steps": 1}}}  # ranks that differ would end with 83
+    wanted["launch"]["processes"] = 2
+    outcome = run_under_supervisor(wanted, tmp_path / "run")
+    if policy == "stop":
+        assert (outcome.code, outcome.where["step"], outcome.where["rank"]) == (Exit.DIVERGED, 6, 1)
+        assert bad in outcome.where["sample_ids"]
+        assert newest(tmp_path / "run").step == 5
+        return
+    assert outcome.code == Exit.DONE
+    steps = adversarial.made(tmp_path / "run")
+    assert {step["step"]: step["skipped"] for step in steps if "skipped" in step} == {6: {network: "not finite"}}
+    moves = {"generator": 7, "discriminator": 10}
+    assert newest(tmp_path / "run").state.values["moves"] == moves | {network: moves[network] - 1}

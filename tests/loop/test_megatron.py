@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import run_under_supervisor
-from drivetrain.data.feed import Feed
+from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.geometry import Geometry, divisors
 from drivetrain.data.order import Order
 from drivetrain.ledger.derive import steps
@@ -56,9 +56,9 @@ def test_megatron_4_each_epoch_has_each_sample_once_whatever_the_processes(size,
     seen = []
     for rank in range(processes):
         geometry = Geometry(Batches(batch), lanes, processes, None)
-        feed = Feed(Numbers(size), Order(size, 0, True), geometry, rank, total, list, lambda _: {})
+        feed = BatchReader(Numbers(size), Order(size, 0, True), geometry, rank, total, list, lambda _: {})
         for step in range(1, -(-total // batch) + 1):
-            seen += [pair for micro in feed.share(step).micro for pair in enumerate(micro.ids, micro.start)]
+            seen += [pair for micro in feed.read(step).micro_batches for pair in enumerate(micro.ids, micro.start)]
     ids = np.array([int(number) for _, number in sorted(seen)])
     assert len(ids) == total
     for epoch in range(epochs):

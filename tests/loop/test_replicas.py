@@ -1,14 +1,20 @@
 """Whether ranks that should be equal are: N04, N06, N07."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import engines
 from conftest import run_under_supervisor, trace
 from drills.runs import one_server
 from drivetrain.engine.recompute import fold
+from drivetrain.loop import replicas
 from drivetrain.loop.replicas import odd_ones, unequal
+from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit
+from records import rechained
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -99,3 +105,39 @@ def test_the_odd_ranks_are_those_that_are_not_with_most():
 def test_the_first_tensor_and_the_number_of_others_are_named():
     outcome = unequal([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 9, "c": 9}, {"a": 1, "b": 2, "c": 3}], 4).outcome
     assert outcome.cause == "b is not the same on all ranks after step 4: rank 1 differs from the others; and 1 more"
+
+
+def test_a_step_that_is_made_again_after_a_rollback_is_compared_again(monkeypatch):
+    """Its state is another one: samples of it were left out since."""
+    compared = []
+    monkeypatch.setattr(replicas, "require_equal", lambda tensors, group, step: compared.append(step))
+    own = replicas.Replicas(engines.build(), Group(0, 2))
+    own.compare(10)
+    own.compare(10)
+    own.forget()
+    own.compare(10)
+    assert compared == [10, 10]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_n07_a_step_that_comes_to_other_numbers_when_it_is_made_again_ends_with_83(tiny, tmp_path, processes):
+    """The ledger tells of a loss that the same bits cannot give, as after a flip on all ranks; nothing is committed."""
+    import shutil
+
+    tiny["launch"]["processes"] = processes
+    tiny["launch"]["restarts"] = 0
+    run = tmp_path / "run"
+    run_under_supervisor(tiny, run, most_steps=7)
+    shutil.rmtree(run / "checkpoints" / "step-00000007")
+    kept = []
+    for line in (run / "ledger.jsonl").read_bytes().splitlines():
+        record = json.loads(line)
+        if record["kind"] == "step" and record["step"] == 6:
+            record["losses"]["loss"] += 1e-6
+        if (record["kind"], record.get("step")) != ("commit", 7):
+            kept.append(json.dumps(record).encode())
+    (run / "ledger.jsonl").write_bytes(rechained(kept))
+    outcome = run_under_supervisor(tiny, run)
+    assert outcome.code == Exit.CORRUPTION_SUSPECTED
+    assert "step 6" in outcome.cause
+    assert max(path.name for path in (run / "checkpoints").iterdir()) == "step-00000005"

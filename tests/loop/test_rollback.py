@@ -19,11 +19,12 @@ from drivetrain.data.order import Order
 from drivetrain.launch.inbox import post
 from drivetrain.ledger.derive import buckets, lineage
 from drivetrain.ledger.ledger import read
-from drivetrain.loop.guard import Guard, Undone
+from drivetrain.loop.guard import Guard, GuardState, Undone
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Guard as Settings
 from drivetrain.loop.recipe import Rollback
-from drivetrain.loop.ring import Ring
+from drivetrain.loop.rollback_buffer import RollbackBuffer
+from drivetrain.loop.state import StateValues
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Failure
@@ -268,18 +269,18 @@ def test_evaluations_and_early_stopping_forget_what_was_undone(tmp_path):
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 60), st.sets(st.integers(1, 60), max_size=4))
 def test_the_ring_goes_back_as_far_as_it_should_and_keeps_no_more(back, every, bad, commits):
-    ring = Ring(Rollback(back=back, every=every))
+    ring = RollbackBuffer(Rollback(back=back, every=every))
     earliest = 0
     for step in range(bad):
         if step in commits:
             ring.clear()
             earliest = step
         if ring.due(step):
-            ring.keep(Progress(step), {}, {})
+            ring.keep(StateValues(Progress(step)), {})
     there = [step for step in range(earliest, bad) if step == earliest or step % every == 0]
     wanted = max([step for step in there if step <= bad - back], default=earliest)
     assert len(ring.steps) <= -(-back // every) + 1
-    assert ring.before(bad).progress.step == wanted
+    assert ring.before(bad).values.progress.step == wanted
     assert ring.steps[-1] == wanted
 
 
@@ -301,9 +302,9 @@ def test_everything_is_put_back_and_what_has_begun_since_is_forgotten():
 
 @pytest.mark.parametrize("name", ["networks/model/0.weight", "optimizers/model/2.bias/exp_avg"])
 def test_a_bit_that_flips_in_the_ring_is_found(name):
-    engine, ring = build(), Ring(Rollback())
+    engine, ring = build(), RollbackBuffer(Rollback())
     minimize(engine, mean_loss, micros(4))
-    ring.keep(Progress(4), {}, capture(engine.networks, engine.optimizers))
+    ring.keep(StateValues(Progress(4)), capture(engine.networks, engine.optimizers))
     boundary = ring.before(5)
     put_back(boundary.pieces, engine.networks, engine.optimizers)
     next(piece for piece in boundary.pieces if piece.name == name).data[3] ^= 1
@@ -313,6 +314,10 @@ def test_a_bit_that_flips_in_the_ring_is_found(name):
 
 def test_what_was_undone_is_known_from_the_ledger_too_and_once():
     undone = Undone(7, 4, (3, 9))
-    guard = Guard(Settings(nonfinite="rollback"), {"undone": [[7, 4, [3, 9]]]}, undone=[undone, Undone(9, 8, (1,))])
+    guard = Guard(
+        Settings(nonfinite="rollback"),
+        GuardState.from_json({"undone": [[7, 4, [3, 9]]]}),
+        undone=[undone, Undone(9, 8, (1,))],
+    )
     assert guard.undone == [undone, Undone(9, 8, (1,))]
     assert guard.quarantine.entries == ((5, (3, 9)), (9, (1,)))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import drivetrain
-from conftest import trace
+from conftest import run_under_supervisor, trace
 from drivetrain import Exit, Failure
 from drivetrain.data.order import Order
 from drivetrain.ledger.derive import lineage
@@ -291,3 +291,10 @@ def test_a_mistake_that_only_the_users_class_can_tell_has_its_place_too(tmp_path
     assert caught.value.outcome.code == Exit.BAD_RECIPE
     assert "command line: task.widht=3" in caught.value.outcome.cause
     assert "did you mean 'width'" in caught.value.outcome.cause
+
+
+def test_an_override_that_accepts_nothing_says_what_it_may_have_meant(tiny, tmp_path):
+    run_under_supervisor(tiny, tmp_path / "run", most_steps=2)
+    outcome = run_under_supervisor(tiny, tmp_path / "run", "budget.steps=20", override=("budgett.steps",))
+    assert outcome.code == Exit.INCOMPATIBLE
+    assert "--override budgett.steps accepts none of them; did you mean 'budget.steps'?" in outcome.cause

@@ -7,7 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import run_under_supervisor
 from drivetrain.loop.step import Cache
+from loop.test_guard import made, recipe
 
 SAMPLES = torch.arange(24.0).reshape(12, 2)
 
@@ -46,3 +48,12 @@ def test_half_precision_is_kept_as_float32_and_no_gradient_flows_back():
     cache["fakes"] = SAMPLES.to(torch.bfloat16).requires_grad_()
     assert cache["fakes"].dtype is torch.float32
     assert not cache["fakes"].requires_grad
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_network_that_moves_twice_in_a_step_has_both_in_the_ledger(tmp_path):
+    run_under_supervisor(recipe(task={"kind": "guarded:Twice"}, budget={"steps": 2}), tmp_path / "run")
+    first = made(tmp_path / "run")[1]
+    assert first["losses"].keys() == {"model.loss", "model#2.loss"}
+    assert first["losses"]["model.loss"] > 1e3 * first["losses"]["model#2.loss"]
+    assert first["norm"].keys() == {"model", "model#2"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.ledger import read
 from drivetrain.loop.recipe import Patience, Stop
-from drivetrain.loop.stopping import deadline, exhausted, score_of, seconds_of
+from drivetrain.loop.stopping import PlannedStops, deadline, exhausted, score_of, seconds_of
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
@@ -69,7 +69,11 @@ def exits(run):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_early_stopping_is_done_and_the_same_after_a_stop_in_between(tiny, tmp_path, processes):
     """A rate of zero: no evaluation is ever better than the first."""
-    tiny["budget"], tiny["evaluate"], tiny["optimizer"]["lr"] = {"steps": 40}, {"every": {"steps": 2}}, 0.0
+    tiny["budget"], tiny["evaluate"], tiny["optimizer"]["lr"] = (
+        {"steps": 40},
+        {"every": {"steps": 2}, "batch": 256},
+        0.0,
+    )
     tiny["stop"] = {"patience": {"metric": "dogs/loss", "evaluations": 3}}
     tiny["launch"]["processes"] = processes
     assert run_under_supervisor(tiny, tmp_path / "run").code == Exit.DONE
@@ -112,3 +116,18 @@ def test_a_run_stops_at_the_steps_that_are_listed_and_goes_on_beyond(tiny, tmp_p
 def test_stops_that_make_no_sense_are_78(tiny, wrong):
     with pytest.raises(RecipeMistakes):
         load(tiny, [wrong])
+
+
+@pytest.mark.parametrize(
+    ("stops", "step", "why"),
+    [
+        (PlannedStops(), 5, ""),
+        (PlannedStops(at=(5, 9)), 5, "step 5 is one of stop.at"),
+        (PlannedStops(at=(5, 9)), 6, ""),
+        (PlannedStops(begin=3, most=2), 5, "2 steps were asked for"),
+        (PlannedStops(begin=4, most=2), 5, ""),
+        (PlannedStops(at=(5,), begin=3, most=2), 5, "step 5 is one of stop.at"),
+    ],
+)
+def test_a_planned_stop_says_why(stops, step, why):
+    assert stops.why(step) == why

@@ -12,7 +12,7 @@ import drivetrain
 from conftest import trace
 from drivetrain.ledger import telemetry
 from drivetrain.ledger.ledger import read
-from drivetrain.runtime.heart import PHASES, Heart
+from drivetrain.runtime.heartbeat import PHASES, Heartbeat
 
 WATCHED = """
     import gc, time
@@ -139,16 +139,16 @@ def test_a_collector_that_was_off_stays_off(recipe, tmp_path):
 
 
 def test_every_moment_belongs_to_one_phase():
-    heart = Heart()
+    heartbeat = Heartbeat()
     began = time.perf_counter()
-    heart.spent()
+    heartbeat.spent()
     for phase in PHASES * 3:
-        heart.enter(phase)
+        heartbeat.enter(phase)
         time.sleep(0.0005)
-    spent = heart.spent()
+    spent = heartbeat.spent()
     assert set(spent) == set(PHASES)
     assert sum(spent.values()) == pytest.approx(time.perf_counter() - began, rel=0.05, abs=1e-3)
-    assert sum(heart.spent().values()) < 0.01
+    assert sum(heartbeat.spent().values()) < 0.01
 
 
 def test_points_of_telemetry_and_of_test_sets_reach_the_trackers_once():

@@ -10,8 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from drivetrain.checkpoint.snapshot import Arena
 from drivetrain.checkpoint.state import capture, put_back, restore
 from drivetrain.optim.fused import FusedAdam
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import AdamW, Constant
-from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 
@@ -265,13 +265,13 @@ def test_a_second_one_takes_over_where_the_first_has_counted():
 
 def test_what_a_ring_puts_back_and_a_commit_restores_goes_on_as_with_torch():
     network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    updater = build_updaters({"m": network}, AdamW(), Constant(), 10, Scale(Batches(1)))["m"]
-    optimizers = {"m": updater.optimizer}
+    network_optimizer = build_network_optimizers({"m": network}, AdamW(), Constant(), 10, Scale(Batches(1)))["m"]
+    optimizers = {"m": network_optimizer.optimizer}
 
     def train():
         for number in range(3):
-            give_gradients(updater.optimizer, number)
-            updater.step(updater.gradients)
+            give_gradients(network_optimizer.optimizer, number)
+            network_optimizer.step(network_optimizer.gradients)
         return {name: tensor.clone() for name, tensor in capture({"m": network}, optimizers).items()}
 
     train()
@@ -291,10 +291,10 @@ def test_what_a_ring_puts_back_and_a_commit_restores_goes_on_as_with_torch():
 
 def test_an_updater_steps_by_it():
     network = nn.Linear(3, 2)
-    updater = build_updaters({"m": network}, AdamW(), Constant(), 10, Scale(Batches(1)))["m"]
-    assert FusedAdam.fits(updater.optimizer)
+    network_optimizer = build_network_optimizers({"m": network}, AdamW(), Constant(), 10, Scale(Batches(1)))["m"]
+    assert FusedAdam.fits(network_optimizer.optimizer)
     for _ in range(2):
         network(torch.ones(3)).sum().backward()
-        updater.step(updater.gradients)
-    counts = [state["step"] for state in updater.optimizer.state.values()]
+        network_optimizer.step(network_optimizer.gradients)
+    counts = [state["step"] for state in network_optimizer.optimizer.state.values()]
     assert len({count.untyped_storage().data_ptr() for count in counts}) == 1

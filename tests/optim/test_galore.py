@@ -12,6 +12,7 @@ from torch import nn
 from drivetrain.checkpoint.state import capture, restore
 from drivetrain.optim.bases import AdamW8bit
 from drivetrain.optim.galore import made_at
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.quantized import BLOCK, levels
 from drivetrain.optim.recipe import (
     Constant,
@@ -23,7 +24,6 @@ from drivetrain.optim.recipe import (
     ProjectedSGD,
 )
 from drivetrain.optim.subspace import OVERSAMPLING, exact, subspace
-from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -48,9 +48,9 @@ def _small_tensors_in_8_bits_too(monkeypatch):
 
 
 def optimizer_of(network, settings, position=1):
-    updater = build_updaters({"m": network}, settings, Constant(), 100, Scale(Batches(1)))["m"]
-    updater.advance(position)
-    return updater.optimizer
+    network_optimizer = build_network_optimizers({"m": network}, settings, Constant(), 100, Scale(Batches(1)))["m"]
+    network_optimizer.advance(position)
+    return network_optimizer.optimizer
 
 
 def matrix(shape, dtype=torch.float64):

@@ -2,7 +2,7 @@ import pytest
 from torch import nn
 
 from drivetrain.optim.groups import assign
-from drivetrain.optim.recipe import AdamW, Group
+from drivetrain.optim.recipe import AdamW, ParameterGroup
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -12,7 +12,7 @@ def network():
 
 def test_every_parameter_is_in_exactly_one_group():
     net = network()
-    groups = assign({"m": net}, AdamW(groups=(Group(match="embed", lr=0.5), Group(match="e"))))["m"]
+    groups = assign({"m": net}, AdamW(groups=(ParameterGroup(match="embed", lr=0.5), ParameterGroup(match="e"))))["m"]
     names = [name for group in groups for name in group.names]
     assert sorted(names) == sorted(name for name, _ in net.named_parameters())
 
@@ -24,14 +24,18 @@ def test_norms_and_biases_are_not_decayed():
 
 
 def test_a_group_that_gives_a_weight_decay_decays_all_it_takes():
-    groups = assign({"m": network()}, AdamW(weight_decay=0.1, groups=(Group(match="bias", weight_decay=0.3),)))["m"]
+    groups = assign(
+        {"m": network()}, AdamW(weight_decay=0.1, groups=(ParameterGroup(match="bias", weight_decay=0.3),))
+    )["m"]
     decay = {name: group.weight_decay for group in groups for name in group.names}
     assert decay["body.bias"] == 0.3
     assert decay["norm.weight"] == 0
 
 
 def test_the_first_pattern_that_matches_takes_the_parameter():
-    groups = assign({"m": network()}, AdamW(groups=(Group(match="body", lr=1), Group(match="weight", lr=2))))["m"]
+    groups = assign(
+        {"m": network()}, AdamW(groups=(ParameterGroup(match="body", lr=1), ParameterGroup(match="weight", lr=2)))
+    )["m"]
     lr = {name: group.lr for group in groups for name in group.names}
     assert lr["body.weight"] == 1
     assert lr["embed.weight"] == 2
@@ -41,7 +45,7 @@ def test_the_first_pattern_that_matches_takes_the_parameter():
     "patterns", [["nothing_has_this_name"], ["weight|bias", "embed"], ["("]], ids=["no match", "all taken", "no regex"]
 )
 def test_a_pattern_that_takes_nothing_is_refused_with_the_names_that_exist(patterns):
-    settings = AdamW(groups=tuple(Group(match=pattern) for pattern in patterns))
+    settings = AdamW(groups=tuple(ParameterGroup(match=pattern) for pattern in patterns))
     with pytest.raises(Failure) as caught:
         assign({"m": network()}, settings)
     assert caught.value.outcome.code == Exit.BAD_RECIPE

@@ -14,6 +14,7 @@ from torch import nn
 
 from drivetrain.checkpoint.state import capture, restore
 from drivetrain.optim import lowbit
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import (
     BitsandbytesAdamW8bit,
     Constant,
@@ -21,7 +22,6 @@ from drivetrain.optim.recipe import (
     TorchaoAdamW8bit,
     WeightDecaySchedule,
 )
-from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -52,14 +52,16 @@ def network(dtype=torch.float32, seed=0):
 
 
 def updater_of(model, settings):
-    return build_updaters({"m": model}, settings, Constant(warmup=Amount(steps=4)), STEPS, Scale(Batches(1)))["m"]
+    return build_network_optimizers({"m": model}, settings, Constant(warmup=Amount(steps=4)), STEPS, Scale(Batches(1)))[
+        "m"
+    ]
 
 
-def move(model, updater, first=0, last=STEPS):
+def move(model, network_optimizer, first=0, last=STEPS):
     for step in range(first, last):
-        updater.advance(step + 1)
+        network_optimizer.advance(step + 1)
         backward(model, step)
-        updater.optimizer.step()
+        network_optimizer.optimizer.step()
 
 
 def backward(model, step):
@@ -69,21 +71,21 @@ def backward(model, step):
     (model(inputs) - inputs[:, :1]).float().square().mean().backward()
 
 
-def state(model, updater):
-    return {name: tensor.clone() for name, tensor in capture({"m": model}, {"m": updater.optimizer}).items()}
+def state(model, network_optimizer):
+    return {name: tensor.clone() for name, tensor in capture({"m": model}, {"m": network_optimizer.optimizer}).items()}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_steps_are_those_of_the_library(settings, dtype):
     ours, theirs = network(dtype), network(dtype)
-    updater = updater_of(ours, settings)
+    network_optimizer = updater_of(ours, settings)
     groups = updater_of(theirs, settings).optimizer.param_groups
     groups = [{"params": group["params"], "lr": torch.tensor(0.0), "weight_decay": 0.0} for group in groups]
     package = "bitsandbytes" if isinstance(settings, BitsandbytesAdamW8bit) else "torchao"
     library = getattr(pytest.importorskip(f"{package}.optim"), settings.name)(groups, betas=settings.betas)
     for step in range(STEPS):
-        move(ours, updater, step, step + 1)
-        for group, own in zip(library.param_groups, updater.optimizer.param_groups, strict=True):
+        move(ours, network_optimizer, step, step + 1)
+        for group, own in zip(library.param_groups, network_optimizer.optimizer.param_groups, strict=True):
             group.update(lr=own["lr"] if package == "bitsandbytes" else torch.tensor(own["lr"]))
             group["weight_decay"] = own["weight_decay"]
         backward(theirs, step)
@@ -114,17 +116,17 @@ def test_torchs_strict_loader_takes_the_state_and_types_stay(settings, tmp_path)
     torch.save(first.optimizer.state_dict(), tmp_path / "optimizer.pt")
     models[1].load_state_dict(models[0].state_dict())
     second.optimizer.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
-    for model, updater in zip(models, (first, second), strict=True):
-        move(model, updater, first=5)
+    for model, network_optimizer in zip(models, (first, second), strict=True):
+        move(model, network_optimizer, first=5)
     expected, found = state(models[0], first), state(models[1], second)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 def test_state_is_plain_tensors_and_all_its_bytes_are_told(settings):
     model = network()
-    updater = updater_of(model, settings)
-    move(model, updater, last=1)
-    kept = {name: tensor for name, tensor in state(model, updater).items() if name.startswith("optimizers")}
+    network_optimizer = updater_of(model, settings)
+    move(model, network_optimizer, last=1)
+    kept = {name: tensor for name, tensor in state(model, network_optimizer).items() if name.startswith("optimizers")}
     assert {type(tensor) for tensor in kept.values()} == {torch.Tensor}
     width, block = (0.5, 128) if isinstance(settings, TorchaoAdamW4bit) else (1, 256)
     parts = isinstance(settings, BitsandbytesAdamW8bit)  # whether a last block may be shorter; torchao codes no such
@@ -207,7 +209,7 @@ def test_without_a_compiler_it_is_78(monkeypatch):
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
     monkeypatch.setattr(config, "force_disable_caches", True)
     model = network()[:1]
-    updater = updater_of(model, TorchaoAdamW8bit())
+    network_optimizer = updater_of(model, TorchaoAdamW8bit())
     with pytest.raises(Failure, match="cannot be compiled") as refused:
-        move(model, updater, last=1)
+        move(model, network_optimizer, last=1)
     assert refused.value.outcome.code is Exit.BAD_RECIPE

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from drivetrain.checkpoint.state import capture, restore
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import (
     SGD,
     Adafactor,
@@ -12,13 +13,12 @@ from drivetrain.optim.recipe import (
     Constant,
     Cosine,
     GaLore,
-    Group,
     Linear,
     Muon,
+    ParameterGroup,
     RMSprop,
     WeightDecaySchedule,
 )
-from drivetrain.optim.updater import build_updaters
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -56,7 +56,7 @@ def build(settings, schedule=None, seed=0):
     torch.manual_seed(seed)
     networks = {"m": Network()}
     schedule = schedule or Cosine(warmup=Amount(steps=5))
-    return networks, build_updaters(networks, settings, schedule, STEPS, Scale(Batches(1)))["m"]
+    return networks, build_network_optimizers(networks, settings, schedule, STEPS, Scale(Batches(1)))["m"]
 
 
 def move(network, optimizer, step):
@@ -66,14 +66,14 @@ def move(network, optimizer, step):
     optimizer.step()
 
 
-def train(networks, updater, first, last):
+def train(networks, network_optimizer, first, last):
     for step in range(first, last):
-        updater.advance(step + 1)
-        move(networks["m"], updater.optimizer, step)
+        network_optimizer.advance(step + 1)
+        move(networks["m"], network_optimizer.optimizer, step)
 
 
-def state(networks, updater):
-    return {name: t.clone() for name, t in capture(networks, {"m": updater.optimizer}).items()}
+def state(networks, network_optimizer):
+    return {name: t.clone() for name, t in capture(networks, {"m": network_optimizer.optimizer}).items()}
 
 
 def test_every_kind_is_tried_here_or_in_test_lowbit():
@@ -129,7 +129,7 @@ def test_steps_are_those_of_torch(kind):
 
 def test_muon_is_torchs_muon_on_hidden_matrices_and_torchs_adamw_on_the_rest():
     settings = Muon(lr=0.02, adamw_lr=0.001, weight_decay=0.1, adjust="original")
-    (nets, updater), (others, _) = build(settings, Constant()), build(settings)
+    (nets, network_optimizer), (others, _) = build(settings, Constant()), build(settings)
     named = dict(others["m"].named_parameters())
     hidden = [named.pop("body.weight")]
     muon = torch.optim.Muon(hidden, lr=0.02, weight_decay=0.1, adjust_lr_fn="original")
@@ -139,8 +139,8 @@ def test_muon_is_torchs_muon_on_hidden_matrices_and_torchs_adamw_on_the_rest():
     ]
     adamw = torch.optim.AdamW(rest, lr=0.001, betas=(0.9, 0.95))
     for step in range(3):
-        updater.advance(step + 1)
-        move(nets["m"], updater.optimizer, step)
+        network_optimizer.advance(step + 1)
+        move(nets["m"], network_optimizer.optimizer, step)
         muon.zero_grad()
         move(others["m"], adamw, step)
         muon.step()
@@ -148,7 +148,7 @@ def test_muon_is_torchs_muon_on_hidden_matrices_and_torchs_adamw_on_the_rest():
 
 
 def matrices(network, settings):
-    optimizer = build_updaters({"m": network}, settings, Constant(), 9, Scale(Batches(1)))["m"].optimizer
+    optimizer = build_network_optimizers({"m": network}, settings, Constant(), 9, Scale(Batches(1)))["m"].optimizer
     return {name for group in optimizer.param_groups if group["matrix"] for name in group["names"]}
 
 
@@ -174,7 +174,7 @@ def test_muon_without_a_matrix_is_refused(pattern, words):
 
 def test_muon_evaluates_a_closure_once_and_may_have_matrices_only():
     network = nn.Linear(3, 2, bias=False)
-    optimizer = build_updaters({"m": network}, Muon(), Constant(), 9, Scale(Batches(1)))["m"].optimizer
+    optimizer = build_network_optimizers({"m": network}, Muon(), Constant(), 9, Scale(Batches(1)))["m"].optimizer
     calls = []
 
     def closure():
@@ -197,12 +197,12 @@ def test_a_group_may_have_a_schedule_and_decays_follow_theirs():
         lr=1.0,
         weight_decay=0.5,
         groups=(
-            Group(match="embed", lr=2.0, schedule=Linear(length=Amount(steps=10))),
-            Group(match="head", weight_decay=0.2),
+            ParameterGroup(match="embed", lr=2.0, schedule=Linear(length=Amount(steps=10))),
+            ParameterGroup(match="head", weight_decay=0.2),
         ),
         weight_decay_schedule=WeightDecaySchedule(kind="linear", start=1.0, end=0.0),
     )
-    _, updater = build(settings, Constant(warmup=Amount(steps=10)))
+    _, network_optimizer = build(settings, Constant(warmup=Amount(steps=10)))
     expected = {  # learning rate and weight decay, at the start, in the first quarter, at the half, at the end
         "embed.weight": [(2.0, 0.5), (1.0, 0.5 * 5 / 6), (0.0, 0.25), (0.0, 0.0)],
         "head.weight": [(0.0, 0.2), (0.5, 0.2 * 5 / 6), (1.0, 0.1), (1.0, 0.0)],
@@ -210,8 +210,8 @@ def test_a_group_may_have_a_schedule_and_decays_follow_theirs():
         "body.bias": [(0.0, 0.0), (0.5, 0.0), (1.0, 0.0), (1.0, 0.0)],
     }
     for index, position in enumerate((0, 5, 15, 30)):
-        updater.advance(position)
-        found = {n: (g["lr"], g["weight_decay"]) for g in updater.optimizer.param_groups for n in g["names"]}
+        network_optimizer.advance(position)
+        found = {n: (g["lr"], g["weight_decay"]) for g in network_optimizer.optimizer.param_groups for n in g["names"]}
         for name, values in expected.items():
             assert found[name] == pytest.approx(values[index]), (name, position)
 
@@ -228,12 +228,12 @@ def test_rates_and_decays_at_a_position_do_not_depend_on_how_it_was_reached():
 
 @pytest.mark.parametrize("shape", [(8, 6), (6,), (6, 2), (1, 6, 8)])
 def test_state_whose_shape_is_no_part_of_its_parameters_is_76(shape):
-    networks, updater = build(SETTINGS["adafactor"])
-    train(networks, updater, 0, 1)
-    kept = state(networks, updater)
+    networks, network_optimizer = build(SETTINGS["adafactor"])
+    train(networks, network_optimizer, 0, 1)
+    kept = state(networks, network_optimizer)
     assert kept["optimizers/m/body.weight/row_var"].shape == (6, 1)
     assert kept["optimizers/m/conv.weight/col_var"].shape == (8, 1, 3)
     kept["optimizers/m/body.weight/row_var"] = torch.zeros(shape)
     with pytest.raises(Failure, match=r"body\.weight/row_var") as caught:
-        restore(kept, networks, {"m": updater.optimizer})
+        restore(kept, networks, {"m": network_optimizer.optimizer})
     assert caught.value.outcome.code == Exit.INCOMPATIBLE

@@ -15,7 +15,7 @@ from drivetrain.optim.recipe import (
     Linear,
     Milestone,
     Polynomial,
-    Steps,
+    StepSchedule,
     WarmupStableDecay,
     WeightDecaySchedule,
 )
@@ -23,6 +23,8 @@ from drivetrain.optim.schedules import Span, build_decay, build_factor, cosine
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.load import load
+from spec.test_batches import scale_of
 
 UNIT = Scale(Batches(1))
 SCALE = Scale(Batches(8), tokens=16, epoch=400)
@@ -105,7 +107,7 @@ CASES = {
         {200: 0.5, 1000: 1, 1001: 0.5, 1600: 0.5, 1601: 0.25},
     ),
     "steps": (
-        lambda u: Steps(warmup=amount(400, u), milestones=milestones((1000, 0.5), (2000, 0.1), unit=u)),
+        lambda u: StepSchedule(warmup=amount(400, u), milestones=milestones((1000, 0.5), (2000, 0.1), unit=u)),
         {200: 0.5, 1000: 1, 1001: 0.5, 2000: 0.5, 2001: 0.1, 9999: 0.1},
     ),
 }
@@ -148,7 +150,17 @@ def schedules(draw):
     """Any schedule whose warm-up and decay fit into 1000 samples."""
     kind = draw(
         st.sampled_from(
-            [Constant, Linear, Cosine, Polynomial, WarmupStableDecay, CosineRestarts, InverseSqrt, Exponential, Steps]
+            [
+                Constant,
+                Linear,
+                Cosine,
+                Polynomial,
+                WarmupStableDecay,
+                CosineRestarts,
+                InverseSqrt,
+                Exponential,
+                StepSchedule,
+            ]
         )
     )
     floor = draw(st.floats(0.01, 1))
@@ -171,7 +183,7 @@ def schedules(draw):
             "every": draw(lengths()),
             "staircase": draw(st.booleans()),
         },
-        Steps: {"milestones": milestones((500, 0.5), (700, 0.4), (900, 0.1))},
+        StepSchedule: {"milestones": milestones((500, 0.5), (700, 0.4), (900, 0.1))},
     }
     return kind(warmup=draw(st.none() | lengths()), **fields[kind])
 
@@ -230,7 +242,7 @@ def test_a_longer_budget_changes_nothing_before_the_decay_of_wsd(budget, positio
             None,
         ),
         (
-            Steps(
+            StepSchedule(
                 milestones=(Milestone(at=Amount(steps=3), factor=0.1), Milestone(at=Amount(steps=7), factor=0.01)),
             ),
             lambda optimizer: lr_scheduler.MultiStepLR(optimizer, [3, 7], 0.1),
@@ -267,7 +279,7 @@ def test_the_factors_are_those_of_torch(settings, theirs, skipped):
         (Constant(warmup=amount(4000)), "schedule.warmup: 4000 samples, but the budget is 4000"),
         (Linear(warmup=amount(800), length=Amount(steps=100)), "but the length is 800"),
         (WarmupStableDecay(warmup=amount(400), decay=Amount(epochs=9.5)), "400 samples of warm-up and 3800 of decay"),
-        (Steps(milestones=milestones((800, 0.5)) + milestones((800, 0.1), unit="steps")), "not in order"),
+        (StepSchedule(milestones=milestones((800, 0.5)) + milestones((800, 0.1), unit="steps")), "not in order"),
     ],
 )
 def test_landmarks_that_are_not_in_order_are_refused(settings, words):
@@ -310,3 +322,11 @@ def test_the_weight_decay_goes_from_start_to_end(kind, expected, unit):
 def test_the_weight_decay_ends_with_the_budget_or_is_constant():
     assert build_decay(WeightDecaySchedule(end=0.0), BUDGET, SCALE)(BUDGET) == 0
     assert build_decay(None, BUDGET, SCALE)(123) == 1
+
+
+def test_galore_trainer_2_a_cosine_with_restarts_begins_again_at_its_peak():
+    restarts = "{kind: cosine_restarts, warmup: {steps: 1k}, floor: 0.1, period: {steps: 3k}}"
+    recipe = load("llama-60m", [f"schedule={restarts}"]).recipe
+    factor = build_factor(recipe.schedule, scale_of(recipe).batches.samples(10_000), scale_of(recipe))
+    at = {step: factor(scale_of(recipe).batches.samples(step)) for step in (1000, 4000, 4001, 7000)}
+    assert at == pytest.approx({1000: 1.0, 4000: 0.1, 4001: 1.0, 7000: 0.1}, abs=1e-5)

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -138,3 +139,32 @@ def test_x17_only_its_owner_may_read_the_lease(tmp_path):
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "lease").iterdir()} == {0o600}
+
+
+def test_a_holder_knows_that_it_was_followed_though_its_followers_files_are_gone(tmp_path):
+    first = Lease.take(tmp_path, list)
+    (tmp_path / "lease" / "00000001.beat").write_text("released")
+    Lease.take(tmp_path, list, silent=1).release()
+    third = Lease.take(tmp_path, list)
+    third.prune(3)
+    assert first.lost
+    third.release()
+    first.release()
+
+
+def test_of_two_that_start_in_the_same_instant_one_has_the_directory(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from drivetrain.runtime.lease import Lease; from drivetrain.spec.exits import Failure\n"
+        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "try:\n    lease = Lease.take(Path(sys.argv[1]), list)\n"
+        "except Failure as failure:\n    sys.exit(failure.outcome.code)\n"
+        "time.sleep(1.5)\nsys.exit(85 if lease.lost else 0)\n"
+    )
+    for trial in range(3):
+        run = tmp_path / str(trial)
+        run.mkdir()
+        at = str(time.time() + 1.0)
+        both = [subprocess.Popen([sys.executable, "-c", code, str(run), at]) for _ in range(3)]
+        assert sorted(process.wait() for process in both) == [0, 85, 85]
+        assert len(list(Path(run / "lease").glob("*.json"))) == 1

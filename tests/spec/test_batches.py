@@ -3,6 +3,7 @@ from hypothesis import strategies as st
 
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches, Change
+from drivetrain.spec.load import load
 
 ramps = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=4).map(
     lambda parts: tuple(Change(sum(n for n, _ in parts[: k + 1]), size) for k, (_, size) in enumerate(parts))
@@ -40,3 +41,13 @@ def test_batches_since_a_step_are_those_of_the_steps_after_it(size, ramp, steps,
     batches = Batches(size, ramp)
     begin = batches.samples(steps)
     assert batches.since(steps).span(step) == tuple(place - begin for place in batches.span(steps + step))
+
+
+def scale_of(recipe):
+    return Scale(Batches(recipe.batch.size), recipe.task.tokens_per_sample)
+
+
+def test_galore_trainer_1_a_billion_tokens_of_the_published_recipe_are_7630_steps():
+    # there: 1,953,125
+    recipe = load("llama-60m", ["budget={tokens: 1B}"]).recipe
+    assert scale_of(recipe).batches.steps(recipe.budget.samples_at(scale_of(recipe))) == 7630

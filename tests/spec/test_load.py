@@ -241,3 +241,9 @@ def test_a_section_of_which_nothing_is_said_is_what_its_checked_defaults_are(pat
     except ValidationError:
         checked = None
     assert _unsaid(cls) == checked
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("1.5B", 1_500_000_000), ("500M", 500_000_000), ("0.25M", 250_000)])
+def test_galore_trainer_3_amounts_may_have_a_point_and_a_unit(text, tokens):
+    recipe = load("llama-60m", [f"budget={{tokens: {text}}}", "schedule.warmup=null"]).recipe
+    assert recipe.budget.tokens == tokens

@@ -233,6 +233,7 @@ def test_all_mistakes_are_told_together(tmp_path):
     assert any(m.origin.text == "checkpoint.keep=none" for m in caught.value.mistakes)
 
 
+@pytest.mark.cold
 def test_c01_mistakes_end_the_command_with_78_and_without_torch(tmp_path):
     source = write(tmp_path, {3: "sede: 0"})
     code = (
@@ -295,3 +296,40 @@ def test_what_does_not_go_with_exact_is_a_mistake(tmp_path, given, path, words):
         load(write(tmp_path, {}), ["exact=true", *given])
     assert [m for m in caught.value.mistakes if dotted(m.path) == path and words in m.message], str(caught.value)
     load(write(tmp_path, {}), ["exact=true"])
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("guard.skip=['12-10']", "ends before it begins"),
+        ("guard.spike={window: 1}", "greater than or equal to 4"),
+        ("statistics={every: {tokens: 500}}", "no fixed number of tokens"),
+        ("batch.ramp=[{from: {tokens: 500}, size: 16}]", "no fixed number of tokens"),
+    ],
+)
+def test_what_could_never_act_is_a_mistake(override, words):
+    from loop.test_guard import recipe as guarded_recipe  # here: it imports torch, which the others do without
+
+    with pytest.raises(RecipeMistakes, match=words):
+        load(guarded_recipe(), [override])
+
+
+@pytest.mark.parametrize(
+    ("train", "scored", "refused"),
+    [
+        ({}, {"part": "validation"}, True),
+        ({"part": "train"}, {}, True),
+        ({"part": "train", "holdout": 0.1}, {"part": "validation", "holdout": 0.2}, True),
+        ({"part": "train"}, {"part": "validation"}, False),
+        ({"part": "train"}, {"part": "train"}, False),
+        ({}, {}, False),
+    ],
+)
+def test_training_and_validation_that_have_samples_in_common_are_a_mistake(tiny, corpus, train, scored, refused):
+    source = {"kind": "text", "path": str(corpus)}
+    tiny["data"] = {"train": {"sources": [source | train]}, "validation": {"dogs": source | scored}}
+    if refused:
+        with pytest.raises(RecipeMistakes, match="samples in common"):
+            load(tiny)
+    else:
+        load(tiny)

@@ -12,7 +12,8 @@ from torch.nn.functional import softplus
 import drivetrain
 from adversarial import made, recipe, train
 from conftest import run_under_supervisor, tensors, trace
-from drills.runs import one_server
+from drills.fault import Fault
+from drills.runs import drill, one_server, reference
 from drivetrain.checkpoint.commits import newest
 from drivetrain.data.dataset import MapSource
 from drivetrain.data.order import Order
@@ -239,7 +240,7 @@ def test_a_stage_takes_over_frozen_weights_and_reports_them(first, tmp_path):
     assert not torch.equal(before["networks/discriminator/0.weight"], after["networks/discriminator/0.weight"])
     (report,) = [record for record in read(run / "ledger.jsonl") if record["kind"] == "initial"]
     assert (report["from"], report["source"]) == (str(first), "step-00000012")
-    assert report["digest"] == newest(first).facts["sha256"]
+    assert report["digest"] == newest(first).metadata["sha256"]
     assert sorted(f"networks/{name}" for name in report["loaded"]) == sorted(kept)
     assert report["bytes"] == sum(before[name].nbytes for name in kept)
     assert report["frozen"] == 6
@@ -267,3 +268,14 @@ def test_initial_weights_that_do_not_fit_are_76_by_name_and_nothing_is_trained(f
         train(wanted, tmp_path / "second")
     assert caught.value.outcome.code == Exit.INCOMPATIBLE
     assert newest(tmp_path / "second") is None
+
+
+@pytest.mark.parametrize("phase", ["optimizer", "write", "publish"])
+def test_killed_while_it_trains_it_goes_on_with_both_networks_of_one_step(tmp_path, phase):
+    """`optimizer`: between the generator's move and the discriminator's."""
+    wanted = recipe(launch={"threads": 1, "restarts": 3})
+    straight = reference(wanted, tmp_path / "straight")
+    fault = Fault("kill", 0, phase, 10, after=1 if phase == "optimizer" else 0)
+    found = drill(wanted, tmp_path / "run", fault)
+    assert found.starts == 2
+    assert found.trace == straight

@@ -9,7 +9,7 @@ import glues
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.story import story
+from drivetrain.ledger.run_summary import summarize
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.tasks.classification.recipe import Classification
@@ -188,7 +188,7 @@ def test_the_best_evaluation_is_kept_not_the_last(recipe, tmp_path):
     kept = {int(path.name.removeprefix("step-")) for path in (tmp_path / "run" / "checkpoints").glob("step-*")}
     best = max(scores.values())
     assert any(scores.get(step) == best for step in kept)
-    told = summary(tmp_path / "run", story(read(tmp_path / "run" / "ledger.jsonl")))
+    told = summary(tmp_path / "run", summarize(read(tmp_path / "run" / "ledger.jsonl")))
     assert told["highest"]["dev.score"] == {"step": min(s for s in scores if scores[s] == best), "value": best}
 
 

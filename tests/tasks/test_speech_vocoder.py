@@ -10,13 +10,13 @@ import drivetrain
 import sounds
 from conftest import run_under_supervisor, trace
 from drivetrain.checkpoint.commits import newest
-from drivetrain.data.feed import Micro, Share
+from drivetrain.data.batch_reader import LocalBatch, MicroBatch
 from drivetrain.engine.engine import Engine
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
 from drivetrain.loop.step import Step
+from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, Constant
-from drivetrain.optim.updater import build_updaters
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
@@ -143,13 +143,15 @@ def step_of(task, index=1):
     """A real step of a vocoder's engine; plain SGD, so that a gradient shows in the weights."""
     torch.manual_seed(0)
     networks = task.networks()
-    updaters = build_updaters(networks, SGD(lr=0.1, weight_decay=0.0), Constant(), 100, Scale(Batches(4)))
-    for updater in updaters.values():
-        updater.advance(4)
-    engine = Engine(networks, updaters, Group(), torch.device("cpu"), "fp32", 0)
+    network_optimizers = build_network_optimizers(
+        networks, SGD(lr=0.1, weight_decay=0.0), Constant(), 100, Scale(Batches(4))
+    )
+    for network_optimizer in network_optimizers.values():
+        network_optimizer.advance(4)
+    engine = Engine(networks, network_optimizers, Group(), torch.device("cpu"), "fp32", 0)
     batches = [{"clean": noise(2, 1600, seed=number)} for number in range(2)]
-    micro = tuple(Micro(b, 2, 2 * n, n, 0, np.arange(2 * n, 2 * n + 2)) for n, b in enumerate(batches))
-    return engine, Step(engine, Share(index, 0, 4, micro, {}, 0, False), {"samples": 4})
+    micro = tuple(MicroBatch(b, 2, 2 * n, n, 0, np.arange(2 * n, 2 * n + 2)) for n, b in enumerate(batches))
+    return engine, Step(engine, LocalBatch(index, 0, 4, micro, {}, 0, False), {"samples": 4})
 
 
 def small_task(**changed):
@@ -185,10 +187,10 @@ def test_the_discriminator_hears_what_the_generator_made_before_it_moved():
     task = small_task()
     engine, step = step_of(task)
     with torch.no_grad():
-        fakes = [task._telling(step_of(task)[1], "hinge", engine.networks, m.batch) for m in step._share.micro]
+        fakes = [task._telling(step_of(task)[1], "hinge", engine.networks, m.batch) for m in step._share.micro_batches]
     step.minimize("generator", partial(task._copying, step, "hinge"))
     step.minimize("discriminator", partial(task._telling, step, "hinge"))
-    told = step.done[1].move.read().losses["discriminator"]
+    told = step.calls[1].move.read().losses["discriminator"]
     assert told == pytest.approx(sum(each["discriminator"].value.item() for each in fakes) / 4, rel=1e-5)
 
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import drivetrain
-from drivetrain.ledger.ledger import Ledger
+from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.spec.exits import Failure
 from drivetrain.spec.load import load
 from drivetrain.watch.compare import comparison, gather, show
@@ -25,7 +25,7 @@ def made(folder, name, records, *overrides, recipe="quickstart"):
     run = folder / name
     run.mkdir(parents=True)
     (run / "resolved.json").write_text(json.dumps({"recipe": load(recipe, overrides).tree}))
-    ledger = Ledger.open(run / "ledger.jsonl")
+    ledger = LedgerFile.open(run / "ledger.jsonl")
     for record in records:
         ledger.append(record)
     ledger.close()

@@ -9,13 +9,13 @@ from rich.console import Console
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.text import printable
 from drivetrain.watch.console import ConsoleSink, amount, closing, duration, tolerant
-from records import attempt, ended, evaluation, rollback, step
+from records import attempt, commit, ended, evaluation, parsed, rollback, step
 
 
 def shown(*records, terminal=False, width=80, started=0.0):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
     sink = ConsoleSink(console, started)
-    for record in records:
+    for record in parsed(records):
         sink.record(record)
     sink.close()
     return console.file.getvalue()
@@ -93,8 +93,8 @@ def test_samples_are_counted_where_there_are_no_tokens():
 
 
 def test_evaluations_commits_and_notes_are_told():
-    commit = {"kind": "commit", "time": 21.0, "step": 2, "name": "step-00000002", "bytes": 7_642_932, "seconds": 0.021}
-    text = shown(attempt(), evaluation(2), commit, {"kind": "note", "time": 21.0, "text": "passed over x"})
+    made = commit(2, at=21.0, seconds=0.021) | {"bytes": 7_642_932}
+    text = shown(attempt(), evaluation(2), made, {"kind": "note", "time": 21.0, "text": "passed over x"})
     assert "evaluation at step 2  dogs  bits 1.500" in text
     assert "commit step-00000002  7.6 MB, training waited 0.02 s" in text
     assert "note: passed over x" in text

@@ -2,17 +2,19 @@ import importlib.util
 
 import pytest
 
-from drivetrain.ledger.story import story
+from drivetrain.ledger.run_summary import summarize
 from drivetrain.spec.exits import Failure
 from drivetrain.watch import plot
 from drivetrain.watch.chart import columns
 from drivetrain.watch.plot import draw, panels
-from records import attempt, evaluation, step
+from records import attempt, evaluation, parsed, step
 
 
 def run(count=6, loss="loss"):
     losses = [{loss: 5.0 / n if n != 3 else "nan"} for n in range(1, count + 1)]
-    return story([attempt(), *(step(n, losses=told) for n, told in enumerate(losses, start=1)), evaluation(count)])
+    return summarize(
+        parsed([attempt(), *(step(n, losses=told) for n, told in enumerate(losses, start=1)), evaluation(count)])
+    )
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
@@ -46,7 +48,7 @@ def test_one_runs_losses_share_a_panel_and_several_runs_share_one_for_each():
 
 def test_any_name_can_be_drawn_and_so_can_a_run_without_steps(tmp_path):
     draw(tmp_path / "x.svg", "$\\frac{", panels({"_hidden $x": run(loss="$_\\bad{"), "\x1b[31m": run()}))
-    draw(tmp_path / "y.svg", "new", panels({"new": story([attempt()])}))
+    draw(tmp_path / "y.svg", "new", panels({"new": summarize(parsed([attempt()]))}))
 
 
 def test_many_points_are_drawn_as_medians_over_their_spread(tmp_path):

@@ -7,14 +7,14 @@ import pytest
 from rich.console import Console
 
 from drivetrain.ledger.derive import attempts
-from drivetrain.ledger.story import story
-from drivetrain.watch.report import show, told
-from records import attempt, ended, evaluation, rollback, step
+from drivetrain.ledger.run_summary import summarize
+from drivetrain.watch.report import show, with_first_cause
+from records import attempt, ended, evaluation, parsed, rollback, step
 
 
 def report(records, run=Path("runs/x"), width=80):
     console = Console(file=io.StringIO(), width=width)
-    show(console, run, story(records))
+    show(console, run, summarize(parsed(records)))
     return console.file.getvalue()
 
 
@@ -77,18 +77,18 @@ def test_a_run_without_an_end_is_not_called_cut_off_before_another_attempt():
 
 
 def test_the_end_that_a_killed_process_could_not_write_is_taken_from_exit_json(tmp_path):
-    found = attempts(trained())
+    found = attempts(parsed(trained()))
     told_by = {"code": 70, "cause": "rank 1 was ended by SIGKILL", "hint": "", "where": {}, "class": "internal error"}
     (tmp_path / "exit.json").write_text(json.dumps(told_by))
-    assert told(tmp_path, found)[0].cause == "rank 1 was ended by SIGKILL"
-    peer = attempts([*trained(), ended(70, "RuntimeError: connection reset by peer")])
-    assert told(tmp_path, peer)[0].cause == "rank 1 was ended by SIGKILL"
-    own = attempts([*trained(), ended(82, "loss is nan")])
-    assert told(tmp_path, own) == own
+    assert with_first_cause(tmp_path, found)[0].cause == "rank 1 was ended by SIGKILL"
+    peer = attempts(parsed([*trained(), ended(70, "RuntimeError: connection reset by peer")]))
+    assert with_first_cause(tmp_path, peer)[0].cause == "rank 1 was ended by SIGKILL"
+    own = attempts(parsed([*trained(), ended(82, "loss is nan")]))
+    assert with_first_cause(tmp_path, own) == own
     os.utime(tmp_path / "exit.json", (1.0, 1.0))  # of an earlier attempt
-    assert told(tmp_path, found) == found
+    assert with_first_cause(tmp_path, found) == found
     (tmp_path / "exit.json").write_text("{")
-    assert told(tmp_path, found) == found
+    assert with_first_cause(tmp_path, found) == found
 
 
 def test_what_was_undone_is_told():

@@ -1,7 +1,7 @@
 import threading
 import time
 
-from drivetrain.ledger.ledger import Ledger
+from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.watch.sink import Follower
 
 
@@ -10,7 +10,7 @@ class Collector:
         self.records, self.fail_at, self.closed = [], fail_at, 0
 
     def record(self, record):
-        self.records.append(record["kind"])
+        self.records.append(record.kind)
         if len(self.records) == self.fail_at:
             raise ConnectionError("the tracker is down")
 
@@ -19,7 +19,7 @@ class Collector:
 
 
 def test_records_are_handed_over_as_they_come_and_a_failing_sink_harms_nobody(tmp_path, capfd):
-    ledger = Ledger.open(tmp_path / "l")
+    ledger = LedgerFile.open(tmp_path / "l")
     ledger.append({"kind": "a"})
     good, bad = Collector(), Collector(fail_at=2)
     follower = Follower(tmp_path / "l", [bad, good])
@@ -36,7 +36,7 @@ def test_records_are_handed_over_as_they_come_and_a_failing_sink_harms_nobody(tm
 
 def test_a_line_that_is_being_written_is_waited_for(tmp_path):
     path = tmp_path / "l"
-    ledger = Ledger.open(path)
+    ledger = LedgerFile.open(path)
     ledger.append({"kind": "a"})
     ledger.append({"kind": "b"})
     whole = path.read_bytes()
@@ -53,7 +53,7 @@ def test_a_line_that_is_being_written_is_waited_for(tmp_path):
 
 def test_a_torn_line_that_its_writer_cuts_off_is_never_shown(tmp_path):
     path = tmp_path / "l"
-    ledger = Ledger.open(path)
+    ledger = LedgerFile.open(path)
     ledger.append({"kind": "a"})
     ledger.append({"kind": "b"})
     ledger.close()
@@ -61,7 +61,7 @@ def test_a_torn_line_that_its_writer_cuts_off_is_never_shown(tmp_path):
     collector = Collector()
     follower = Follower(path, [collector])
     time.sleep(0.25)
-    ledger = Ledger.open(path)
+    ledger = LedgerFile.open(path)
     ledger.append({"kind": "c"})
     ledger.close()
     follower.close()
@@ -70,7 +70,7 @@ def test_a_torn_line_that_its_writer_cuts_off_is_never_shown(tmp_path):
 
 def test_a_record_that_does_not_follow_is_not_handed_over_before_it_does(tmp_path):
     path = tmp_path / "l"
-    ledger = Ledger.open(path)
+    ledger = LedgerFile.open(path)
     for kind in "abc":
         ledger.append({"kind": kind})
     whole = path.read_bytes()

@@ -6,12 +6,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import drivetrain
-from drivetrain.ledger.ledger import Ledger
+from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.recipe import Watch
 from drivetrain.watch.sinks import follow
 from drivetrain.watch.tensorboard import TensorBoardSink
-from records import attempt, evaluation, rollback, step
+from records import attempt, evaluation, parsed, rollback, step
 
 
 def events(folder):
@@ -27,7 +27,7 @@ def points(folder):
 
 def replay(folder, records):
     sink = TensorBoardSink(folder)
-    for record in records:
+    for record in parsed(records):
         sink.record(record)
     sink.close()
 
@@ -84,7 +84,7 @@ def test_x17_the_folder_is_its_owners_and_old_files_are_gone(tmp_path):
 def test_a_link_in_its_place_costs_the_sink_not_the_run(tmp_path, capfd):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "tensorboard").symlink_to(tmp_path / "elsewhere")
-    ledger = Ledger.open(tmp_path / "ledger.jsonl")
+    ledger = LedgerFile.open(tmp_path / "ledger.jsonl")
     ledger.append(attempt())
     follow(tmp_path, Watch(tensorboard=True), None, 0.0).close()
     assert "TensorBoardSink is dropped, the run goes on" in capfd.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 
 import drivetrain
 from drivetrain.ledger.derive import lineage, steps
-from drivetrain.ledger.ledger import Ledger, read
+from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
@@ -59,7 +59,7 @@ class StandIn:
 
 
 def write(run, records):
-    ledger = Ledger.open(run / "ledger.jsonl")
+    ledger = LedgerFile.open(run / "ledger.jsonl")
     for record in records:
         ledger.append(record)
     ledger.close()

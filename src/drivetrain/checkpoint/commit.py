@@ -19,9 +19,9 @@ from typing import Any
 
 from torch import Tensor
 
-from drivetrain.checkpoint.files import FileFacts, Folder, write_file
+from drivetrain.checkpoint.files import FileMetadata, OpenFolder, write_file
 from drivetrain.checkpoint.manifest import FILE, LONGEST, MANIFEST, Damaged, name_of, parse_manifest
-from drivetrain.checkpoint.snapshot import Piece
+from drivetrain.checkpoint.snapshot import TensorBytes
 from drivetrain.checkpoint.tensors import parse_tensors, write_tensors
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
@@ -38,30 +38,32 @@ class StateTree:
     values: Mapping[str, Any]
 
 
-def write_parts(folder: Path, pieces: Sequence[Piece], values: Mapping[str, Any], threads: int) -> dict[str, FileFacts]:
+def write_parts(
+    folder: Path, pieces: Sequence[TensorBytes], values: Mapping[str, Any], threads: int
+) -> dict[str, FileMetadata]:
     """Write a commit's files into a new folder, and read each one back from the disk; what a manifest says of them.
 
     Raises OSError where the disk refuses or gives back other bytes, Failure(83) where the memory has changed under way.
     """
     parts = {f"tensors-{n:05d}.safetensors": part for n, part in enumerate(_parts(pieces))}
-    with Folder(folder) as files:
+    with OpenFolder(folder) as files:
 
-        def written(name: str, facts: FileFacts) -> FileFacts:
-            if files.facts(name, written=True) != facts:
+        def written(name: str, metadata: FileMetadata) -> FileMetadata:
+            if files.metadata(name, written=True) != metadata:
                 raise OSError(errno.EIO, "it reads back differently", str(folder / name))
-            return facts
+            return metadata
 
         with ThreadPoolExecutor(max(1, min(threads, len(parts))), "write") as pool:
             made = pool.map(lambda name: written(name, write_tensors(folder / name, parts[name])), parts)
-            facts = dict(zip(parts, made, strict=True))
+            metadata = dict(zip(parts, made, strict=True))
         name = "values-00000.json"
-        facts[name] = written(name, write_file(folder / name, json.dumps(values).encode()))
-    return facts
+        metadata[name] = written(name, write_file(folder / name, json.dumps(values).encode()))
+    return metadata
 
 
-def seal(folder: Path, step: int, files: Mapping[str, FileFacts], facts: Mapping[str, Any]) -> str:
+def write_manifest(folder: Path, step: int, files: Mapping[str, FileMetadata], metadata: Mapping[str, Any]) -> str:
     """Write the manifest, which makes the folder whole, and make all durable; returns the manifest's SHA-256."""
-    manifest = {"step": step, "time": time.time(), "files": {n: asdict(f) for n, f in files.items()}, **facts}
+    manifest = {"step": step, "time": time.time(), "files": {n: asdict(f) for n, f in files.items()}, **metadata}
     line = json.dumps(manifest, separators=(",", ":")).encode()
     own = hashlib.sha256(line).hexdigest()
     write_file(folder / MANIFEST, line + b"\n" + own.encode() + b"\n")
@@ -105,19 +107,19 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Folder]:
+def _opened(path: Path) -> Iterator[OpenFolder]:
     """A commit's folder; that it cannot be opened is damage."""
     try:
-        folder = Folder(path)
+        folder = OpenFolder(path)
     except OSError as error:
         raise Damaged(f"it cannot be opened: {error}") from error
     with folder:
         yield folder
 
 
-def _parts(pieces: Sequence[Piece]) -> Iterable[list[Piece]]:
+def _parts(pieces: Sequence[TensorBytes]) -> Iterable[list[TensorBytes]]:
     """The pieces in runs of about `PART` bytes; at least one run."""
-    part: list[Piece] = []
+    part: list[TensorBytes] = []
     size = 0
     for piece in pieces:
         if part and size + piece.data.numel() > PART:
@@ -137,7 +139,7 @@ def _each(threads: int, names: Iterable[str], work: Callable[[str], Any]) -> dic
         return dict(zip(names, pool.map(work, names), strict=True))
 
 
-def _manifest(folder: Folder, path: Path) -> dict[str, Any]:
+def _manifest(folder: OpenFolder, path: Path) -> dict[str, Any]:
     try:
         size = folder.size(MANIFEST)
         if size > LONGEST:
@@ -155,16 +157,16 @@ def _manifest(folder: Folder, path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _require_whole(folder: Folder, name: str, manifest: Mapping[str, Any]) -> None:
+def _require_whole(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> None:
     """Damaged where a file's bytes are not those that the manifest says."""
     with _damage(name):
         _require_size(folder, name, manifest)
-        facts = folder.facts(name)
-    if asdict(facts) != manifest["files"][name]:
+        metadata = folder.metadata(name)
+    if asdict(metadata) != manifest["files"][name]:
         raise Damaged(f"{name} does not have its SHA-256")
 
 
-def _content(folder: Folder, name: str, manifest: Mapping[str, Any]) -> memoryview:
+def _content(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> memoryview:
     """A file's bytes, of the size and hash that the manifest says."""
     with _damage(name):
         _require_size(folder, name, manifest)
@@ -174,7 +176,7 @@ def _content(folder: Folder, name: str, manifest: Mapping[str, Any]) -> memoryvi
     return content
 
 
-def _require_size(folder: Folder, name: str, manifest: Mapping[str, Any]) -> None:
+def _require_size(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> None:
     """Looked at first: a file that is larger than it should be is not read."""
     size, expected = folder.size(name), manifest["files"][name]["size"]
     if size != expected:

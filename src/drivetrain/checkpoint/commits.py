@@ -13,18 +13,18 @@ from typing import Any
 
 from torch import Tensor
 
-from drivetrain.checkpoint.commit import StateTree, load, read_manifest, seal, verify, write_parts
+from drivetrain.checkpoint.commit import StateTree, load, read_manifest, verify, write_manifest, write_parts
 from drivetrain.checkpoint.files import discard, make_folder, remove, rename, require_space
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, name_of, step_of
 from drivetrain.checkpoint.retention import Retention, pinned_steps, retained
-from drivetrain.checkpoint.snapshot import Arena, Piece, pieces_of
+from drivetrain.checkpoint.snapshot import Arena, TensorBytes, pieces_of
 from drivetrain.runtime.group import Group
-from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.lease import Lease, Takeover, fenced, takeovers
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
 
-MISSES = 3
+MAX_FAILURES = 3
 """Commits in a row that may fail before the run ends with 74."""
 _SPARE = 1 << 20  # bytes for manifest and folders
 _FILES = 8
@@ -47,7 +47,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Missed:
+class CommitFailure:
     """A commit that could not be made; the ones before are as they were."""
 
     step: int
@@ -56,14 +56,14 @@ class Missed:
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedCommit:
     """The commit to go on from, its state, and the newer ones that were passed over, each with the reason.
 
     `volatile`: survivors left it in memory when the run was cut off.
     """
 
     path: Path
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     state: StateTree
     passed_over: tuple[str, ...]
     volatile: bool = False
@@ -71,7 +71,7 @@ class Found:
     @property
     def step(self) -> int:
         """The step after which it was made."""
-        return self.facts["step"]
+        return self.metadata["step"]
 
 
 def names(run: Path) -> list[str]:
@@ -89,7 +89,7 @@ def clean(run: Path) -> None:
             discard(folder / name)
 
 
-def newest(run: Path, group: Group | None = None, volatile: Path | None = None) -> Found | None:
+def newest(run: Path, group: Group | None = None, volatile: Path | None = None) -> LoadedCommit | None:
     """The highest commit that verifies, read by all ranks of a group alike; None where there are none.
 
     `volatile` is where survivors may have left another. Raises Failure(86) where commits exist and none verifies.
@@ -98,13 +98,13 @@ def newest(run: Path, group: Group | None = None, volatile: Path | None = None) 
     history, reasons = takeovers(run), []
     for path in _candidates(run, volatile):
         try:
-            facts, state = load(path)
-            _require_ours(facts, path, history)
+            metadata, state = load(path)
+            _require_ours(metadata, path, history)
         except Damaged as damage:
             reasons.append(f"{path.name}: {damage}")
             continue
-        group.agree("the commit that verifies", [path.name, facts["sha256"]])
-        return Found(path, facts, state, tuple(reasons), path.parent == volatile)
+        group.agree("the commit that verifies", [path.name, metadata["sha256"]])
+        return LoadedCommit(path, metadata, state, tuple(reasons), path.parent == volatile)
     group.agree("the commits", "none")
     if reasons:
         raise Failure(
@@ -115,7 +115,7 @@ def newest(run: Path, group: Group | None = None, volatile: Path | None = None) 
     return None
 
 
-def pick(run: Path, name: str) -> Found:
+def pick(run: Path, name: str) -> LoadedCommit:
     """The commit of this name (or step), which must verify.
 
     Raises Failure(66) where there is none, 65 where it is damaged.
@@ -126,10 +126,10 @@ def pick(run: Path, name: str) -> Found:
             Exit.INPUT_MISSING, f"no commit {name!r} in {run}", f"there are {', '.join(names(run)) or 'none'}"
         )
     try:
-        facts, state = load(run / FOLDER / wanted)
+        metadata, state = load(run / FOLDER / wanted)
     except Damaged as damage:
         raise Failure(Exit.BAD_DATA, f"{wanted} in {run} is damaged: {damage}", "take another commit") from damage
-    return Found(run / FOLDER / wanted, facts, state, ())
+    return LoadedCommit(run / FOLDER / wanted, metadata, state, ())
 
 
 def _candidates(run: Path, volatile: Path | None) -> list[Path]:
@@ -141,9 +141,9 @@ def _candidates(run: Path, volatile: Path | None) -> list[Path]:
     return sorted(found, key=lambda path: -(step_of(path.name.partition(".")[0]) or 0))
 
 
-def _require_ours(facts: Mapping[str, Any], path: Path, history: list[Takeover]) -> None:
-    if "volatile" not in facts and fenced(history, path.name, facts.get("epoch", 0)):
-        raise Damaged(f"it was made by a run that had lost the directory (epoch {facts.get('epoch', 0)})")
+def _require_ours(metadata: Mapping[str, Any], path: Path, history: list[Takeover]) -> None:
+    if "volatile" not in metadata and fenced(history, path.name, metadata.get("epoch", 0)):
+        raise Damaged(f"it was made by a run that had lost the directory (epoch {metadata.get('epoch', 0)})")
 
 
 @dataclass
@@ -159,12 +159,12 @@ class Committer:
     retention: Retention
     before: Callable[[], None] = lambda: None
     scores: Callable[[], Mapping[int, float]] = dict
-    heart: Heart = field(default_factory=Heart)
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
     blocking: bool = False
-    misses: int = 0
+    failures: int = 0
     _arena: Arena = field(default_factory=Arena)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "commit"))
-    _under_way: Future[Commit | Missed] | None = None
+    _under_way: Future[Commit | CommitFailure] | None = None
     _verified: dict[int, int] = field(default_factory=dict)  # step: position
     _damaged: set[str] = field(default_factory=set)
     _attempts: int = 0
@@ -174,30 +174,30 @@ class Committer:
         if not self.blocking:
             self._pool.submit(self._arena.reserve, tensors)
 
-    def begin(self, step: int, state: StateTree, facts: Mapping[str, Any]) -> None:
-        """Take the state as it is now and start writing it. `facts`, with the position, go into the manifest.
+    def begin(self, step: int, state: StateTree, metadata: Mapping[str, Any]) -> None:
+        """Take the state as it is now and start writing it. `metadata`, with the position, go into the manifest.
 
         The commit before must have been taken by `finished` or `wait`.
         """
         assert self._under_way is None
-        self.heart.enter("snapshot")
-        self.heart.passing("snapshot", step)
+        self.heartbeat.enter("snapshot")
+        self.heartbeat.passing("snapshot", step)
         pieces = pieces_of(state.tensors) if self.blocking else self._arena.take(state.tensors)
-        self._under_way = self._pool.submit(self._make, step, pieces, state.values, facts)
+        self._under_way = self._pool.submit(self._make, step, pieces, state.values, metadata)
         if self.blocking:
             self._under_way.exception()
 
-    def finished(self) -> Commit | Missed | None:
+    def finished(self) -> Commit | CommitFailure | None:
         """How the commit under way has ended; None where none is, or it has not."""
         return self.wait() if self._under_way is not None and self._under_way.done() else None
 
-    def wait(self) -> Commit | Missed | None:
+    def wait(self) -> Commit | CommitFailure | None:
         """How the commit under way ends; None where none is."""
         if self._under_way is None:
             return None
-        self.heart.enter("commit")
+        self.heartbeat.enter("commit")
         result, self._under_way = self._under_way.result(), None
-        self.misses = self.misses + 1 if isinstance(result, Missed) else 0
+        self.failures = self.failures + 1 if isinstance(result, CommitFailure) else 0
         return result
 
     def close(self) -> None:
@@ -205,8 +205,8 @@ class Committer:
         self._pool.shutdown()
 
     def _make(
-        self, step: int, pieces: list[Piece], values: Mapping[str, Any], facts: Mapping[str, Any]
-    ) -> Commit | Missed:
+        self, step: int, pieces: list[TensorBytes], values: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> Commit | CommitFailure:
         """The whole protocol; whatever goes wrong leaves the commits before as they were."""
         started = time.monotonic()
         self._attempts += 1  # a name is never used twice: after a failed fsync nobody knows what a file holds
@@ -214,7 +214,7 @@ class Committer:
         temporary = self.run / FOLDER / f".tmp-{name_of(step)}-{epoch}-{self._attempts}"
         try:
             size = sum(piece.data.numel() for piece in pieces) + _SPARE
-            self.heart.passing("write", step)
+            self.heartbeat.passing("write", step)
             self.before()
             if not temporary.parent.is_dir():
                 make_folder(temporary.parent)
@@ -222,17 +222,17 @@ class Committer:
             require_space(temporary.parent, size, _FILES)
             make_folder(temporary)
             files = write_parts(temporary, pieces, values, threads=2 if self.blocking else 1)
-            own = seal(temporary, step, files, {"epoch": epoch, **facts})
-            self.heart.passing("publish", step)
+            own = write_manifest(temporary, step, files, {"epoch": epoch, **metadata})
+            self.heartbeat.passing("publish", step)
             self._publish(temporary, step)
-            self._verified[step] = facts.get("position", 0)
+            self._verified[step] = metadata.get("position", 0)
         except OSError as error:
             discard(temporary)
-            return Missed(step, Exit.STORAGE, f"{name_of(step)} cannot be committed: {error}")
+            return CommitFailure(step, Exit.STORAGE, f"{name_of(step)} cannot be committed: {error}")
         except Failure as failure:
             discard(temporary)
-            return Missed(step, failure.outcome.code, f"{name_of(step)}: {failure.outcome.cause}")
-        self.heart.passing("rotate", step)
+            return CommitFailure(step, failure.outcome.code, f"{name_of(step)}: {failure.outcome.cause}")
+        self.heartbeat.passing("rotate", step)
         removed: tuple[str, ...] = ()
         with suppress(OSError):  # the commit is there; what could not be removed is tried again with the next one
             removed = self._rotate()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from drivetrain.checkpoint.commits import Found
+from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.checkpoint.snapshot import pieces_of
 from drivetrain.checkpoint.state import network_tensors
 from drivetrain.checkpoint.tensors import write_tensors
@@ -36,7 +36,7 @@ Layout = Callable[[Mapping[str, Tensor]], Exported | tuple[dict[str, Tensor], di
 """A pair is tensors and configuration."""
 
 
-def export(found: Found, to: Path, layouts: Mapping[str, Layout | None]) -> list[Path]:
+def export(found: LoadedCommit, to: Path, layouts: Mapping[str, Layout | None]) -> list[Path]:
     """Write each network of a commit to `to` (a new or empty folder), in its layout; returns the files.
 
     One network goes straight into the folder, as `model.safetensors` and `config.json` where its layout says nothing
@@ -53,7 +53,7 @@ def export(found: Found, to: Path, layouts: Mapping[str, Layout | None]) -> list
         made = made if isinstance(made, Exported) else Exported(*made)
         weights, settings = folder / f"{made.weights}.safetensors", folder / f"{made.settings}.json"
         write_tensors(weights, pieces_of(made.tensors), {"format": "pt"})
-        about = {"drivetrain": {"step": found.facts["step"], "commit": found.path.name}} if made.marked else {}
+        about = {"drivetrain": {"step": found.metadata["step"], "commit": found.path.name}} if made.marked else {}
         write_json(settings, {**made.config, **about})
         for extra, content in made.files.items():
             write_private(folder / extra, content)

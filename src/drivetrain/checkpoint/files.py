@@ -22,7 +22,7 @@ CHUNK = 512 << 10
 
 
 @dataclass(frozen=True)
-class FileFacts:
+class FileMetadata:
     """What a manifest says of a file."""
 
     size: int
@@ -45,9 +45,9 @@ class Writer:
         while view:
             view = view[os.write(self._descriptor, view) :]
 
-    def facts(self) -> FileFacts:
+    def metadata(self) -> FileMetadata:
         """Size and hash of what was written."""
-        return FileFacts(self._size, self._digest.hexdigest())
+        return FileMetadata(self._size, self._digest.hexdigest())
 
 
 def create(path: Path) -> int:
@@ -55,7 +55,7 @@ def create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def write_file(path: Path, data: bytes) -> FileFacts:
+def write_file(path: Path, data: bytes) -> FileMetadata:
     """A new file with this content, durable."""
     descriptor = create(path)
     try:
@@ -64,7 +64,7 @@ def write_file(path: Path, data: bytes) -> FileFacts:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return writer.facts()
+    return writer.metadata()
 
 
 def make_folder(path: Path) -> None:
@@ -102,7 +102,7 @@ def require_space(folder: Path, size: int, files: int) -> None:
         raise OSError(errno.ENOSPC, f"{files} files are needed, {free.f_favail} can be made", str(folder))
 
 
-class Folder:
+class OpenFolder:
     """A folder that is open for reading. Its files are read through it, so that nobody can exchange it meanwhile."""
 
     def __init__(self, path: Path) -> None:
@@ -116,7 +116,7 @@ class Folder:
                 raise _link(path) from error
             raise FileNotFoundError(errno.ENOENT, "no folder", str(path)) from error
 
-    def __enter__(self) -> Folder:
+    def __enter__(self) -> OpenFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,7 +133,7 @@ class Folder:
         """A file's bytes."""
         return read_file(self._path / name, self._descriptor)
 
-    def facts(self, name: str, *, written: bool = False) -> FileFacts:
+    def metadata(self, name: str, *, written: bool = False) -> FileMetadata:
         """A file's size and hash, without keeping its bytes. `written`: it is durable; read it from the disk again."""
         with _opened(self._path / name, self._descriptor) as file:
             if written:
@@ -144,7 +144,7 @@ class Folder:
             while count := file.readinto(view):
                 digest.update(view[:count])
                 size += count
-        return FileFacts(size, digest.hexdigest())
+        return FileMetadata(size, digest.hexdigest())
 
 
 def read_file(path: Path, within: int | None = None) -> memoryview:

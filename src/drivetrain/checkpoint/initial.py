@@ -119,10 +119,10 @@ def _there(settings: Init, networks: Mapping[str, nn.Module]) -> _There:
             found = newest(path)
             if found is None:
                 raise Failure(Exit.INPUT_MISSING, f"init.from: {path} has no commit", "train it first, or name another")
-            return _There(found.path.name, found.facts["sha256"], _networks(found.state.tensors))
+            return _There(found.path.name, found.metadata["sha256"], _networks(found.state.tensors))
         if path.is_dir():
-            facts, state = load(path)
-            return _There(path.name, facts["sha256"], _networks(state.tensors))
+            metadata, state = load(path)
+            return _There(path.name, metadata["sha256"], _networks(state.tensors))
         if path.is_file():
             network, data = settings.part or _only(networks), read_file(path)
             tensors = {f"{network}/{name}": tensor for name, tensor in parse_tensors(data).items()}

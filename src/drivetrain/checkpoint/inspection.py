@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drivetrain.checkpoint import retention
 from drivetrain.checkpoint.commit import load, read_manifest, verify
-from drivetrain.checkpoint.commits import Found, names, newest, pick
+from drivetrain.checkpoint.commits import LoadedCommit, names, newest, pick
 from drivetrain.checkpoint.files import remove
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
 from drivetrain.checkpoint.retention import PINS, pinned_steps
@@ -21,7 +21,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 
 @dataclass(frozen=True)
-class Row:
+class CommitRow:
     """One commit: `bytes` in all files, `made` in Unix seconds; `damage` says why it does not count, "" where it
     does."""
 
@@ -35,7 +35,7 @@ class Row:
     damage: str
 
 
-def rows(run: Path, *, every_byte: bool) -> list[Row]:
+def rows(run: Path, *, every_byte: bool) -> list[CommitRow]:
     """The commits of a run, newest first, judged by their manifests, or by every byte.
 
     Raises Failure(66) where there is no run.
@@ -46,19 +46,19 @@ def rows(run: Path, *, every_byte: bool) -> list[Row]:
     for name in names(run):
         step = step_of(name) or 0
         try:
-            facts = verify(run / FOLDER / name) if every_byte else read_manifest(run / FOLDER / name)
-            lost = fenced(history, name, facts.get("epoch", 0))
+            metadata = verify(run / FOLDER / name) if every_byte else read_manifest(run / FOLDER / name)
+            lost = fenced(history, name, metadata.get("epoch", 0))
             damage = "made by a run that had lost the directory" if lost else ""
         except Damaged as reason:
-            facts, damage = {}, str(reason)
+            metadata, damage = {}, str(reason)
         found.append(
-            Row(
+            CommitRow(
                 name=name,
                 step=step,
-                position=facts.get("position", 0),
-                made=facts.get("time", 0.0),
-                bytes=sum(file["size"] for file in facts.get("files", {}).values()),
-                attempt=facts.get("attempt", 0),
+                position=metadata.get("position", 0),
+                made=metadata.get("time", 0.0),
+                bytes=sum(file["size"] for file in metadata.get("files", {}).values()),
+                attempt=metadata.get("attempt", 0),
                 pinned=step in pinned,
                 damage=damage,
             )
@@ -97,10 +97,10 @@ def take_away(run: Path, commit: str, *, force: bool = False) -> str:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What two commits do not share: facts and values by name with both sides, tensors by name with how they differ."""
+class CommitDifference:
+    """What two commits do not share: metadata and values with both sides, tensors with how they differ, all by name."""
 
-    facts: dict[str, tuple[Any, Any]]
+    metadata: dict[str, tuple[Any, Any]]
     tensors: dict[str, str]
     equal: int
 
@@ -110,21 +110,21 @@ class Difference:
         return not self.tensors
 
 
-def difference(first: Path, second: Path) -> Difference:
+def difference(first: Path, second: Path) -> CommitDifference:
     """Compare two places: runs (their newest commits) or commits. Raises what `at` raises."""
     one, two = at(first), at(second)
-    facts = {
-        key: (one.facts.get(key), two.facts.get(key))
-        for key in sorted(one.facts.keys() | two.facts.keys())
-        if one.facts.get(key) != two.facts.get(key) and key not in ("files", "sha256", "time", "ledger")
+    metadata = {
+        key: (one.metadata.get(key), two.metadata.get(key))
+        for key in sorted(one.metadata.keys() | two.metadata.keys())
+        if one.metadata.get(key) != two.metadata.get(key) and key not in ("files", "sha256", "time", "ledger")
     }
     ours, theirs = one.state.tensors, two.state.tensors
     told = {name: _told(ours, theirs, name) for name in sorted(ours.keys() | theirs.keys())}
     differing = {name: how for name, how in told.items() if how}
-    return Difference(facts, differing, len(told) - len(differing))
+    return CommitDifference(metadata, differing, len(told) - len(differing))
 
 
-def at(place: Path) -> Found:
+def at(place: Path) -> LoadedCommit:
     """The commit at a place: a run's newest, or the one whose folder it is.
 
     Raises Failure(66) where there is nothing, 65 where it is damaged.
@@ -135,7 +135,7 @@ def at(place: Path) -> Found:
             return found
     elif step_of(place.name) is not None:
         try:
-            return Found(place, *load(place), passed_over=())
+            return LoadedCommit(place, *load(place), passed_over=())
         except Damaged as damage:
             raise Failure(Exit.BAD_DATA, f"{place} is damaged: {damage}", "take another commit") from damage
     raise Failure(Exit.INPUT_MISSING, f"no commit at {place}", "name a run, or a folder in its checkpoints/")

@@ -61,11 +61,11 @@ def _sensible(manifest: Any) -> bool:
         and isinstance(manifest.get("position", 0), int)
         and isinstance(files := manifest.get("files"), dict)
         and len(files) > 0
-        and all(_facts(facts) for facts in files.values())
+        and all(_metadata(metadata) for metadata in files.values())
     )
 
 
-def _facts(facts: Any) -> bool:
-    if not isinstance(facts, dict) or facts.keys() != {"size", "sha256"}:
+def _metadata(metadata: Any) -> bool:
+    if not isinstance(metadata, dict) or metadata.keys() != {"size", "sha256"}:
         return False
-    return type(facts["size"]) is int and facts["size"] >= 0 and isinstance(facts["sha256"], str)
+    return type(metadata["size"]) is int and metadata["size"] >= 0 and isinstance(metadata["sha256"], str)

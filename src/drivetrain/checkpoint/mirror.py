@@ -34,7 +34,16 @@ from drivetrain.checkpoint.manifest import (
     step_of,
 )
 from drivetrain.checkpoint.mirrored_ledger import LEDGER, Segment, fetch_ledger, push_ledger, root_of, segments_in
-from drivetrain.checkpoint.store import BLOCK, Store, Stored, Unavailable, Unfit, check_url, open_file, without_secrets
+from drivetrain.checkpoint.store import (
+    BLOCK,
+    ObjectStore,
+    Stored,
+    Unavailable,
+    Unfit,
+    check_url,
+    open_file,
+    without_secrets,
+)
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import own_name, sync_folder
 
@@ -107,7 +116,7 @@ class Mirror:
         began = time.monotonic()
         with ExitStack() as stack:
             files = _open_commit(self._run / FOLDER / name, stack)
-            store = Store(self._url, self._sleep, self._abandoned, create=True)
+            store = ObjectStore(self._url, self._sleep, self._abandoned, create=True)
             commits = _commits(store)
             segments = segments_in(store)
             self._refuse_others(store, commits, segments)
@@ -123,7 +132,7 @@ class Mirror:
             self._note(f"mirror: cannot remove old commits: {error}, tried again with the next commit")
 
     def _refuse_others(
-        self, store: Store, commits: Mapping[str, Mapping[str, Stored]], segments: Collection[Segment]
+        self, store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], segments: Collection[Segment]
     ) -> None:
         """Raises Unfit where the mirror holds commits of another run: rotation would remove them."""
         if not segments or root_of(self._run / LEDGER) in {segment.root for segment in segments}:
@@ -132,7 +141,7 @@ class Mirror:
         if whole and not any(self._shared(store, name, commits[name][MANIFEST]) for name in whole):
             raise Unfit("the URL holds commits of another run; name another one in checkpoint.mirror, or empty it")
 
-    def _shared(self, store: Store, name: str, manifest: Stored) -> bool:
+    def _shared(self, store: ObjectStore, name: str, manifest: Stored) -> bool:
         """Whether a commit is the same here and in the mirror."""
         local = self._run / FOLDER / name / MANIFEST
         with suppress(FileNotFoundError):
@@ -159,7 +168,7 @@ def fetch(
     reasons: list[str] = [] if passed_over is None else passed_over
     temporary = run / FOLDER / f".tmp-fetch-{own_name()}"
     try:
-        store = Store(url, sleep)
+        store = ObjectStore(url, sleep)
         commits = {name: files for name, files in _commits(store).items() if MANIFEST in files}
         if not commits:
             return None
@@ -179,12 +188,12 @@ def fetch(
     return name
 
 
-def _commits(store: Store) -> dict[str, dict[str, Stored]]:
+def _commits(store: ObjectStore) -> dict[str, dict[str, Stored]]:
     """Files of each commit in the store, whole or not; whatever has another name than ours is as if not there."""
     commits: dict[str, dict[str, Stored]] = {}
-    for key, facts in store.list(FOLDER).items():
+    for key, metadata in store.list(FOLDER).items():
         if match := _OBJECT.fullmatch(key):
-            commits.setdefault(match[1], {})[match[3]] = facts
+            commits.setdefault(match[1], {})[match[3]] = metadata
     return commits
 
 
@@ -210,10 +219,10 @@ def _files(manifest: bytes) -> tuple[dict[str, tuple[int, str]], int]:
         raise Unfit(str(damage)) from None
     if strange := [name for name in parsed["files"] if not FILE.fullmatch(name)]:
         raise Unfit(f"the manifest names {strange[0][:80]!r}")
-    return {name: (facts["size"], facts["sha256"]) for name, facts in parsed["files"].items()}, parsed["step"]
+    return {name: (metadata["size"], metadata["sha256"]) for name, metadata in parsed["files"].items()}, parsed["step"]
 
 
-def _push_commit(store: Store, name: str, files: Mapping[str, IO[bytes]], there: Mapping[str, Stored]) -> None:
+def _push_commit(store: ObjectStore, name: str, files: Mapping[str, IO[bytes]], there: Mapping[str, Stored]) -> None:
     """Upload a commit whose files are open, the manifest last, unless the same one is there."""
     files[MANIFEST].seek(0)
     manifest = files[MANIFEST].read()
@@ -221,7 +230,7 @@ def _push_commit(store: Store, name: str, files: Mapping[str, IO[bytes]], there:
     key = f"{FOLDER}/{name}/{MANIFEST}"
     if MANIFEST in there:
         sizes = {file: size for file, (size, _) in expected.items()} | {MANIFEST: len(manifest)}
-        if sizes == {file: facts.size for file, facts in there.items()} and _same(store, key, manifest):
+        if sizes == {file: metadata.size for file, metadata in there.items()} and _same(store, key, manifest):
             return
         store.remove(key)  # from here on the commit is not there, until its files are
     for file, (size, digest) in expected.items():
@@ -229,14 +238,14 @@ def _push_commit(store: Store, name: str, files: Mapping[str, IO[bytes]], there:
     store.put(key, manifest)
 
 
-def _same(store: Store, key: str, content: bytes) -> bool:
+def _same(store: ObjectStore, key: str, content: bytes) -> bool:
     try:
         return store.read(key, 0, len(content)) == content
     except FileNotFoundError:
         return False
 
 
-def _retire(store: Store, commits: Mapping[str, Mapping[str, Stored]], pushed: str, local: Path) -> None:
+def _retire(store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], pushed: str, local: Path) -> None:
     """Remove commits that are no longer in `local`, except the newest two and `pushed`; `commits` is from before."""
     whole = {name for name, files in commits.items() if MANIFEST in files} | {pushed}
     kept = {*sorted(whole, key=_by_step)[-2:], pushed, *os.listdir(local)}
@@ -246,7 +255,9 @@ def _retire(store: Store, commits: Mapping[str, Mapping[str, Stored]], pushed: s
             store.remove(f"{FOLDER}/{name}/{file}")
 
 
-def _fetch_commit(store: Store, folder: Path, commits: Mapping[str, Mapping[str, Stored]], reasons: list[str]) -> str:
+def _fetch_commit(
+    store: ObjectStore, folder: Path, commits: Mapping[str, Mapping[str, Stored]], reasons: list[str]
+) -> str:
     """Download the newest commit that verifies into `folder`, under its name."""
     from drivetrain.checkpoint.commit import verify  # imports torch
 
@@ -267,7 +278,7 @@ def _fetch_commit(store: Store, folder: Path, commits: Mapping[str, Mapping[str,
     )
 
 
-def _download(store: Store, name: str, there: Mapping[str, Stored], folder: Path) -> None:
+def _download(store: ObjectStore, name: str, there: Mapping[str, Stored], folder: Path) -> None:
     """A commit's files as they are in the store, durable; only such whose listed size the manifest confirms."""
     if there[MANIFEST].size > LONGEST:
         raise Unfit(f"a manifest of {there[MANIFEST].size} bytes")
@@ -289,7 +300,7 @@ def _download(store: Store, name: str, there: Mapping[str, Stored], folder: Path
     sync_folder(folder)
 
 
-def _download_file(store: Store, key: str, size: int, path: Path) -> None:
+def _download_file(store: ObjectStore, key: str, size: int, path: Path) -> None:
     """Write an object of known size to a new file, 0600, by several requests at a time."""
     descriptor = create(path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -10,8 +11,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from drivetrain.checkpoint.store import BLOCK, Store, Unfit, open_file
-from drivetrain.ledger.ledger import chain_of, parse, read
+from drivetrain.checkpoint.store import BLOCK, ObjectStore, Unfit, open_file
+from drivetrain.ledger.ledger import chain_of, follows, lines
 from drivetrain.spec.files import sync_folder
 
 LEDGER = "ledger.jsonl"
@@ -43,14 +44,14 @@ class Segment:
         return f"ledger/{self.root}/{self.start:016d}-{self.end:016d}-{self.previous}-{self.tail}.jsonl"
 
 
-def segments_in(store: Store) -> list[Segment]:
+def segments_in(store: ObjectStore) -> list[Segment]:
     """The ledger's segments in the store; whatever has another name than ours, or another size, is as if not there."""
     segments = []
-    for key, facts in store.list("ledger").items():
+    for key, metadata in store.list("ledger").items():
         if match := _SEGMENT.fullmatch(key):
             root, start, end, previous, tail = match.groups()
-            segment = Segment(root, int(start), int(end), previous, tail, facts.modified.timestamp())
-            if 0 < facts.size == segment.end - segment.start <= _LARGEST_SEGMENT:
+            segment = Segment(root, int(start), int(end), previous, tail, metadata.modified.timestamp())
+            if 0 < metadata.size == segment.end - segment.start <= _LARGEST_SEGMENT:
                 segments.append(segment)
     return segments
 
@@ -90,7 +91,7 @@ def _tail(file: IO[bytes], end: int) -> str:
     return match[1].decode() if match and file.tell() == end else ""
 
 
-def push_ledger(store: Store, ledger: Path, segments: Collection[Segment]) -> None:
+def push_ledger(store: ObjectStore, ledger: Path, segments: Collection[Segment]) -> None:
     """Upload the whole records that the mirror does not have, then remove segments which the ledger does not contain.
 
     Raises Unfit where records do not follow from each other; those before are uploaded.
@@ -151,7 +152,7 @@ def _pieces(file: IO[bytes], start: int, previous: str) -> Iterator[tuple[bytes,
         raise Unfit(f"the ledger's record at byte {start + size} does not follow from the one before")
 
 
-def fetch_ledger(store: Store, temporary: Path, ledger: Path, reasons: list[str]) -> None:
+def fetch_ledger(store: ObjectStore, temporary: Path, ledger: Path, reasons: list[str]) -> None:
     """Put the mirror's ledger in its place, as far as it verifies."""
     segments = set(segments_in(store))
     while path := _path(segments, newest=True):
@@ -163,7 +164,7 @@ def fetch_ledger(store: Store, temporary: Path, ledger: Path, reasons: list[str]
     if not path:
         reasons.append("no ledger in the mirror verifies; a new one begins")
         return
-    for _ in read(temporary):
+    for _ in lines(temporary):
         pass
     if not _continues(temporary, ledger):
         reasons.append(f"{ledger.name} has other records than the one in the mirror, and stays as it is")
@@ -172,7 +173,7 @@ def fetch_ledger(store: Store, temporary: Path, ledger: Path, reasons: list[str]
     sync_folder(ledger.parent)
 
 
-def _join(store: Store, path: Collection[Segment], target: Path) -> Segment | None:
+def _join(store: ObjectStore, path: Collection[Segment], target: Path) -> Segment | None:
     """Write segments one after the other, durable; returns the first whose records do not follow, and stops there."""
     previous = ""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -197,7 +198,7 @@ def _join(store: Store, path: Collection[Segment], target: Path) -> Segment | No
 def _sound(line: bytes, previous: str) -> bool:
     """Whether a line is a record that follows `previous`."""
     try:
-        return isinstance(parse(line, previous), dict)
+        return follows(line, previous) and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -13,7 +13,7 @@ from drivetrain.checkpoint.memory import buffer, checksum, copied, touch
 _WORDS = (1 << 64) - 1
 
 
-class Piece(NamedTuple):
+class TensorBytes(NamedTuple):
     """One tensor's bytes (uint8 [nbytes], on the CPU), and the checksum of the live ones."""
 
     name: str
@@ -41,7 +41,7 @@ class Arena:
             touch(view)
             self._memory = torch.frombuffer(view, dtype=torch.uint8)
 
-    def take(self, tensors: Mapping[str, Tensor]) -> list[Piece]:
+    def take(self, tensors: Mapping[str, Tensor]) -> list[TensorBytes]:
         """Copies of all tensors; the ones of the snapshot before are overwritten."""
         self.reserve(tensors)
         places, at = [], 0
@@ -51,21 +51,21 @@ class Arena:
             at += tensor.nbytes
         sums = _copy([(_flat(tensor), room) for _, tensor, room in places])
         return [
-            Piece(name, tensor.dtype, tuple(tensor.shape), room, total)
+            TensorBytes(name, tensor.dtype, tuple(tensor.shape), room, total)
             for (name, tensor, room), total in zip(places, sums, strict=True)
         ]
 
 
-def pieces_of(tensors: Mapping[str, Tensor]) -> list[Piece]:
+def pieces_of(tensors: Mapping[str, Tensor]) -> list[TensorBytes]:
     """The tensors themselves, without a copy of those that lie on the CPU in one piece."""
     pieces = []
     for name, tensor in tensors.items():
         data = _flat(tensor).cpu()
-        pieces.append(Piece(name, tensor.dtype, tuple(tensor.shape), data, checksum(data.numpy())))
+        pieces.append(TensorBytes(name, tensor.dtype, tuple(tensor.shape), data, checksum(data.numpy())))
     return pieces
 
 
-def put(pieces: Mapping[str, Piece], tensors: Mapping[str, Tensor]) -> str | None:
+def put(pieces: Mapping[str, TensorBytes], tensors: Mapping[str, Tensor]) -> str | None:
     """Copy pieces back into tensors of their types and shapes; the first one whose bytes are no longer those of its
     checksum, None where there is none.
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from drivetrain.checkpoint.snapshot import Piece, put
+from drivetrain.checkpoint.snapshot import TensorBytes, put
 from drivetrain.spec.exits import Exit, Failure
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
@@ -69,7 +69,7 @@ def restore(
 
 
 def put_back(
-    pieces: Iterable[Piece],
+    pieces: Iterable[TensorBytes],
     networks: Mapping[str, nn.Module],
     optimizers: Optimizers,
     others: Mapping[str, Tensor] = MappingProxyType({}),
@@ -137,7 +137,7 @@ def _kinds(tensors: Iterable[str]) -> set[str]:
     return {name.partition("/")[0] for name in tensors}
 
 
-class Watched:
+class MutationTracker:
     """Parameters and others, and whether they were changed: torch counts each tensor's changes in place. Buffers are
     the engine's to know, since not every kernel counts what it changes of them."""
 

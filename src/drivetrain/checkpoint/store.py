@@ -42,7 +42,7 @@ class Stored:
     modified: datetime
 
 
-class Store:
+class ObjectStore:
     """An object store in which every request is tried again, and only Unavailable and FileNotFoundError come out."""
 
     def __init__(

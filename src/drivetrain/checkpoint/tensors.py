@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drivetrain.checkpoint.files import CHUNK, FileFacts, Writer, create
+from drivetrain.checkpoint.files import CHUNK, FileMetadata, Writer, create
 from drivetrain.checkpoint.memory import checksum
-from drivetrain.checkpoint.snapshot import Piece
+from drivetrain.checkpoint.snapshot import TensorBytes
 from drivetrain.spec.exits import Exit, Failure
 
 _NAMES = {
@@ -50,7 +50,7 @@ def require_writable(tensors: Mapping[str, Tensor]) -> None:
             raise Failure(Exit.BAD_RECIPE, f"{name} is {what}, which no commit can hold", "keep it in another type")
 
 
-def write_tensors(path: Path, pieces: Sequence[Piece], metadata: Mapping[str, str] | None = None) -> FileFacts:
+def write_tensors(path: Path, pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None = None) -> FileMetadata:
     """A new safetensors file, durable.
 
     Raises Failure(83), naming the tensor, where its bytes are no longer the ones that its checksum was taken of.
@@ -64,10 +64,10 @@ def write_tensors(path: Path, pieces: Sequence[Piece], metadata: Mapping[str, st
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return writer.facts()
+    return writer.metadata()
 
 
-def _header(pieces: Sequence[Piece], metadata: Mapping[str, str] | None) -> bytes:
+def _header(pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None) -> bytes:
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, dtype, shape, data, _ in pieces:
@@ -79,7 +79,7 @@ def _header(pieces: Sequence[Piece], metadata: Mapping[str, str] | None) -> byte
     return len(text).to_bytes(8, "little") + text
 
 
-def _write_piece(writer: Writer, piece: Piece) -> None:
+def _write_piece(writer: Writer, piece: TensorBytes) -> None:
     data, total = piece.data.numpy(), 0
     for at in range(0, len(data), CHUNK):
         part = data[at : at + CHUNK]
@@ -109,15 +109,15 @@ def parse_tensors(data: memoryview) -> dict[str, Tensor]:
     header.pop("__metadata__", None)
     body, end = 8 + length, 0
     tensors = {}
-    for name, facts in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        dtype, shape, (start, stop) = _TYPES[facts["dtype"]], facts["shape"], facts["data_offsets"]
+    for name, metadata in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, (start, stop) = _TYPES[metadata["dtype"]], metadata["shape"], metadata["data_offsets"]
         count = 1
         for extent in shape:
             if not isinstance(extent, int) or extent < 0:
                 raise ValueError(f"{name}: shape {shape}")
             count *= extent
         if start != end or stop - start != count * dtype.itemsize or body + stop > len(data):
-            raise ValueError(f"{name}: offsets {start} to {stop} for shape {shape} of {facts['dtype']}")
+            raise ValueError(f"{name}: offsets {start} to {stop} for shape {shape} of {metadata['dtype']}")
         end = stop
         flat = torch.frombuffer(data, dtype=torch.uint8, count=stop - start, offset=body + start) if count else None
         tensors[name] = torch.empty(shape, dtype=dtype) if flat is None else _typed(flat, dtype, shape)

@@ -19,7 +19,8 @@ def attach(job: Token, as_json: AsJson = False) -> int:
     from drivetrain.cli.watch import Newest
     from drivetrain.launch.elsewhere import found
     from drivetrain.launch.jobs import watched
-    from drivetrain.launch.store import Store
+    from drivetrain.launch.store import JobStore
+    from drivetrain.ledger.records import Record
     from drivetrain.spec.exits import Exit
     from drivetrain.watch.console import ConsoleSink, tolerant
     from drivetrain.watch.sink import Follower, Sink
@@ -27,13 +28,13 @@ def attach(job: Token, as_json: AsJson = False) -> int:
     class Plain:
         """Records as they are in the ledger."""
 
-        def record(self, record: dict[str, object]) -> None:
-            typer.echo(json.dumps(record))
+        def record(self, record: Record) -> None:
+            typer.echo(json.dumps(record.to_json()))
 
         def close(self) -> None:
             pass
 
-    store = Store()
+    store = JobStore()
     record = found(store, job)
     sink: Sink = Plain() if as_json else ConsoleSink(tolerant(Console()), 0.0)
     newest = Newest(sink, time.time() - 5.0)

@@ -77,9 +77,9 @@ def diff(
 
     found = difference(first, second)
     if as_json:
-        typer.echo(json.dumps({"facts": found.facts, "tensors": found.tensors, "equal": found.equal}, default=str))
+        typer.echo(json.dumps({"facts": found.metadata, "tensors": found.tensors, "equal": found.equal}, default=str))
         return
-    for name, (one, two) in found.facts.items():
+    for name, (one, two) in found.metadata.items():
         typer.echo(f"{name}: {one} | {two}")
     for name, how in found.tensors.items():
         typer.echo(f"{name}: {how}")

@@ -26,15 +26,15 @@ def jobs(
     from rich.console import Console
     from rich.table import Table
 
+    from drivetrain.launch.job_status import job_status, listing
     from drivetrain.launch.jobs import refresh
-    from drivetrain.launch.standing import listing, standing
-    from drivetrain.launch.store import Store
+    from drivetrain.launch.store import JobStore
     from drivetrain.launch.targets.config import build, settings_of
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.text import printable
 
     rows = []
-    store = Store() if to is None else None
+    store = JobStore() if to is None else None
     for path in store.damaged() if store else ():
         typer.echo(printable(f"{path} is damaged, and its job is not shown"), err=True)
     for record in store.all() if store else ():
@@ -46,7 +46,7 @@ def jobs(
                 record = refresh(store, record)
             except Failure as failure:
                 said = failure.outcome.cause
-        rows.append(standing(record) | ({"unreachable": said} if said else {}))
+        rows.append(job_status(record) | ({"unreachable": said} if said else {}))
     for one in build(settings_of(to, {}, targets)).listed() if to is not None else ():
         if every or not one.seen.state.final:
             rows.append(listing(to or "", one))

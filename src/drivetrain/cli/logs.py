@@ -22,11 +22,11 @@ def logs(
     from drivetrain.launch.elsewhere import found
     from drivetrain.launch.jobs import opened, refresh
     from drivetrain.launch.patience import tell
-    from drivetrain.launch.store import Store
+    from drivetrain.launch.store import JobStore
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.text import printable
 
-    store = Store()
+    store = JobStore()
     record = found(store, job)
     try:
         record = refresh(store, record)

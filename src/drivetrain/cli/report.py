@@ -18,15 +18,16 @@ def report(
 
     from rich.console import Console
 
-    from drivetrain.ledger.ledger import plain, read
-    from drivetrain.ledger.story import story
+    from drivetrain.ledger.fields import plain
+    from drivetrain.ledger.ledger import read
+    from drivetrain.ledger.run_summary import summarize
     from drivetrain.watch.console import tolerant
     from drivetrain.watch.plot import draw, panels, require_plot
     from drivetrain.watch.report import show, summary
 
     if plot:
         require_plot(plot)
-    told = story(read(run / "ledger.jsonl"))
+    told = summarize(read(run / "ledger.jsonl"))
     if plot:
         draw(plot, run.resolve().name, panels({run.name: told}))
     if as_json:

@@ -13,12 +13,12 @@ def requeue(job: Token, as_json: AsJson = False) -> int:
     import json
 
     from drivetrain.launch.elsewhere import found
+    from drivetrain.launch.job_status import job_status
     from drivetrain.launch.jobs import requeue as again
-    from drivetrain.launch.standing import standing
-    from drivetrain.launch.store import Store
+    from drivetrain.launch.store import JobStore
     from drivetrain.spec.exits import Exit
 
-    store = Store()
+    store = JobStore()
     record = again(store, found(store, job))
-    typer.echo(json.dumps(standing(record)) if as_json else f"{record.token}: {record.state.value}")
+    typer.echo(json.dumps(job_status(record)) if as_json else f"{record.token}: {record.state.value}")
     return Exit.DONE

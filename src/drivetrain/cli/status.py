@@ -25,18 +25,18 @@ def status(
     import json
 
     from drivetrain.launch.elsewhere import found
+    from drivetrain.launch.job_status import job_status, status_text
     from drivetrain.launch.jobs import refresh, watched
-    from drivetrain.launch.standing import standing, told
-    from drivetrain.launch.store import Store
+    from drivetrain.launch.store import JobStore
     from drivetrain.spec.exits import Exit
     from drivetrain.spec.text import printable
 
-    store = Store()
+    store = JobStore()
     record = found(store, job)
     said = None
     for seen in watched(store, record) if watch else [refresh(store, record)]:
-        now = standing(seen)
+        now = job_status(seen)
         if now != said:
-            typer.echo(json.dumps(now) if as_json else printable(told(now), keep="\n"))
+            typer.echo(json.dumps(now) if as_json else printable(status_text(now), keep="\n"))
             said = now
     return Exit.DONE

@@ -38,8 +38,8 @@ def submit(
     from pathlib import Path
 
     from drivetrain.launch import jobs
-    from drivetrain.launch.planning import plan
-    from drivetrain.launch.store import Store
+    from drivetrain.launch.preparation import plan
+    from drivetrain.launch.store import JobStore
     from drivetrain.launch.targets.config import build, settings_of
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
@@ -62,7 +62,7 @@ def submit(
             for one in requests:
                 typer.echo(f"--- {printable(one.what)}\n{printable(one.body, keep=chr(10))}")
         return Exit.DONE
-    record, new = jobs.submit(Store(), job, recipe)
+    record, new = jobs.submit(JobStore(), job, recipe)
     differs = not new and record.differs(job)
     if as_json:
         typer.echo(

@@ -48,9 +48,9 @@ def train(
     from rich.console import Console
 
     from drivetrain.api import start
+    from drivetrain.cli.dry_run import dry_run
     from drivetrain.cli.keys import keys
-    from drivetrain.cli.rehearse import rehearse
-    from drivetrain.launch.planning import plan_job
+    from drivetrain.launch.preparation import prepare_job
     from drivetrain.runtime.place import from_environment
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
@@ -76,7 +76,7 @@ def train(
     if replay and run is not None and run.resolve() == source:
         raise Failure(Exit.BAD_COMMAND, f"--replay into {run} itself", "leave --run out, or name another directory")
     resolved = load(recipe, asked)
-    job = plan_job(
+    job = prepare_job(
         resolved,
         run=run,
         overrides=asked,
@@ -92,10 +92,10 @@ def train(
     for note in resolved.notes if leads and not as_json else ():
         console.print(note, markup=False, highlight=False)
     if steps == 0:
-        outcome = rehearse(job, in_process=place is not None, tells=leads, as_json=as_json)
+        outcome = dry_run(job, resolved, in_process=place is not None, tells=leads, as_json=as_json)
     else:
         with keys(Path(job.folder), console.print) if place is None else nullcontext():
-            outcome = start(job, console if leads else None, in_process=place is not None)
+            outcome = start(job, resolved, console if leads else None, in_process=place is not None)
         if leads:
             with _terminal_may_be_gone():
                 closing(console, Path(job.folder), outcome, shlex.join(["drivetrain", *sys.argv[1:]]))

@@ -6,10 +6,10 @@ import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from drivetrain.ledger.records import AttemptRecord, ExitRecord, Record
 from drivetrain.runtime.lease import alive
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.console import ConsoleSink, tolerant
@@ -36,21 +36,21 @@ class Newest:
         self.ended = threading.Event()
         self._sink = sink
         self._since = since
-        self._attempt: dict[str, Any] | None = None
+        self._attempt: AttemptRecord | None = None
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         """Take one record."""
-        if record["kind"] == "attempt":
+        if isinstance(record, AttemptRecord):
             self._attempt = record
             self.ended.clear()
-        if record["time"] < self._since:
+        if record.time < self._since:
             return
         if self._attempt:
             self._sink.record(self._attempt)
             self._attempt = None
-        if record["kind"] != "attempt":
+        if not isinstance(record, AttemptRecord):
             self._sink.record(record)
-        if record["kind"] == "exit":
+        if isinstance(record, ExitRecord):
             self.ended.set()
 
     def close(self) -> None:

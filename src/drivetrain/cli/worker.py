@@ -23,7 +23,7 @@ def worker(
 
     from drivetrain.api import work
     from drivetrain.launch.attempts import exit_code
-    from drivetrain.launch.submission import Work
+    from drivetrain.launch.submission import NodeWork
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.registry import imported
 
@@ -33,7 +33,9 @@ def worker(
         return imported(f"drivetrain.launch.targets.{conduct}:run")(file)
     if file is None and "DRIVETRAIN_WORK" not in os.environ:
         raise Failure(Exit.BAD_COMMAND, "no FILE, and no DRIVETRAIN_WORK", "`drivetrain submit` starts jobs")
-    given = Work.read(file) if file is not None else Work.parse(os.environ["DRIVETRAIN_WORK"], "DRIVETRAIN_WORK")
+    given = (
+        NodeWork.read(file) if file is not None else NodeWork.parse(os.environ["DRIVETRAIN_WORK"], "DRIVETRAIN_WORK")
+    )
     outcome = work(given, os.environ)
     print(outcome.line(), file=sys.stderr, flush=True)
     return exit_code(outcome)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import Seen, remembered
+from drivetrain.data.fingerprint import FileStamp, remembered
 from drivetrain.data.recipe import Datasets
 from drivetrain.data.rows import chosen, joined
 from drivetrain.data.saved import damage_told, mapped, saved_files, slices
@@ -29,7 +29,7 @@ def open_datasets(settings: Datasets, cache: Path) -> Source:
 
 
 def _opened(path: Path, settings: Datasets, cache: Path) -> Shard:
-    seen = Seen.now(path)
+    seen = FileStamp.now(path)
     shard = Shard(seen, settings.columns, "")
     shard.fingerprint = remembered(path, cache, "arrow", partial(_checked_digest, shard, path))
     return shard
@@ -40,7 +40,7 @@ class Shard:
 
     thread_safe = True
 
-    def __init__(self, seen: Seen, columns: tuple[str, ...] | None, fingerprint: str) -> None:
+    def __init__(self, seen: FileStamp, columns: tuple[str, ...] | None, fingerprint: str) -> None:
         """Raises Failure(65) where the file is cut off, damaged, or lacks a column."""
         self.fingerprint = fingerprint
         self._seen, self._columns = seen, columns

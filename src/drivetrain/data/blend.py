@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.order import Order, Ordering
+from drivetrain.data.order import Order, Sampler
 from drivetrain.data.packing import Packed, PackedTogether
 from drivetrain.data.recipe import Train
 from drivetrain.data.source import Source
@@ -66,7 +66,7 @@ def period(weights: tuple[int, ...]) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Stage:
+class BlendStage:
     """From this position (in samples) on, these weights, one for each source."""
 
     start: int
@@ -99,19 +99,19 @@ class _Proportions:
         return self._table[places], self._first[places] + periods * self._each[places]
 
 
-class Blend(Ordering):
+class Blend(Sampler):
     """An order over several sources. Sample ids count through the sources: source k's sample i is `offsets[k] + i`.
 
     Each source has a keyed permutation of its own, so its samples come exactly once per pass whatever its weight is,
     and neither a longer run nor a later stage changes what came before.
     """
 
-    def __init__(self, sizes: Sequence[int], stages: Sequence[Stage], seed: int, shuffle: bool) -> None:
+    def __init__(self, sizes: Sequence[int], stages: Sequence[BlendStage], seed: int, shuffle: bool) -> None:
         """`stages` begin with one at 0, in ascending order; a weight of 0 leaves a source out of a stage."""
         super().__init__()
         self.size = sum(sizes)
         given = [[stage.start, list(stage.weights)] for stage in stages]
-        self.facts = {"sizes": list(sizes), "seed": seed, "shuffle": shuffle, "stages": given}
+        self.metadata = {"sizes": list(sizes), "seed": seed, "shuffle": shuffle, "stages": given}
         self.offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
         self._orders = [Order(size, mix(seed, number), shuffle) for number, size in enumerate(sizes)]
         self._stages: list[_Proportions] = []
@@ -132,16 +132,16 @@ class Blend(Ordering):
                     ids[part][mine] = order.compute(places[mine]) + self.offsets[source]
         return ids
 
-    def staged(self, stage: Stage) -> Blend:
+    def staged(self, stage: BlendStage) -> Blend:
         """The same order with one more stage; what comes before it stays."""
-        facts = self.facts
-        before = [Stage(start, tuple(weights)) for start, weights in facts["stages"] if start != stage.start]
+        metadata = self.metadata
+        before = [BlendStage(start, tuple(weights)) for start, weights in metadata["stages"] if start != stage.start]
         stages = sorted([*before, stage], key=lambda each: each.start)
-        return Blend(facts["sizes"], stages, facts["seed"], facts["shuffle"])
+        return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"])
 
     def weights_at(self, position: int) -> tuple[float, ...]:
         """The sources' weights at a position."""
-        return tuple(self.facts["stages"][bisect_right(self._starts, position) - 1][1])
+        return tuple(self.metadata["stages"][bisect_right(self._starts, position) - 1][1])
 
     def coverage(self, position: int) -> list[int]:
         """How many samples of each source lie before this position."""
@@ -158,12 +158,12 @@ class Blend(Ordering):
                 yield slice(first, last), stage
 
 
-def ordering_of(facts: Mapping[str, Any]) -> Ordering:
-    """The ordering that has these facts."""
-    if "stages" not in facts:
-        return Order(facts["sizes"][0], facts["seed"], facts["shuffle"])
-    stages = [Stage(start, tuple(weights)) for start, weights in facts["stages"]]
-    return Blend(facts["sizes"], stages, facts["seed"], facts["shuffle"])
+def ordering_of(metadata: Mapping[str, Any]) -> Sampler:
+    """The ordering that has this metadata."""
+    if "stages" not in metadata:
+        return Order(metadata["sizes"][0], metadata["seed"], metadata["shuffle"])
+    stages = [BlendStage(start, tuple(weights)) for start, weights in metadata["stages"]]
+    return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"])
 
 
 class BlendSource:
@@ -211,21 +211,21 @@ def training_order(
     sources: Sequence[Source],
     seed: int,
     scale: Scale,
-    told: Sequence[Stage] = (),
-) -> tuple[Source, Ordering]:
+    told: Sequence[BlendStage] = (),
+) -> tuple[Source, Sampler]:
     """The training sources as one, and the order of its samples; `told` are stages that were added while it trained.
 
     Raises Failure(78) where stages do not begin one after the other.
     """
     if len(sources) == 1 and not train.stages:
         return sources[0], Order(len(sources[0]), seed, train.shuffle)
-    stages = [Stage(0, tuple(settings.weight for settings in train.sources))]
+    stages = [BlendStage(0, tuple(settings.weight for settings in train.sources))]
     for place, stage in enumerate(train.stages):
         start = stage.from_.samples_at(scale)
         if start <= stages[-1].start:
             cause = f"data.train.stages[{place}] begins at sample {start}, not after the one before it"
             raise Failure(Exit.BAD_RECIPE, cause, "list the stages in the order in which they begin, from beyond 0 on")
-        stages.append(Stage(start, tuple(stage.weights.get(name, 0.0) for name in names)))
+        stages.append(BlendStage(start, tuple(stage.weights.get(name, 0.0) for name in names)))
     order = Blend([len(source) for source in sources], stages, seed, train.shuffle)
     for stage in told:
         order = order.staged(stage)
@@ -238,7 +238,7 @@ def one_source(sources: Sequence[Source]) -> Source:
     return PackedTogether(packed) if len(packed) == len(sources) else BlendSource(sources)
 
 
-def coverage(order: Ordering, names: Sequence[str], position: int) -> dict[str, int]:
+def coverage(order: Sampler, names: Sequence[str], position: int) -> dict[str, int]:
     """How many samples of each source lie before this position."""
     counts = order.coverage(position) if isinstance(order, Blend) else [position]
     return dict(zip(names, counts, strict=True))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.blend import Stage, ordering_of, training_order
-from drivetrain.data.order import Ordering, mix64
+from drivetrain.data.blend import BlendStage, ordering_of, training_order
+from drivetrain.data.order import Sampler, mix64
 from drivetrain.data.recipe import Train
 from drivetrain.data.source import Source
 from drivetrain.runtime.seeds import mix
@@ -19,7 +19,7 @@ _TURNS = 1 << 36
 """A place in the seeds' path that nothing else has."""
 
 
-class Buckets(Ordering):
+class Buckets(Sampler):
     """An order whose samples change places among the batches of a window, so that those of a batch stand side by side
     in the source. Of a source that is numbered by length these are about as long as each other.
 
@@ -27,13 +27,13 @@ class Buckets(Ordering):
     batch samples ascend; which batch of the window gets which of them is drawn.
     """
 
-    def __init__(self, order: Ordering, batch: int, batches: int) -> None:
+    def __init__(self, order: Sampler, batch: int, batches: int) -> None:
         """`batch` is the size of a global batch."""
         super().__init__()
         self.size = order.size
-        self.facts = {**order.facts, "buckets": [batch, batches]}
+        self.metadata = {**order.metadata, "buckets": [batch, batches]}
         self._order, self._batch, self._batches = order, batch, batches
-        self._seed = mix(order.facts["seed"], _TURNS)
+        self._seed = mix(order.metadata["seed"], _TURNS)
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
         """The sample ids at consecutive positions, int64."""
@@ -64,8 +64,13 @@ class Buckets(Ordering):
 
 
 def reading_order(
-    train: Train, names: Sequence[str], sources: Sequence[Source], seed: int, scale: Scale, told: Sequence[Stage] = ()
-) -> tuple[Source, Ordering]:
+    train: Train,
+    names: Sequence[str],
+    sources: Sequence[Source],
+    seed: int,
+    scale: Scale,
+    told: Sequence[BlendStage] = (),
+) -> tuple[Source, Sampler]:
     """`training_order`, with its buckets where the recipe asks for them.
 
     Raises Failure(78) where the source is not numbered by length.
@@ -79,7 +84,7 @@ def reading_order(
     return source, Buckets(order, scale.batches.size, train.buckets)
 
 
-def order_of(facts: Mapping[str, Any]) -> Ordering:
-    """The ordering that has these facts."""
-    inner = ordering_of({name: fact for name, fact in facts.items() if name != "buckets"})
-    return Buckets(inner, *facts["buckets"]) if "buckets" in facts else inner
+def order_of(metadata: Mapping[str, Any]) -> Sampler:
+    """The ordering that has this metadata."""
+    inner = ordering_of({name: fact for name, fact in metadata.items() if name != "buckets"})
+    return Buckets(inner, *metadata["buckets"]) if "buckets" in metadata else inner

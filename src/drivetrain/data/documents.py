@@ -65,7 +65,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Piece:
+class InputPart:
     """A part of an input, of whole lines or rows where it has such.
 
     Plain files are read by who works on them, from `start` to `stop`; what must be read in order comes along, as
@@ -87,15 +87,15 @@ class Piece:
         return sum(len(row or b"") for row in self.data) if isinstance(self.data, tuple) else self.stop - self.start
 
 
-class Task(NamedTuple):
+class TokenizeJob(NamedTuple):
     """Pieces to tokenize in order, and inputs to take digests of: (number, path). `cost` is in bytes of the files."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[InputPart, ...]
     digests: tuple[tuple[int, str], ...]
     cost: int
 
 
-class Bad(NamedTuple):
+class BadDocument(NamedTuple):
     """A line or row that holds no document; `line` counts from 0 within its piece."""
 
     line: int
@@ -139,7 +139,7 @@ def find_shards(given: Sequence[str], config: str | None = None, split: str | No
     ]
 
 
-def tasks_left(inputs: Sequence[Input], field: str, done: int, place: tuple[int, int]) -> Iterator[Task]:
+def tasks_left(inputs: Sequence[Input], field: str, done: int, place: tuple[int, int]) -> Iterator[TokenizeJob]:
     """The tasks after the first `done`, which ended at a `place`: an input's number, and how many rows of it.
 
     Files are cut again from the beginning. Of shards, none that is done is fetched again.
@@ -149,12 +149,12 @@ def tasks_left(inputs: Sequence[Input], field: str, done: int, place: tuple[int,
     return islice(tasks(inputs, field), done, None)
 
 
-def tasks(inputs: Sequence[Input], field: str, place: tuple[int, int] = (0, 0)) -> Iterator[Task]:
+def tasks(inputs: Sequence[Input], field: str, place: tuple[int, int] = (0, 0)) -> Iterator[TokenizeJob]:
     """All tasks in order, from a place on where rows before it are left out; a pure function of the inputs' content.
 
     Raises Failure(65) where an input is damaged.
     """
-    pieces: list[Piece] = []
+    pieces: list[InputPart] = []
     digests: list[tuple[int, str]] = []
     size = cost = 0
     first, rows = place
@@ -165,21 +165,21 @@ def tasks(inputs: Sequence[Input], field: str, place: tuple[int, int] = (0, 0)) 
             pieces.append(piece)
             size, cost = size + piece.size, cost + spent
             if size >= _TASK or len(pieces) >= _TASK_PIECES:
-                yield Task(tuple(pieces), tuple(digests), cost)
+                yield TokenizeJob(tuple(pieces), tuple(digests), cost)
                 pieces, digests, size, cost = [], [], 0, 0
         if source.hub is None and source.size <= _HASHED:
             digests.append((number, source.path))
         if len(digests) >= _TASK_PIECES:  # empty files have no pieces
-            yield Task(tuple(pieces), tuple(digests), cost)
+            yield TokenizeJob(tuple(pieces), tuple(digests), cost)
             pieces, digests, size, cost = [], [], 0, 0
     if pieces or digests:
-        yield Task(tuple(pieces), tuple(digests), cost)
+        yield TokenizeJob(tuple(pieces), tuple(digests), cost)
 
 
-def documents(piece: Piece, field: str) -> tuple[list[bytes], list[Bad], int]:
+def documents(piece: InputPart, field: str) -> tuple[list[bytes], list[BadDocument], int]:
     """The documents of a piece, its bad lines, and how many lines or rows it has."""
     if isinstance(piece.data, tuple):
-        bad = [Bad(row, f"{field!r} is null") for row, text in enumerate(piece.data) if text is None]
+        bad = [BadDocument(row, f"{field!r} is null") for row, text in enumerate(piece.data) if text is None]
         return [text for text in piece.data if text is not None], bad, len(piece.data)
     data = piece.data if piece.data is not None else _range(piece)
     return ([data], [], 0) if piece.kind == "text" else _lines(data, field)
@@ -279,7 +279,7 @@ def _unreadable(error: OSError) -> Failure:
     return Failure(Exit.INPUT_MISSING, f"{path}: {error.strerror}", "mend the path, or leave it out", file=path)
 
 
-def _pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
+def _pieces(number: int, source: Input, field: str) -> Iterator[tuple[InputPart, int]]:
     """The pieces of an input, each with its share of the file's bytes. An empty text has an empty piece."""
     none = True
     try:
@@ -296,7 +296,7 @@ def _pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int
         yield _piece(number, source, 0, 0, True, b""), source.size
 
 
-def _read_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
+def _read_pieces(number: int, source: Input, field: str) -> Iterator[tuple[InputPart, int]]:
     if source.kind == "parquet":
         yield from _parquet_pieces(number, source, field)
     elif source.kind == "arrow":
@@ -315,9 +315,9 @@ def _read_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece
             yield _piece(number, source, start, stop, stop == source.size, None), stop - start
 
 
-def _piece(number: int, source: Input, start: int, stop: int, last: bool, data: bytes | None) -> Piece:
+def _piece(number: int, source: Input, start: int, stop: int, last: bool, data: bytes | None) -> InputPart:
     text = source.kind == "text"
-    return Piece(number, source.path, source.kind, start, stop, data, text and start > 0, text and not last)
+    return InputPart(number, source.path, source.kind, start, stop, data, text and start > 0, text and not last)
 
 
 def _plain_ranges(source: Input) -> Iterator[tuple[int, int]]:
@@ -412,7 +412,7 @@ class _Zstandard:
         return b"".join(parts)
 
 
-def _parquet_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
+def _parquet_pieces(number: int, source: Input, field: str) -> Iterator[tuple[InputPart, int]]:
     import_arrow()
     from pyarrow import parquet
 
@@ -428,7 +428,7 @@ def _streamed(hub: Hub, source: Input, field: str) -> Iterator[Any]:
         yield table.column(field)
 
 
-def _arrow_pieces(number: int, source: Input, field: str) -> Iterator[tuple[Piece, int]]:
+def _arrow_pieces(number: int, source: Input, field: str) -> Iterator[tuple[InputPart, int]]:
     schema, batches = mapped(source.path)
     _check_texts(schema, field, source.path)
     total = sum(batch.num_rows for batch in batches)
@@ -442,14 +442,14 @@ def _validated(columns: Iterable[Any]) -> Iterator[Any]:
         yield column
 
 
-def _row_pieces(number: int, source: Input, columns: Iterable[Any], total: int = 1) -> Iterator[tuple[Piece, int]]:
+def _row_pieces(number: int, source: Input, columns: Iterable[Any], total: int = 1) -> Iterator[tuple[InputPart, int]]:
     """A piece for each of Arrow's arrays of texts, which have `total` rows; a shard's cost is that of its first row."""
     start = 0
     for column in columns:
         rows = tuple(text.encode() if isinstance(text, str) else text for text in column.to_pylist())
         stop = start + len(rows)
         cost = source.size * min(stop, total) // total - source.size * min(start, total) // total
-        yield Piece(number, source.path, source.kind, start, stop, rows), cost
+        yield InputPart(number, source.path, source.kind, start, stop, rows), cost
         start = stop
 
 
@@ -467,7 +467,7 @@ def _check_texts(schema: Any, field: str, path: str) -> None:
         raise Failure(Exit.BAD_DATA, cause, "name the column of texts by --field", file=path)
 
 
-def _range(piece: Piece) -> bytes:
+def _range(piece: InputPart) -> bytes:
     with open(piece.path, "rb") as file:
         file.seek(piece.start)
         data = file.read(piece.stop - piece.start)
@@ -494,9 +494,9 @@ def _changed(path: str) -> Failure:
     return Failure(Exit.BAD_DATA, f"{path} changed while it was read", "begin again when it is at rest", file=path)
 
 
-def _lines(data: bytes, field: str) -> tuple[list[bytes], list[Bad], int]:
+def _lines(data: bytes, field: str) -> tuple[list[bytes], list[BadDocument], int]:
     found: list[bytes] = []
-    bad: list[Bad] = []
+    bad: list[BadDocument] = []
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -506,7 +506,7 @@ def _lines(data: bytes, field: str) -> tuple[list[bytes], list[Bad], int]:
         try:
             found.append(_text_of(line, field))
         except (ValueError, RecursionError) as error:
-            bad.append(Bad(number, str(error)))
+            bad.append(BadDocument(number, str(error)))
     return found, bad, len(lines)
 
 

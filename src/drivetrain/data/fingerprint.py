@@ -19,14 +19,14 @@ LOOK = 0.2
 
 
 @dataclass(frozen=True)
-class Seen:
+class FileStamp:
     """A file as it was when a source was opened."""
 
     path: str
     identity: tuple[int, ...]
 
     @classmethod
-    def now(cls, path: str | Path) -> Seen:
+    def now(cls, path: str | Path) -> FileStamp:
         """As it is now. Raises Failure(66) where it is not there."""
         return cls(str(path), _identity(_status(str(path))))
 
@@ -57,10 +57,10 @@ class Seen:
             )
 
 
-class Watched:
+class FileWatcher:
     """Files that are mapped into memory, looked at again every so often: each look takes longer than a small read."""
 
-    def __init__(self, files: Sequence[Seen]) -> None:
+    def __init__(self, files: Sequence[FileStamp]) -> None:
         self._files = files
         self._next = 0.0
 

@@ -34,10 +34,10 @@ def inspect_file(path: str, position: int, count: int, context: int) -> list[dic
     with tempfile.TemporaryDirectory() as folder:
         source = open_documents(settings, Path(folder) / "digests.json")
     shown = np.arange(position, min(position + count, len(source)))
-    return told(source, shown, shown, [Owner(0, path, settings)], np.ones(len(shown), bool))
+    return describe_samples(source, shown, shown, [Owner(0, path, settings)], np.ones(len(shown), bool))
 
 
-def told(
+def describe_samples(
     source: Source, positions: np.ndarray, ids: np.ndarray, owners: Sequence[Owner], kept: np.ndarray
 ) -> list[dict[str, Any]]:
     """What is told of the samples with these ids (int64, as their positions), as JSON data; those that are not `kept`

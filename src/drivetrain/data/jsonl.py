@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.documents import json_object, refuse_array
-from drivetrain.data.fingerprint import Seen, remembered
+from drivetrain.data.fingerprint import FileStamp, remembered
 from drivetrain.data.recipe import JsonLines
 from drivetrain.data.rows import files_of, joined, no_column
 from drivetrain.data.source import Source
@@ -32,7 +32,7 @@ def open_jsonl(settings: JsonLines, cache: Path) -> Source:
 
 
 def _opened(path: str, settings: JsonLines, cache: Path) -> Lines:
-    seen = Seen.now(path)
+    seen = FileStamp.now(path)
     question = f"jsonl {json.dumps([settings.columns, settings.key])}"
     digest = remembered(Path(path), cache, question, partial(_checked_digest, path, settings))
     return Lines(seen, _index(seen), settings.columns, digest)
@@ -43,7 +43,7 @@ class Lines:
 
     thread_safe = True
 
-    def __init__(self, seen: Seen, offsets: np.ndarray, columns: tuple[str, ...] | None, fingerprint: str) -> None:
+    def __init__(self, seen: FileStamp, offsets: np.ndarray, columns: tuple[str, ...] | None, fingerprint: str) -> None:
         """`offsets`, int64 [lines + 1], are where lines begin, and the file's end."""
         self.fingerprint = fingerprint
         self._seen, self._offsets, self._columns = seen, offsets, columns
@@ -79,7 +79,7 @@ class Lines:
             return _checked(line, self._columns or (), place)  # it has passed that when the file was opened
 
 
-def _index(seen: Seen) -> np.ndarray:
+def _index(seen: FileStamp) -> np.ndarray:
     """Where the lines begin that are not blank, and the file's end."""
     starts, at = array("q"), 0
     with open(seen.path, "rb", buffering=1 << 20) as file:

@@ -25,12 +25,12 @@ class _Block(NamedTuple):
     sums: np.ndarray
 
 
-class Ordering:
+class Sampler:
     """Position to sample id, computed a block at a time."""
 
     size: int
     """Samples in one epoch."""
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     """All that it follows from, as JSON data: `ordering_of` makes the same again."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Ordering:
         raise NotImplementedError
 
 
-class Order(Ordering):
+class Order(Sampler):
     """Position to sample id. Position p lies in epoch p // size; each epoch is a keyed permutation of [0, size).
 
     The permutation is a generalized Feistel network with cycle-walking (Black & Rogaway 2002, "Ciphers with arbitrary
@@ -76,7 +76,7 @@ class Order(Ordering):
             raise ValueError("an order needs at least one sample")
         super().__init__()
         self.size = size
-        self.facts = {"sizes": [size], "seed": seed, "shuffle": shuffle}
+        self.metadata = {"sizes": [size], "seed": seed, "shuffle": shuffle}
         self._seed = seed
         self._shuffle = shuffle
         self._rows = isqrt(size - 1) + 1

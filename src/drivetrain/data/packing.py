@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import Seen, Watched, combined, remembered
+from drivetrain.data.fingerprint import FileStamp, FileWatcher, combined, remembered
 from drivetrain.data.indexed import Indexed, beside, open_indexed
 from drivetrain.data.recipe import Documents
 from drivetrain.data.split import choose, marks
@@ -41,7 +41,7 @@ class Packed:
         chosen: np.ndarray | range,
         context: int,
         mark: str,
-        files: Sequence[Seen] = (),
+        files: Sequence[FileStamp] = (),
         again: Again | None = None,
     ) -> None:
         """`offsets` [documents + 1] are boundaries in `tokens`, `chosen` the ascending numbers of the part's documents.
@@ -110,7 +110,7 @@ class PackedTogether:
     def __init__(self, sources: Sequence[Packed]) -> None:
         self.fingerprint = "+".join(source.fingerprint for source in sources)
         self._sources, self._width = list(sources), sources[0].context + 1
-        self._files = Watched([file for source in sources for file in source.files])
+        self._files = FileWatcher([file for source in sources for file in source.files])
         # All sources one after the other, as if they were one stream: sample i of all begins at i * context. Where the
         # last sample of a source is full, its last target has the place of the next source's first token.
         self._firsts = np.array([0, *accumulate(map(len, sources))], np.int64)[:-1]
@@ -254,7 +254,7 @@ def open_documents(settings: Documents, cache: Path) -> Packed:
     """
     assert settings.context is not None, "spec derives the context"
     opened = open_indexed(settings.path)
-    seen = (Seen.now(opened.data), Seen.now(opened.index))
+    seen = (FileStamp.now(opened.data), FileStamp.now(opened.index))
     chosen = choose(len(opened.offsets) - 1, settings)
     digests = _digests(opened, settings.vocabulary, cache)
     packed = _packed(opened, chosen, settings, combined([*digests, *marks(settings)]), seen)
@@ -296,13 +296,13 @@ def _digests(opened: Indexed, vocabulary: int | None, cache: Path) -> list[str]:
 
 
 def _packed(
-    opened: Indexed, chosen: np.ndarray | range, settings: Documents, mark: str, seen: tuple[Seen, ...]
+    opened: Indexed, chosen: np.ndarray | range, settings: Documents, mark: str, seen: tuple[FileStamp, ...]
 ) -> Packed:
     again = (_reopened, (settings, mark, seen))
     return Packed(opened.tokens, opened.offsets, chosen, settings.context or 1, mark, seen, again)
 
 
-def _reopened(settings: Documents, mark: str, seen: tuple[Seen, ...]) -> Packed:
+def _reopened(settings: Documents, mark: str, seen: tuple[FileStamp, ...]) -> Packed:
     """The same samples in another process; Failure(65) where the files are not the same any more."""
     for file in seen:
         file.check()

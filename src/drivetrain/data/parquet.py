@@ -14,7 +14,7 @@ import numpy as np
 
 from drivetrain.data.arrow import taken
 from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import Seen, remembered
+from drivetrain.data.fingerprint import FileStamp, remembered
 from drivetrain.data.recipe import Parquet
 from drivetrain.data.rows import chosen, files_of, joined
 from drivetrain.data.saved import damage_told, import_arrow
@@ -34,7 +34,7 @@ def open_parquet(settings: Parquet, cache: Path) -> Source:
 
 
 def _opened(path: str, settings: Parquet, cache: Path, decoded: Decoded) -> Groups:
-    seen = Seen.now(path)
+    seen = FileStamp.now(path)
     file = Groups(seen, settings.columns, decoded)
     question = f"parquet {json.dumps(settings.columns)}"
     file.fingerprint = remembered(Path(path), cache, question, partial(_checked_digest, file, path))
@@ -73,7 +73,7 @@ class Groups:
 
     thread_safe = True
 
-    def __init__(self, seen: Seen, columns: tuple[str, ...] | None, decoded: Decoded) -> None:
+    def __init__(self, seen: FileStamp, columns: tuple[str, ...] | None, decoded: Decoded) -> None:
         """Raises Failure(65) where the file is no whole Parquet file or lacks a column."""
         self.fingerprint = ""
         self._seen, self._decoded = seen, decoded

@@ -16,14 +16,14 @@ from itertools import islice
 
 import numpy as np
 
-from drivetrain.data.feed import Feed, Planned, Share, read_samples
+from drivetrain.data.batch_reader import BatchReader, LocalBatch, Planned, read_samples
 from drivetrain.data.lifeline import end_with
 from drivetrain.data.source import Source
 from drivetrain.data.transport import pack, unpack
 from drivetrain.spec.exits import Exit, Failure
 
 
-class Shares(Iterator[Share]):
+class BatchIterator(Iterator[LocalBatch]):
     """Shares in the order of their steps; an error while one was read is raised in its place.
 
     `close` ends whatever reads them.
@@ -43,42 +43,42 @@ _TRYING = 5e-3  # seconds after which it is seen
 
 
 def prefetch(
-    feed: Feed, first: int, last: int, depth: int, workers: int, clock: Callable[[], float] = time.perf_counter
-) -> Shares:
+    feed: BatchReader, first: int, last: int, depth: int, workers: int, clock: Callable[[], float] = time.perf_counter
+) -> BatchIterator:
     """Shares of the steps `first` to `last`, read up to `depth` steps ahead, and further where they take microseconds.
 
     With workers, processes read the samples. Without, a source that may be read beside training is read by a thread
     if a share takes long enough; everything else is read between the steps, in bursts.
     """
     if workers:
-        return Processes(feed, first, last, depth, workers)
+        return ProcessReader(feed, first, last, depth, workers)
     if not feed.source.thread_safe:
-        return Bursts(feed, range(first, last + 1), depth, clock=clock)
+        return InlineReader(feed, range(first, last + 1), depth, clock=clock)
     tried, seconds = [], []
     for step in range(first, min(first + _TRIED, last + 1)):
         if sum(seconds) > _TRYING:
             break
         started = clock()
         try:
-            tried.append(feed.share(step))
+            tried.append(feed.read(step))
         except Exception as error:
-            return Bursts(feed, range(0), depth, *tried, error, clock=clock)
+            return InlineReader(feed, range(0), depth, *tried, error, clock=clock)
         seconds.append(clock() - started)
     if min(seconds, default=0.0) > SLOW:
-        return Thread(feed, first + len(tried), last, depth, *tried)
-    return Bursts(feed, range(first + len(tried), last + 1), depth, *tried, clock=clock)
+        return ThreadReader(feed, first + len(tried), last, depth, *tried)
+    return InlineReader(feed, range(first + len(tried), last + 1), depth, *tried, clock=clock)
 
 
-class Bursts(Shares):
+class InlineReader(BatchIterator):
     """Reads between the steps, up to `depth` shares at a time, and more where these take microseconds: one after the
     other they find the caches warm."""
 
     def __init__(
         self,
-        feed: Feed,
+        feed: BatchReader,
         steps: range,
         depth: int,
-        *read: Share | Exception,
+        *read: LocalBatch | Exception,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._feed = feed
@@ -88,7 +88,7 @@ class Bursts(Shares):
         self._ready = deque(read)
         self._width = 1  # steps of a read
 
-    def __next__(self) -> Share:
+    def __next__(self) -> LocalBatch:
         if not self._ready:
             self._fill()
         if not self._ready:
@@ -103,7 +103,7 @@ class Bursts(Shares):
         while steps := list(islice(self._steps, self._next_read(now - began))):
             started = now
             try:
-                self._ready.extend(self._feed.shares(steps))
+                self._ready.extend(self._feed.read_each(steps))
             except Exception as error:
                 self._ready.append(error)
                 self._steps = iter(())
@@ -119,22 +119,22 @@ class Bursts(Shares):
         return max(0, min(self._width, most - len(self._ready)))
 
 
-class Thread(Shares):
+class ThreadReader(BatchIterator):
     """One background thread. It refills in bursts, when half of what it read is used up, since each hand-over between
     threads costs about as much as reading a small batch."""
 
-    def __init__(self, feed: Feed, first: int, last: int, depth: int, *read: Share) -> None:
+    def __init__(self, feed: BatchReader, first: int, last: int, depth: int, *read: LocalBatch) -> None:
         self._feed = feed
         self._depth = depth
         self._left = last - first + 1 + len(read)
-        self._ready: deque[Share | BaseException] = deque(read)
+        self._ready: deque[LocalBatch | BaseException] = deque(read)
         self._arrived = threading.Event()
         self._wanted = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._fill, args=(first, last), name="prefetch", daemon=True)
         self._thread.start()
 
-    def __next__(self) -> Share:
+    def __next__(self) -> LocalBatch:
         if self._left <= 0:
             raise StopIteration
         while not self._ready:
@@ -163,7 +163,7 @@ class Thread(Shares):
                     self._rest()
                 if self._closed:
                     return
-                self._ready.append(self._feed.share(step))
+                self._ready.append(self._feed.read(step))
                 self._arrived.set()
         except BaseException as error:
             self._ready.append(error)
@@ -175,10 +175,10 @@ class Thread(Shares):
             self._wanted.clear()
 
 
-class Processes(Shares):
+class ProcessReader(BatchIterator):
     """Worker processes that read samples by id; batches are collated here."""
 
-    def __init__(self, feed: Feed, first: int, last: int, depth: int, workers: int) -> None:
+    def __init__(self, feed: BatchReader, first: int, last: int, depth: int, workers: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "drivetrain.data.prefetch"])
         self._feed = feed
@@ -190,7 +190,7 @@ class Processes(Shares):
         for _ in range(depth):
             self._ask()
 
-    def __next__(self) -> Share:
+    def __next__(self) -> LocalBatch:
         if not self._ahead:
             raise StopIteration
         self._ask()

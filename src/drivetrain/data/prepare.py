@@ -28,10 +28,10 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from drivetrain.data.documents import (
-    Bad,
+    BadDocument,
     Input,
-    Piece,
-    Task,
+    InputPart,
+    TokenizeJob,
     check_unchanged,
     documents,
     file_digest,
@@ -85,7 +85,7 @@ class Preparation:
 
 
 @dataclass(frozen=True)
-class Done:
+class TokenizedDocuments:
     """A task's result. `lengths` are those of its documents, int64; `inside`: the first one began before this task,
     `open`: the last one goes on. `lines` are (input, how many lines, the bad ones), for each piece."""
 
@@ -95,7 +95,7 @@ class Done:
     open: bool
     empty: int
     largest: int
-    lines: tuple[tuple[int, int, tuple[Bad, ...]], ...]
+    lines: tuple[tuple[int, int, tuple[BadDocument, ...]], ...]
     digests: tuple[tuple[int, str], ...]
 
 
@@ -172,7 +172,7 @@ def prepare(asked: Preparation, report: Report = lambda stand: None) -> dict[str
     return read_manifest(asked.name)
 
 
-def tokenize(task: Task, how: Encoding, tokenizer: Tokenizer) -> Done:
+def tokenize(task: TokenizeJob, how: Encoding, tokenizer: Tokenizer) -> TokenizedDocuments:
     """Do one task. Raises Failure(65) where a text is no UTF-8 or a token beyond the vocabulary."""
     made = _Made(how, tokenizer)
     lines = [(piece.number, *made.add(piece)) for piece in task.pieces]
@@ -193,7 +193,7 @@ class _Made:
         self._length = self._empty = 0
         self._largest = -1
 
-    def add(self, piece: Piece) -> tuple[int, tuple[Bad, ...]]:
+    def add(self, piece: InputPart) -> tuple[int, tuple[BadDocument, ...]]:
         """Add a piece's documents; its number of lines, and the bad ones."""
         texts, bad, lines = documents(piece, self._how.field)
         parts = [(part, last) for text in texts for part, last in _marked(parts_of(text))]
@@ -201,7 +201,7 @@ class _Made:
             self._encode(batch, piece)
         return lines, tuple(bad)
 
-    def _encode(self, batch: list[tuple[bytes, bool]], piece: Piece) -> None:
+    def _encode(self, batch: list[tuple[bytes, bool]], piece: InputPart) -> None:
         try:
             encoded = self._tokenizer.encode([text for text, _ in batch])
         except UnicodeDecodeError as error:
@@ -215,7 +215,7 @@ class _Made:
             if last and not piece.open:
                 self._close(piece.inside and not self._lengths)
 
-    def _check(self, tokens: np.ndarray, piece: Piece) -> None:
+    def _check(self, tokens: np.ndarray, piece: InputPart) -> None:
         self._largest = max(self._largest, int(tokens.max()))
         if self._largest >= self._how.vocabulary:
             cause = f"{piece.path}: token {self._largest}, the vocabulary has {self._how.vocabulary}"
@@ -229,13 +229,15 @@ class _Made:
         self._lengths.append(self._length + len(self._end))
         self._length = 0
 
-    def done(self, inside: bool, goes_on: bool, lines: tuple[Any, ...], digests: tuple[tuple[int, str], ...]) -> Done:
+    def done(
+        self, inside: bool, goes_on: bool, lines: tuple[Any, ...], digests: tuple[tuple[int, str], ...]
+    ) -> TokenizedDocuments:
         """The result; the last length is that of a part where a document goes on."""
         lengths = np.array([*self._lengths, *([self._length] if goes_on else [])], np.int64)
         largest = max(self._largest, self._how.eod if self._how.eod is not None and len(lengths) else -1)
         tokens = np.concatenate([np.empty(0, self._how.dtype), *self._chunks], dtype=self._how.dtype)
         little = tokens.astype(tokens.dtype.newbyteorder("<"), copy=False).tobytes()
-        return Done(little, lengths, inside, goes_on, self._empty, largest, lines, digests)
+        return TokenizedDocuments(little, lengths, inside, goes_on, self._empty, largest, lines, digests)
 
 
 def _marked(parts: Any) -> Iterator[tuple[bytes, bool]]:
@@ -298,7 +300,7 @@ class _Work:
             raise
         self.sync()
 
-    def add(self, done: Done, cost: int, asked: Preparation) -> None:
+    def add(self, done: TokenizedDocuments, cost: int, asked: Preparation) -> None:
         """Append a task's result. Raises Failure(65) where more lines are bad than are allowed."""
         stand, lengths = self.stand, done.lengths.copy()
         bad = self._count_lines(done, asked)
@@ -329,7 +331,7 @@ class _Work:
         os.fsync(self._journal.fileno())
         self._lines, self._synced = [], time.monotonic()
 
-    def _count_lines(self, done: Done, asked: Preparation) -> list[list[Any]]:
+    def _count_lines(self, done: TokenizedDocuments, asked: Preparation) -> list[list[Any]]:
         """Lines as the file counts them. The bad ones of this task, each [file, line, why]."""
         stand, bad = self.stand, []
         for number, count, found in done.lines:
@@ -388,14 +390,14 @@ class _Work:
 
 
 @contextmanager
-def _pool(asked: Preparation) -> Iterator[Callable[[Task], Future[Done]]]:
+def _pool(asked: Preparation) -> Iterator[Callable[[TokenizeJob], Future[TokenizedDocuments]]]:
     """Something that does tasks: this process alone, or several."""
     how = asked.encoding
     if asked.workers <= 1:
         tokenizer = open_tokenizer(how.tokenizer)
 
-        def at_once(task: Task) -> Future[Done]:
-            future: Future[Done] = Future()
+        def at_once(task: TokenizeJob) -> Future[TokenizedDocuments]:
+            future: Future[TokenizedDocuments] = Future()
             future.set_result(tokenize(task, how, tokenizer))
             return future
 
@@ -414,7 +416,7 @@ def _tokenize(asked: Preparation, work: _Work, report: Report) -> None:
     """Do what is left, at most a few tasks ahead of what is written."""
     stand = work.stand
     left = tasks_left(asked.inputs, asked.encoding.field, stand.tasks, (stand.input, stand.lines))
-    ahead: deque[tuple[int, Future[Done]]] = deque()
+    ahead: deque[tuple[int, Future[TokenizedDocuments]]] = deque()
     report(work.stand)
     with work.kept(), _pool(asked) as submit:
         while True:
@@ -442,7 +444,7 @@ def _open_worker(how: Encoding, command: int) -> None:
     _how, _tokenizer = how, open_tokenizer(how.tokenizer)
 
 
-def _work(task: Task) -> Done:
+def _work(task: TokenizeJob) -> TokenizedDocuments:
     return tokenize(task, _how, _tokenizer)
 
 

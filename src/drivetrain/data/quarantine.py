@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drivetrain.data.order import Ordering, digest
+from drivetrain.data.order import Sampler, digest
 
 
-class Found(NamedTuple):
+class ReadSamples(NamedTuple):
     """What stands at some positions and is read: sample ids and their positions (int64 both), and their digest."""
 
     ids: np.ndarray
@@ -41,13 +41,13 @@ class Quarantine:
         places = np.minimum(np.searchsorted(held, ids), len(held) - 1)
         return (held[places] != ids) | (firsts[places] > step)
 
-    def read(self, order: Ordering, step: int, start: int, stop: int) -> Found:
+    def read(self, order: Sampler, step: int, start: int, stop: int) -> ReadSamples:
         """What a step reads of the positions [start, stop) of an order."""
         ids, positions = order.ids(start, stop), np.arange(start, stop)
         if self.entries and not (kept := self.kept(step, ids)).all():
             ids, positions = ids[kept], positions[kept]
-            return Found(ids, positions, digest(ids, positions))
-        return Found(ids, positions, order.digest(start, stop))
+            return ReadSamples(ids, positions, digest(ids, positions))
+        return ReadSamples(ids, positions, order.digest(start, stop))
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:

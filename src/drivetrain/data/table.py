@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drivetrain.data.fingerprint import Seen, remembered
+from drivetrain.data.fingerprint import FileStamp, remembered
 from drivetrain.data.recipe import Table
 from drivetrain.data.rows import chosen, files_of, joined
 from drivetrain.data.source import Source
@@ -35,7 +35,7 @@ def open_table(settings: Table, cache: Path) -> Source:
 
 
 def _opened(path: str, settings: Table, cache: Path) -> Records:
-    seen = Seen.now(path)
+    seen = FileStamp.now(path)
     index = _index(seen, settings)
     digest = remembered(Path(path), cache, f"table {_question(settings)}", partial(_digest, path, settings))
     names = chosen(settings.columns, index.header, path)
@@ -75,7 +75,7 @@ class Records:
 
     thread_safe = True
 
-    def __init__(self, seen: Seen, index: Index, form: Format, columns: tuple[str, ...], fingerprint: str) -> None:
+    def __init__(self, seen: FileStamp, index: Index, form: Format, columns: tuple[str, ...], fingerprint: str) -> None:
         self.fingerprint = fingerprint
         self.notes = index.notes
         self._seen, self._index, self._form, self._columns = seen, index, form, columns
@@ -152,7 +152,7 @@ def _walk(lines: _Lines, form: Format) -> Iterator[_Found]:
                 yield _Found(line, start, fields, "")
 
 
-def _index(seen: Seen, settings: Table) -> Index:
+def _index(seen: FileStamp, settings: Table) -> Index:
     """Where the rows begin and end. Raises Failure(65) that names the first bad one, or leaves bad ones out."""
     header = settings.header
     offsets, bad = array("q"), []

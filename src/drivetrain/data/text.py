@@ -56,11 +56,11 @@ def _windows(settings: Text) -> tuple[Windows, str]:
         [f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in zip(names, contents, strict=True)]
     )
     text = np.frombuffer(_SEPARATOR.join([*contents, b""]), dtype=np.uint8)
-    windows = Windows(text, settings.context, digest, again=(_again, (settings, digest)))
+    windows = Windows(text, settings.context, digest, again=(_reopen, (settings, digest)))
     return windows, f"{len(chosen)} of {len(files)} files, {size} bytes"
 
 
-def _again(settings: Text, digest: str) -> Windows:
+def _reopen(settings: Text, digest: str) -> Windows:
     """The same windows in another process; Failure(65) where the files are not the same any more."""
     windows, _ = _windows(settings)
     if windows.fingerprint != digest:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drivetrain.data.fingerprint import Seen, remembered
+from drivetrain.data.fingerprint import FileStamp, remembered
 from drivetrain.data.recipe import Tokens
 from drivetrain.data.source import Source
 from drivetrain.data.split import parted
@@ -28,7 +28,7 @@ def open_tokens(settings: Tokens, cache: Path) -> Source:
     path, dtype = Path(settings.path), np.dtype(settings.dtype).newbyteorder("<")
     if not path.is_file():
         raise Failure(Exit.INPUT_MISSING, f"no token file at {path}", "data.train.sources[*].path must be a file")
-    seen = Seen.now(path)
+    seen = FileStamp.now(path)
     size = path.stat().st_size
     if size % dtype.itemsize or size < (settings.context + 1) * dtype.itemsize:
         raise Failure(
@@ -41,7 +41,7 @@ def open_tokens(settings: Tokens, cache: Path) -> Source:
     return parted(_mapped(seen, dtype, settings.context, digest), settings, str(path))
 
 
-def _mapped(seen: Seen, dtype: np.dtype, context: int, digest: str) -> Windows:
+def _mapped(seen: FileStamp, dtype: np.dtype, context: int, digest: str) -> Windows:
     """Windows over a file that is as it was seen; Failure(65) where it is not."""
     tokens = np.memmap(seen.path, dtype=dtype, mode="r")
     seen.check()

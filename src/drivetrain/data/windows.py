@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.fingerprint import Seen, Watched
+from drivetrain.data.fingerprint import FileStamp, FileWatcher
 
 Again = tuple[Callable[..., Any], tuple[Any, ...]]
 """How another process opens the same source: a function and its arguments."""
@@ -24,7 +24,12 @@ class Windows:
     thread_safe = True
 
     def __init__(
-        self, tokens: np.ndarray, context: int, fingerprint: str, file: Seen | None = None, again: Again | None = None
+        self,
+        tokens: np.ndarray,
+        context: int,
+        fingerprint: str,
+        file: FileStamp | None = None,
+        again: Again | None = None,
     ) -> None:
         """`tokens` is one-dimensional, in memory or memory-mapped from `file`.
 
@@ -32,7 +37,7 @@ class Windows:
         """
         self.fingerprint = fingerprint
         self._count = max(0, (len(tokens) - 1) // context)
-        self._files = Watched([file] if file else [])
+        self._files = FileWatcher([file] if file else [])
         self._again: Again = again or (Windows, (tokens, context, fingerprint))
         # A view that strides by `context` over rows of context + 1: a gather of rows is a plain copy.
         self._rows = np.lib.stride_tricks.as_strided(

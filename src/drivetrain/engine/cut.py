@@ -9,14 +9,14 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from drivetrain.data.feed import Micro
+from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.spec.exits import Exit, Failure
 
 _PIECES = 1 << 20
 """More than a micro-batch has."""
 
 
-def cut(micros: Sequence[Micro], size: int | None) -> Sequence[Micro]:
+def cut(micros: Sequence[MicroBatch], size: int | None) -> Sequence[MicroBatch]:
     """The same samples, at most `size` at a time, in order; each piece has a place, and so random numbers, of its own.
     None: as they are.
 
@@ -27,13 +27,13 @@ def cut(micros: Sequence[Micro], size: int | None) -> Sequence[Micro]:
     return [piece for micro in micros for piece in _pieces(micro, size)]
 
 
-def _pieces(micro: Micro, size: int) -> Iterator[Micro]:
+def _pieces(micro: MicroBatch, size: int) -> Iterator[MicroBatch]:
     if micro.size <= size:
         yield micro._replace(part=micro.part * _PIECES)
         return
     for number, start in enumerate(range(0, micro.size, size)):
         stop = min(start + size, micro.size)
-        yield Micro(
+        yield MicroBatch(
             batch=tree_map(partial(_rows, size=micro.size, part=slice(start, stop)), micro.batch),
             size=stop - start,
             start=micro.start + start,

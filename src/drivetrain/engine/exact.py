@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
-from drivetrain.engine.move import SLOTS, Sums, slots
 from drivetrain.engine.reduce import Bucket, Flat, Reduction
+from drivetrain.engine.step_result import SLOTS, Sums, slots
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
@@ -25,7 +25,7 @@ BUCKET_BYTES = 4 << 20
 """Less than the reducer has: the halves of one bucket travel one after the other, so several buckets take turns."""
 
 
-class Counter:
+class TreeAccumulator:
     """A binary counter of sums: of n things that are pushed one by one, it holds at most log2(n) + 1.
 
     Two sums of equally many things are added as soon as both are there, so that 2^k things make a balanced tree.
@@ -70,8 +70,8 @@ class LaneTree(Reduction):
         self._group = group
         self._first, self._last = group.rank * own, (group.rank + 1) * own - 1
         self._lane = self._first
-        self._counters = {bucket: Counter(bucket.make) for bucket in self.buckets}
-        self._losses = Counter(lambda: Flat(slots(device, group.world), []))
+        self._counters = {bucket: TreeAccumulator(bucket.make) for bucket in self.buckets}
+        self._losses = TreeAccumulator(lambda: Flat(slots(device, group.world), []))
         self._spares: dict[int, Tensor] = {}
         self._exchanges: deque[Iterator[None]] = deque()
         self._total = slots(device)

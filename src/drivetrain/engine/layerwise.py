@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drivetrain.engine.move import CLIP_EPSILON, Sums
-from drivetrain.optim.updater import Updater
+from drivetrain.engine.step_result import CLIP_EPSILON, Sums
+from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
@@ -28,16 +28,20 @@ class Layerwise:
     """
 
     def __init__(
-        self, names: Sequence[str], updaters: Mapping[str, Updater], group: Group, last: Mapping[str, Tensor]
+        self,
+        names: Sequence[str],
+        network_optimizers: Mapping[str, NetworkOptimizer],
+        group: Group,
+        last: Mapping[str, Tensor],
     ) -> None:
-        """`updaters` are looked up by these names in each step, since what was set while the run trains replaces them.
+        """`network_optimizers` are looked up by these names in each step: a `set` replaces them while the run trains.
         `last` are the networks' gradient norms in the step before, float32 0-d; 0 where there was none. They are kept
         up to date in place."""
         self.norms = [last[name] for name in names]
         self._group = group
-        self._order = [(p, number) for number, name in enumerate(names) for p in updaters[name].parameters]
+        self._order = [(p, number) for number, name in enumerate(names) for p in network_optimizers[name].parameters]
         self._order.reverse()
-        self._names, self._updaters = names, updaters
+        self._names, self._network_optimizers = names, network_optimizers
         self._squares = [torch.zeros_like(norm) for norm in self.norms]
         self._held: dict[nn.Parameter, Tensor] = {}
         self._ready: set[nn.Parameter] = set()
@@ -104,16 +108,16 @@ class Layerwise:
 
     def _move(self, parameter: nn.Parameter, number: int) -> None:
         """Move one parameter of the network of this number; by zeros where no loss reached it on this rank."""
-        gradient, updater = self._held.pop(parameter, None), self._updaters[self._names[number]]
+        gradient, network_optimizer = self._held.pop(parameter, None), self._network_optimizers[self._names[number]]
         gradient = torch.zeros_like(parameter) if gradient is None else gradient
         if self._group.world > 1:
             dist.all_reduce(gradient, group=self._group.main)
         self._squares[number] += torch.linalg.vector_norm(gradient).float().square()
-        if updater.clip is not None:
-            gradient.mul_((updater.clip / (self.norms[number] + CLIP_EPSILON)).clamp(max=1.0))
+        if network_optimizer.clip is not None:
+            gradient.mul_((network_optimizer.clip / (self.norms[number] + CLIP_EPSILON)).clamp(max=1.0))
         parameter.grad = gradient
         try:
-            updater.optimizer.step()
+            network_optimizer.optimizer.step()
         except Failure as failure:
             # A gradient that is not finite makes the norm so, too: the vote on that says what becomes of the step.
             if failure.outcome.code is not Exit.DIVERGED:

@@ -13,21 +13,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from drivetrain.engine.move import Sums
 from drivetrain.engine.reduce import BUCKET_BYTES, Reducer, chunks
+from drivetrain.engine.step_result import Sums
 from drivetrain.optim.galore import GaLore
-from drivetrain.optim.updater import Updater
+from drivetrain.optim.network_optimizer import NetworkOptimizer
 
 
 class ProjectedReducer(Reducer):
     """Sums of gradients, where those of GaLore's matrices are summed after the last backward pass, as they will be
     taken. Norms and clipping go by what is summed, on one process too, so that all numbers of processes agree."""
 
-    def __init__(self, updaters: Sequence[Updater], group: dist.ProcessGroup | None, limit: int = BUCKET_BYTES) -> None:
-        optimizers = [updater.optimizer for updater in updaters if updater.projected]
+    def __init__(
+        self, network_optimizers: Sequence[NetworkOptimizer], group: dist.ProcessGroup | None, limit: int = BUCKET_BYTES
+    ) -> None:
+        optimizers = [
+            network_optimizer.optimizer for network_optimizer in network_optimizers if network_optimizer.projected
+        ]
         self._owners = [optimizer for optimizer in optimizers if isinstance(optimizer, GaLore)]
         self._matrices = {p: owner for owner in self._owners for p in owner.matrices}
-        every = [p for updater in updaters for p in updater.parameters]
+        every = [p for network_optimizer in network_optimizers for p in network_optimizer.parameters]
         super().__init__([p for p in every if p not in self._matrices], group, limit)
         self._limit = limit
 

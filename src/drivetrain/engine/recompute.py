@@ -16,11 +16,11 @@ from torch.nn.modules.batchnorm import SyncBatchNorm
 from torch.utils._pytree import tree_leaves
 
 from drivetrain.checkpoint.snapshot import checksums
-from drivetrain.data.feed import Micro
+from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.data.order import GOLDEN
 from drivetrain.engine.exact import refusal
 from drivetrain.engine.losses import Term
-from drivetrain.optim.updater import Updater
+from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
@@ -35,20 +35,20 @@ class Recompute(NamedTuple):
     Each is one micro-batch, or its parts where a network takes fewer samples at a time; nothing where there is none.
     """
 
-    before: Sequence[Micro]
-    own: Sequence[Micro]
+    before: Sequence[MicroBatch]
+    own: Sequence[MicroBatch]
 
 
-class Seen:
+class GradientChecksums:
     """Checksums of what micro-batches came to, in the order in which a difference spreads: the batches' tensors and
     the losses, then the gradients (with the loss scale in them)."""
 
-    def __init__(self, micros: Sequence[Micro]) -> None:
+    def __init__(self, micros: Sequence[MicroBatch]) -> None:
         """`micros` are those to look at, the first ones of a step."""
         self.sums: dict[str, int] = {}
         self._wanted, self._seen = len(micros), 0
 
-    def look(self, batch: Any, losses: Mapping[str, Term], updaters: Sequence[Updater]) -> None:
+    def look(self, batch: Any, losses: Mapping[str, Term], network_optimizers: Sequence[NetworkOptimizer]) -> None:
         """After the backward pass of a micro-batch."""
         if self._seen == self._wanted:
             return
@@ -56,7 +56,7 @@ class Seen:
         tensors = {f"batch/{number}": leaf for number, leaf in enumerate(tree_leaves(batch))}
         tensors |= {f"losses/{name}": term.value for name, term in losses.items()}
         if self._seen == self._wanted:
-            tensors |= {f"gradients/{name}": p.grad for name, p in _named(updaters) if p.grad is not None}
+            tensors |= {f"gradients/{name}": p.grad for name, p in _named(network_optimizers) if p.grad is not None}
         found = checksums({name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)})
         part = f" of part {self._seen}" if self._wanted > 1 else ""
         self.sums |= {name + part: total for name, total in found.items()}
@@ -92,12 +92,12 @@ def traceless(networks: Mapping[str, nn.Module]) -> Iterator[None]:
         raise Failure(Exit.BAD_RECIPE, f"{WHAT}: a forward pass changes the parameter {changed[0]}", hint)
 
 
-def _named(updaters: Sequence[Updater]) -> Iterator[tuple[str, nn.Parameter]]:
+def _named(network_optimizers: Sequence[NetworkOptimizer]) -> Iterator[tuple[str, nn.Parameter]]:
     """Parameters that move, with their names: NETWORK/NAME."""
-    for updater in updaters:
-        for group in updater.optimizer.param_groups:
+    for network_optimizer in network_optimizers:
+        for group in network_optimizer.optimizer.param_groups:
             for name, parameter in zip(group["names"], group["params"], strict=True):
-                yield f"{updater.network}/{name}", parameter
+                yield f"{network_optimizer.network}/{name}", parameter
 
 
 def require_alone(networks: Mapping[str, nn.Module]) -> None:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from drivetrain.engine.move import Sums
+from drivetrain.engine.step_result import Sums
 
 BUCKET_BYTES = 25 << 20
 T = TypeVar("T", bound=Tensor)

@@ -8,36 +8,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drivetrain.data.feed import Micro
+from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.recipe import Statistics
-from drivetrain.optim.updater import Updater
+from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.group import Group
 
 
 class Probe:
     """Measures one step: made before it, asked after it, on every rank alike."""
 
-    def __init__(self, settings: Statistics, updaters: Mapping[str, Updater]) -> None:
+    def __init__(self, settings: Statistics, network_optimizers: Mapping[str, NetworkOptimizer]) -> None:
         self.gradients = settings.gradients
-        self._updaters = updaters
+        self._network_optimizers = network_optimizers
         self._before: dict[str, list[Tensor]] = {}
         self._small: dict[str, dict[int, tuple[float, int]]] = {}
         if settings.weights:
-            self._before = {name: [p.detach().clone() for p in u.parameters] for name, u in updaters.items()}
+            self._before = {name: [p.detach().clone() for p in u.parameters] for name, u in network_optimizers.items()}
 
-    def look(self, updaters: Sequence[Updater], micro: Micro, samples: int, scale: float) -> None:
+    def look(
+        self, network_optimizers: Sequence[NetworkOptimizer], micro: MicroBatch, samples: int, scale: float
+    ) -> None:
         """The gradients of one micro-batch, where its loss is a part of the mean over `samples`, times `scale`."""
         factor = samples / micro.size / scale
-        for updater in updaters:
-            found = [p.grad for p in updater.parameters if p.grad is not None]
+        for network_optimizer in network_optimizers:
+            found = [p.grad for p in network_optimizer.parameters if p.grad is not None]
             small = _square(found) * factor**2, micro.size
-            self._small.setdefault(updater.network, {})[micro.lane] = small
+            self._small.setdefault(network_optimizer.network, {})[micro.lane] = small
 
     def result(self, norms: Mapping[str, float], samples: int, group: Group) -> dict[str, dict[str, Any]]:
         """What the ledger keeps, by network. `norms` are those of the whole batch of `samples`; collective."""
-        found: dict[str, dict[str, Any]] = {name: {} for name in self._updaters}
+        found: dict[str, dict[str, Any]] = {name: {} for name in self._network_optimizers}
         for name, before in self._before.items():
-            found[name] |= _change(before, self._updaters[name].parameters)
+            found[name] |= _change(before, self._network_optimizers[name].parameters)
         if self.gradients:
             ranks = group.gather_json({name: list(small.values()) for name, small in self._small.items()})
             for name, norm in norms.items():

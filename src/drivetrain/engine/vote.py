@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from drivetrain.engine.buffers import Kept, undo
-from drivetrain.engine.move import CLIP_EPSILON, Arriving, Move, Sums, scalars, verdict
 from drivetrain.engine.scaler import Scaler
-from drivetrain.optim.updater import Updater
+from drivetrain.engine.step_result import CLIP_EPSILON, PendingScalars, StepResult, Sums, check_finite, scalars
+from drivetrain.optim.network_optimizer import NetworkOptimizer
 
 
-class Ballot(NamedTuple):
+class StepInputs(NamedTuple):
     """What is voted on: networks with their gradients and these gradients' norms, and the sums of losses and counts.
 
     `bounds` are the largest acceptable losses and norms, in this order; `kept` buffers go back where nothing moves.
     """
 
-    updaters: Sequence[Updater]
+    network_optimizers: Sequence[NetworkOptimizer]
     gradients: Sequence[list[Tensor]]
     norms: Sequence[Tensor]
     sums: Sums
@@ -32,56 +32,56 @@ class Ballot(NamedTuple):
 
 
 def move(
-    updaters: Sequence[Updater],
+    network_optimizers: Sequence[NetworkOptimizer],
     sums: Sums,
     counts: Mapping[str, int],
     limits: Mapping[str, float],
     scaler: Scaler | None,
     kept: Sequence[Kept],
     moved: Sequence[Tensor] = (),
-) -> Move:
-    """Move the updaters' networks, all or none of them. Where they stand still, `kept` buffers do too.
+) -> StepResult:
+    """Move the network_optimizers' networks, all or none of them. Where they stand still, `kept` buffers do too.
 
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`). `moved` are the norms of
     networks that have moved in the backward pass: they are judged all the same.
     """
-    gradients = [updater.gradients for updater in updaters]
+    gradients = [network_optimizer.gradients for network_optimizer in network_optimizers]
     if scaler:
         scaler.unscale([gradient for grads in gradients for gradient in grads])
     norms = moved or [_norm(grads, sums.device) for grads in gradients]
-    bounds = _bounds(limits, sums, counts, updaters) if limits else None
+    bounds = _bounds(limits, sums, counts, network_optimizers) if limits else None
     vote = vote_on_host if sums.device.type == "cpu" else vote_on_device
-    return vote(Ballot(updaters, gradients, norms, sums, counts, bounds, scaler, kept))
+    return vote(StepInputs(network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept))
 
 
-def vote_on_host(ballot: Ballot) -> Move:
+def vote_on_host(ballot: StepInputs) -> StepResult:
     """The CPU's way: look at the numbers, then move or not."""
-    updaters, gradients, norms, sums, counts, bounds, scaler, kept = ballot
+    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = ballot
     sizes = [float(norm) for norm in norms]
-    why = verdict(sums.values, sizes, bounds, scaled=scaler is not None)
+    why = check_finite(sums.values, sizes, bounds, scaled=scaler is not None)
     if not why:
-        for updater, grads, norm in zip(updaters, gradients, sizes, strict=True):
+        for network_optimizer, grads, norm in zip(network_optimizers, gradients, sizes, strict=True):
             if not grads:
                 continue
-            if updater.clip is not None and norm > updater.clip:
-                torch._foreach_mul_(grads, updater.clip / (norm + CLIP_EPSILON))
-            updater.step(grads)
+            if network_optimizer.clip is not None and norm > network_optimizer.clip:
+                torch._foreach_mul_(grads, network_optimizer.clip / (norm + CLIP_EPSILON))
+            network_optimizer.step(grads)
     else:
         undo(kept, torch.tensor(False))
     scale = None
     if scaler:
         scale = float(scaler.scale)
         scaler.update(torch.tensor(why == "overflow"), torch.tensor(all(map(math.isfinite, sums.values))))
-    names = _names(updaters)
-    return Move(names, scalars(names, sums.labels, counts, sums.values, sizes, why, scale))
+    names = _names(network_optimizers)
+    return StepResult(names, scalars(names, sums.labels, counts, sums.values, sizes, why, scale))
 
 
-def vote_on_device(ballot: Ballot) -> Move:
+def vote_on_device(ballot: StepInputs) -> StepResult:
     """An accelerator's way: nothing waits. The fused optimizers skip by themselves where `found_inf` is 1.
 
     An optimizer that cannot do so waits for the vote: the one declared synchronization.
     """
-    updaters, gradients, norms, sums, counts, bounds, scaler, kept = ballot
+    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = ballot
     losses = torch.stack(sums.values).float() if sums.values else torch.zeros(0, device=norms[0].device)
     sizes = torch.stack(list(norms)).float()
     numbers = torch.cat([losses, sizes])
@@ -91,16 +91,16 @@ def vote_on_device(ballot: Ballot) -> Move:
         bounds = rounded.tolist()  # the host will compare with the very same numbers
         go &= (numbers <= rounded.to(numbers.device, non_blocking=True)).all()
     found_inf = (~go).float()
-    for updater, grads, norm in zip(updaters, gradients, norms, strict=True):
+    for network_optimizer, grads, norm in zip(network_optimizers, gradients, norms, strict=True):
         if not grads:
             continue
-        if updater.clip is not None:
-            torch._foreach_mul_(grads, (updater.clip / (norm + CLIP_EPSILON)).clamp(max=1.0))
-        if updater.skips_by_itself:
-            updater.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-            updater.optimizer.step()
+        if network_optimizer.clip is not None:
+            torch._foreach_mul_(grads, (network_optimizer.clip / (norm + CLIP_EPSILON)).clamp(max=1.0))
+        if network_optimizer.skips_by_itself:
+            network_optimizer.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
+            network_optimizer.optimizer.step()
         elif bool(go):
-            updater.optimizer.step()
+            network_optimizer.optimizer.step()
     undo(kept, go)
     if scaler:
         numbers = torch.cat([numbers, scaler.scale.reshape(1)])
@@ -108,11 +108,13 @@ def vote_on_device(ballot: Ballot) -> Move:
     host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.is_cuda).copy_(numbers, non_blocking=True)
     event = torch.Event(device=numbers.device)
     event.record()
-    return Move(_names(updaters), Arriving(sums.labels, counts, host, bounds, scaler is not None, event))
+    return StepResult(
+        _names(network_optimizers), PendingScalars(sums.labels, counts, host, bounds, scaler is not None, event)
+    )
 
 
-def _names(updaters: Sequence[Updater]) -> tuple[str, ...]:
-    return tuple([updater.network for updater in updaters])
+def _names(network_optimizers: Sequence[NetworkOptimizer]) -> tuple[str, ...]:
+    return tuple([network_optimizer.network for network_optimizer in network_optimizers])
 
 
 def _norm(gradients: list[Tensor], device: torch.device) -> Tensor:
@@ -123,9 +125,13 @@ def _norm(gradients: list[Tensor], device: torch.device) -> Tensor:
 
 
 def _bounds(
-    limits: Mapping[str, float], sums: Sums, counts: Mapping[str, int], updaters: Sequence[Updater]
+    limits: Mapping[str, float], sums: Sums, counts: Mapping[str, int], network_optimizers: Sequence[NetworkOptimizer]
 ) -> list[float]:
     """The limits as bounds on loss sums and norms; slots without a loss, and what has no limit, have none."""
     losses = [limits.get(f"loss/{name}", math.inf) * max(1, counts[over]) for name, over in sums.labels]
     empty = [math.inf] * (len(sums.values) - len(losses))
-    return [*losses, *empty, *(limits.get(f"norm/{updater.network}", math.inf) for updater in updaters)]
+    return [
+        *losses,
+        *empty,
+        *(limits.get(f"norm/{network_optimizer.network}", math.inf) for network_optimizer in network_optimizers),
+    ]

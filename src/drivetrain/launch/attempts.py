@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from drivetrain.launch.restarts import Again, Stays
+from drivetrain.launch.restarts import GiveUp, Retry
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.files import write_json
 
@@ -20,7 +20,7 @@ LONGEST_PAUSE = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class JobAttempt:
     """One attempt of a job: `before` and `reached` are the committed steps at its start and its end, None for none."""
 
     outcome: Outcome
@@ -39,7 +39,7 @@ class Attempt:
         return asdict(self) | {"outcome": self.outcome.to_json()}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Attempt:
+    def from_json(cls, data: dict[str, Any]) -> JobAttempt:
         """The attempt that `to_json` described."""
         return cls(**{**data, "outcome": Outcome.from_json(data["outcome"])})
 
@@ -53,7 +53,7 @@ class Attempts:
     """
 
     state: str = "running"
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[JobAttempt, ...] = ()
     since: int = 0
     open: tuple[float, int | None] | None = None
 
@@ -81,20 +81,20 @@ def worth_again(outcome: Outcome) -> bool:
     return outcome.code.retryable or "signal" in outcome.where or outcome.where.get("class") == "unsaid"
 
 
-def following(history: Sequence[Attempt], retries: int, fruitless: int) -> Again | Stays:
+def following(history: Sequence[JobAttempt], retries: int, fruitless: int) -> Retry | GiveUp:
     """What follows the last of these attempts: another one, or the outcome that stays.
 
     There are at most `retries` further attempts in all, and at most `fruitless` in a row without a new commit.
     """
     last = history[-1].outcome
     if not worth_again(last):
-        return Stays(last)
+        return GiveUp(last)
     in_vain = len(list(takewhile(lambda attempt: not attempt.fruitful, reversed(history))))
     if in_vain >= fruitless:
         return _given_up(history, f"{in_vain} attempts in a row without a new commit")
     if len(history) > retries:
         return _given_up(history, f"{retries} retries are used up")
-    return Again(min(LONGEST_PAUSE, PAUSE * 2 ** (in_vain - 1)) if in_vain else 0.0)
+    return Retry(min(LONGEST_PAUSE, PAUSE * 2 ** (in_vain - 1)) if in_vain else 0.0)
 
 
 def exit_code(outcome: Outcome) -> int:
@@ -109,7 +109,7 @@ def read(folder: Path) -> Attempts:
     """The attempts that a job's folder has; none where nothing can be read."""
     try:
         told = json.loads((folder / FILE).read_text())
-        listed = tuple(map(Attempt.from_json, told["attempts"]))
+        listed = tuple(map(JobAttempt.from_json, told["attempts"]))
         began = (told["open"][0], told["open"][1]) if told["open"] else None
         return Attempts(state=told["state"], attempts=listed, since=told["since"], open=began)
     except (OSError, ValueError, KeyError, TypeError):
@@ -123,11 +123,11 @@ def write(folder: Path, attempts: Attempts) -> None:
     write_json(folder / FILE, told)
 
 
-def _given_up(history: Sequence[Attempt], why: str) -> Stays:
+def _given_up(history: Sequence[JobAttempt], why: str) -> GiveUp:
     last = history[-1].outcome
     cause = f"{why}; the last end: {int(last.code)} {last.cause}"
     hint = last.hint if last.code is Exit.STOPPED else "mend what ends it, then `drivetrain requeue`"
-    return Stays(replace(last, code=Exit.INTERNAL, cause=cause, hint=hint, where=_place(last)))
+    return GiveUp(replace(last, code=Exit.INTERNAL, cause=cause, hint=hint, where=_place(last)))
 
 
 def _place(outcome: Outcome) -> dict[str, Any]:

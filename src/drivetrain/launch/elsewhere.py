@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from drivetrain.launch.states import State
-from drivetrain.launch.store import Record, Store
+from drivetrain.launch.store import JobStore, Record
 from drivetrain.launch.submission import Submission
 from drivetrain.launch.targets.config import build, settings_of
 from drivetrain.launch.targets.target import Listed
 from drivetrain.spec.exits import Exit, Failure
 
 
-def found(store: Store, name: str) -> Record:
+def found(store: JobStore, name: str) -> Record:
     """The record of a job: one of the store's by its name, or by TARGET:JOB one that the target's engine has, by its
     name there or the beginning or end of its token.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drivetrain.ledger.records import CommandRecord, parse
 from drivetrain.runtime.lease import alive
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Failure
@@ -75,12 +76,12 @@ def tell(run: Path, command: Command, wait: float) -> dict[str, Any]:
     if told is None:
         hint = "it is done as soon as the run gets to it; `drivetrain report` says where it is"
         raise Failure(Exit.PEER_UNAVAILABLE, f"{command}: no answer in {wait:g} s", hint)
-    if "refused" in told:
-        raise Failure(Exit.BAD_COMMAND, f"{command}: {told['refused']}", "nothing was changed", step=told["step"])
-    return told
+    if told.refused is not None:
+        raise Failure(Exit.BAD_COMMAND, f"{command}: {told.refused}", "nothing was changed", step=told.step)
+    return told.to_json()
 
 
-def _answer(ledger: Path, offset: int, id: str, end: float) -> dict[str, Any] | None:
+def _answer(ledger: Path, offset: int, id: str, end: float) -> CommandRecord | None:
     """The record of a command, from this place of the ledger on."""
     mark = f'"{id}"'.encode()
     with ledger.open("rb") as file:
@@ -90,8 +91,10 @@ def _answer(ledger: Path, offset: int, id: str, end: float) -> dict[str, Any] | 
             if not line.endswith(b"\n"):  # the end, or a record under way
                 file.seek(-len(line), os.SEEK_CUR)
                 time.sleep(_LOOK)
-            elif mark in line and (record := json.loads(line))["kind"] == "command" and record["id"] == id:
-                return record
+            elif mark in line:
+                record = parse(json.loads(line))
+                if isinstance(record, CommandRecord) and record.id == id:
+                    return record
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-REHEARSAL = "rehearsal.json"
+DRY_RUN = "rehearsal.json"
 """Where a dry run leaves what it found, in its folder."""
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from drivetrain.launch.patience import Patience
-from drivetrain.launch.states import Seen, State
-from drivetrain.launch.store import Record, Store, unfinished
+from drivetrain.launch.patience import OutagePatience
+from drivetrain.launch.states import JobStatus, State
+from drivetrain.launch.store import JobStore, Record, unfinished
 from drivetrain.launch.submission import Submission
 from drivetrain.launch.targets.config import build
 from drivetrain.launch.targets.shared import mark_cancelled, unmark, unmark_cancelled
@@ -18,7 +18,7 @@ from drivetrain.spec.exits import Exit, Failure
 Clock = Callable[[], float]
 
 
-def submit(store: Store, submission: Submission, recipe: str, clock: Clock = time.time) -> tuple[Record, bool]:
+def submit(store: JobStore, submission: Submission, recipe: str, clock: Clock = time.time) -> tuple[Record, bool]:
     """Send a job, and whether it is a new one: while one of this target on this run directory has not ended, it is that
     one, and a request that may not have arrived is sent again under the same token."""
     with store.exclusive():
@@ -33,7 +33,7 @@ def submit(store: Store, submission: Submission, recipe: str, clock: Clock = tim
     return _sent(store, record, clock), new
 
 
-def refresh(store: Store, record: Record, clock: Clock = time.time) -> Record:
+def refresh(store: JobStore, record: Record, clock: Clock = time.time) -> Record:
     """The record after a look at the engine; one that is known to have ended for good is not asked about again.
 
     A look takes its time: where the job was cancelled, started again or looked at meanwhile, that is what stays. A
@@ -45,7 +45,7 @@ def refresh(store: Store, record: Record, clock: Clock = time.time) -> Record:
     if seen is record:
         return record
     with store.exclusive(record.token):
-        now = store.again(record)
+        now = store.reload(record)
         same = (now.native, now.cancelled, now.checked) == (record.native, record.cancelled, record.checked)
         return store.keep(seen) if same else now
 
@@ -65,11 +65,11 @@ def _looked(record: Record, clock: Clock) -> Record:
     return replace(record, native=native).after(seen, clock())
 
 
-def cancel(store: Store, record: Record, clock: Clock = time.time) -> Record:
+def cancel(store: JobStore, record: Record, clock: Clock = time.time) -> Record:
     """End a job for good. That this was asked for is kept before the engine is told. Where that does not answer (69),
     the next look tells it; where it refuses, nothing was asked for."""
     with store.exclusive(record.token):
-        before = store.again(record)
+        before = store.reload(record)
         if before.ended:
             return before
         wish = store.keep(replace(before, cancelled=before.cancelled or clock(), heard=False))
@@ -85,7 +85,7 @@ def cancel(store: Store, record: Record, clock: Clock = time.time) -> Record:
             raise Failure(outcome.code, outcome.cause, hint) from failure
 
 
-def _ended(store: Store, before: Record, wish: Record, clock: Clock) -> Record:
+def _ended(store: JobStore, before: Record, wish: Record, clock: Clock) -> Record:
     """The record of a job whose engine has taken its cancel; of one that had ended by itself, it tells of that."""
     job, target = opened(wish)
     mark_cancelled(job)  # before anything else: a request that is under way finds it, and so does the engine's requeue
@@ -104,10 +104,10 @@ def _ended(store: Store, before: Record, wish: Record, clock: Clock) -> Record:
     return store.keep(_looked(store.keep(now), clock))
 
 
-def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
+def requeue(store: JobStore, record: Record, clock: Clock = time.time) -> Record:
     """Give a job another attempt. One that has succeeded is left alone, one that was never sent is sent."""
     with store.exclusive(record.token):
-        before = store.keep(_looked(store.again(record), clock))
+        before = store.keep(_looked(store.reload(record), clock))
         if before.state is State.SUCCEEDED:
             return before
         wanted = State.SUBMITTED if before.native is None else State.REQUEUED  # looked at again if no answer comes
@@ -120,20 +120,20 @@ def requeue(store: Store, record: Record, clock: Clock = time.time) -> Record:
                 if failure.outcome.code is not Exit.PEER_UNAVAILABLE:  # no further attempt: its cancel still holds
                     store.keep(before)
                 raise
-            again = Seen(state=State.REQUEUED, native="asked to requeue")
+            again = JobStatus(state=State.REQUEUED, native="asked to requeue")
             return store.keep(replace(record, native=native).after(again, clock()))
         if before.cancelled is not None:
             unmark(job)
     return _sent(store, record, clock)
 
 
-def watched(store: Store, record: Record, sleep: Callable[[float], None] = time.sleep) -> Iterator[Record]:
+def watched(store: JobStore, record: Record, sleep: Callable[[float], None] = time.sleep) -> Iterator[Record]:
     """The record after each of several looks, until the job has ended. An engine that does not answer is asked again,
     with `Patience`."""
-    patience = Patience()
+    patience = OutagePatience()
     while True:
         try:
-            record = refresh(store, store.again(record))
+            record = refresh(store, store.reload(record))
         except Failure as failure:
             sleep(patience.bear(failure))
             continue
@@ -150,10 +150,10 @@ def opened(record: Record) -> tuple[Submission, Target]:
     return job, build(job.settings)
 
 
-def _sent(store: Store, record: Record, clock: Clock = time.time) -> Record:
+def _sent(store: JobStore, record: Record, clock: Clock = time.time) -> Record:
     """The record of a job that the engine has."""
     with store.exclusive(record.token):
-        record = store.again(record)
+        record = store.reload(record)
         if record.native is not None:
             return record
         job, target = opened(record)
@@ -161,7 +161,7 @@ def _sent(store: Store, record: Record, clock: Clock = time.time) -> Record:
             native = target.find(job) or target.submit(job)
         except Failure as failure:
             if failure.outcome.code is not Exit.PEER_UNAVAILABLE:  # the engine refuses: it will never have it
-                refused = Seen(state=State.FAILED, native="refused", reason=failure.outcome.cause)
+                refused = JobStatus(state=State.FAILED, native="refused", reason=failure.outcome.cause)
                 store.keep(record.after(refused, clock()))
             raise
         return store.keep(replace(record, native=native, state=State.PENDING))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from drivetrain.launch.code import ARCHIVE, unpack
 from drivetrain.launch.job import Job
-from drivetrain.launch.submission import Work
+from drivetrain.launch.submission import NodeWork
 from drivetrain.spec.exits import Exit, Failure
 
 FROM_FILE = "file:"
 """How a secret is named whose value is the content of a file that only the job's user can read."""
 
 
-def settle(work: Work, job: Job) -> Job:
+def prepare_node(work: NodeWork, job: Job) -> Job:
     """Make this process fit for a job, and return the job as it is here.
 
     Variables are set, secrets that are files are read; others are the engine's to set, and only looked for. Packed code

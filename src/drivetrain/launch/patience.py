@@ -21,7 +21,7 @@ def tell(text: str) -> None:
     print(f"drivetrain: {printable(text)}", file=sys.stderr, flush=True)
 
 
-class Patience:
+class OutagePatience:
     """Bears with an engine that is away, for a while: each answer begins it anew."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, say: Callable[[str], None] = tell) -> None:
@@ -52,7 +52,7 @@ def followed(
     ended: Callable[[], bool] | None,
     lines: Callable[[], Iterable[str]],
     every: float,
-    patience: Patience | None = None,
+    patience: OutagePatience | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str]:
     """Lines as they come, until the job has ended, or with None those that are there now; `lines` gives those since it
@@ -63,7 +63,7 @@ def followed(
     if ended is None:
         yield from lines()
         return
-    patience = patience or Patience()
+    patience = patience or OutagePatience()
     while True:
         try:
             last = ended()

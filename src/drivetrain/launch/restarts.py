@@ -27,37 +27,37 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Again:
+class Retry:
     """Start again after this many seconds."""
 
     pause: float
 
 
 @dataclass(frozen=True)
-class Stays:
+class GiveUp:
     """This is how the run has ended."""
 
     outcome: Outcome
 
 
-def next_start(history: Sequence[Ended], most: int) -> Again | Stays:
+def next_start(history: Sequence[Ended], most: int) -> Retry | GiveUp:
     """What follows the last of these ends: another start, or the outcome that stays.
 
     After `most` restarts without a newly committed step the run has crashed for good.
     """
     last = history[-1]
     if not (last.killed or last.outcome.code in _HERE) or last.outcome.where.get("class") == "oom":
-        return Stays(last.outcome)
+        return GiveUp(last.outcome)
     fruitless = 0
     for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
         if (after.reached or 0) > (before.reached or 0):
             break
         fruitless += 1
     if most == 0:
-        return Stays(last.outcome)
+        return GiveUp(last.outcome)
     if fruitless < most:
-        return Again(min(LONGEST_PAUSE, PAUSE * 2 ** (fruitless - 1)) if fruitless else 0.0)
-    return Stays(
+        return Retry(min(LONGEST_PAUSE, PAUSE * 2 ** (fruitless - 1)) if fruitless else 0.0)
+    return GiveUp(
         replace(
             last.outcome,
             code=Exit.INTERNAL,

@@ -34,7 +34,7 @@ _FINAL = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class JobStatus:
     """One look at a job. `native` is the engine's own word, `attempt` counts from 0, `reason` is what it says beside.
 
     `code` is the exit code of docs/exit-codes.md where it is known; `began` is when this attempt did, in Unix seconds.
@@ -49,11 +49,11 @@ class Seen:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-UNKNOWN = Seen(state=State.LOST, native="unknown to the engine")
+UNKNOWN = JobStatus(state=State.LOST, native="unknown to the engine")
 """What a target sees of a job that its engine has forgotten, or never had."""
 
 
-def settle(before: State, seen: Seen, *, cancelled: bool) -> State:
+def next_state(before: State, seen: JobStatus, *, cancelled: bool) -> State:
     """The state after a look.
 
     A cancel is stronger than whatever the engine makes of it: what was cancelled and is not yet gone is stopping, and

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from drivetrain.launch.states import Seen, State, settle
-from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.states import JobStatus, State, next_state
+from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
@@ -65,17 +65,17 @@ class Record:
         return Submission(
             target=self.target,
             settings=settings_from(self.target, self.settings),
-            work=Work.from_json(self.work),
+            work=NodeWork.from_json(self.work),
         )
 
     def differs(self, submission: Submission) -> bool:
         """Whether something else would be submitted now, on the same run directory."""
         now = Record.of(submission, self.recipe, self.submitted)
-        return json.dumps(_asked(self)) != json.dumps(_asked(now))
+        return json.dumps(_requested(self)) != json.dumps(_requested(now))
 
-    def after(self, seen: Seen, now: float) -> Record:
+    def after(self, seen: JobStatus, now: float) -> Record:
         """The record after a look."""
-        state = settle(self.state, seen, cancelled=self.cancelled is not None)
+        state = next_state(self.state, seen, cancelled=self.cancelled is not None)
         return replace(self, state=state, seen=asdict(seen), checked=now)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Record:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
         """The record that `to_json` described; ValueError, KeyError or TypeError where it is none."""
-        Work.from_json(data["work"])
+        NodeWork.from_json(data["work"])
         return cls(**{**data, "state": State(data["state"])})
 
 
@@ -110,7 +110,7 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path:
     return Path(state) / "drivetrain" / "jobs"
 
 
-class Store:
+class JobStore:
     """The jobs in one folder. Raises Failure(73) where it cannot be made."""
 
     def __init__(self, place: Path | None = None) -> None:
@@ -163,7 +163,7 @@ class Store:
             raise Failure(Exit.BAD_DATA, f"{token!r} is no job's name", "it was not submitted by this program")
         return self._read(token) if (self._folder / f"{token}.json").exists() else None
 
-    def again(self, record: Record) -> Record:
+    def reload(self, record: Record) -> Record:
         """The record as it is now."""
         return self._read(record.token)
 
@@ -184,7 +184,7 @@ def _parsed(path: Path) -> Record | None:
     return record if record.token == path.stem else None
 
 
-def _asked(record: Record) -> tuple[Any, ...]:
+def _requested(record: Record) -> tuple[Any, ...]:
     work = record.work
     return (record.settings, *(work["job"][name] for name in ("recipe", "resume", "override")))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.launch.job import Job
-from drivetrain.launch.targets.recipe import Described
+from drivetrain.launch.targets.recipe import ResourceSpec
 from drivetrain.spec.exits import Exit, Failure
 
 FILE = "work.json"
@@ -17,7 +17,7 @@ FILE = "work.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class NodeWork:
     """What every node of a job is told; plain data that travels as JSON, never as part of a script or manifest.
 
     `token` is the job's name everywhere: [a-z0-9-], at most 33 characters. `folder` is the job's own, below the run
@@ -41,12 +41,12 @@ class Work:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Work:
+    def from_json(cls, data: Mapping[str, Any]) -> NodeWork:
         """The work that `to_json` described."""
         return cls(**{**data, "job": Job(**data["job"])})
 
     @classmethod
-    def read(cls, path: Path) -> Work:
+    def read(cls, path: Path) -> NodeWork:
         """The work of a file; Failure(65) where that cannot be read."""
         try:
             return cls.parse(path.read_text(encoding="utf-8"), str(path))
@@ -54,7 +54,7 @@ class Work:
             raise Failure(Exit.BAD_DATA, f"{path} is no job: {error}", "it is what `submit` leaves") from error
 
     @classmethod
-    def parse(cls, text: str, place: str) -> Work:
+    def parse(cls, text: str, place: str) -> NodeWork:
         """The work of a file's content, or of what else has it; Failure(65) where it is none."""
         try:
             return cls.from_json(json.loads(text))
@@ -71,8 +71,8 @@ class Submission:
     """A job that one target is to run: `target` is its name, `settings` are those of its kind."""
 
     target: str
-    settings: Described
-    work: Work
+    settings: ResourceSpec
+    work: NodeWork
 
     @property
     def token(self) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,13 +13,13 @@ from pathlib import Path
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
 from drivetrain.launch.machine import volatile_folder
-from drivetrain.launch.restarts import Ended, Stays, next_start
+from drivetrain.launch.restarts import Ended, GiveUp, next_start
 from drivetrain.launch.rundir import last_word, prepare, record_first, steps
-from drivetrain.launch.start import Requests, Start
-from drivetrain.runtime.heart import Signs
+from drivetrain.launch.worker_group import WorkerGroup
+from drivetrain.runtime.heartbeat import HeartbeatMemory
 from drivetrain.runtime.lease import require_free
 from drivetrain.runtime.place import Node
-from drivetrain.runtime.signals import stopping
+from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.exits import Outcome
 
 WORKER = "drivetrain.worker:main"
@@ -48,13 +46,12 @@ def supervise(
         job = replace(job, most_restarts=0)
     run = Path(job.folder)
     logs = prepare(run)
-    requests = Requests()
     began = last_word(run)
-    with _signals(requests.add):
+    with StopRequests(at_third=None) as stops:
         if node.rank == 0:
-            job = replace(job, silent=require_free(run, sleep=requests.sleep))
+            job = replace(job, silent=require_free(run, sleep=stops.sleep))
         volatile = volatile_folder()
-        signs = Signs(job.processes)
+        signs = HeartbeatMemory(job.processes)
         server = ForkServer((*preload, *job.preload))
         history: list[Ended] = []
         try:
@@ -63,15 +60,15 @@ def supervise(
                     (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
                 signs.clear()
                 shared = str(volatile) if node.count == 1 else None  # no survivor's memory reaches another machine
-                start = Start(replace(job, volatile=shared), node, server, signs, requests, say)
+                start = WorkerGroup(replace(job, volatile=shared), node, server, signs, stops, say)
                 outcome = start.run(worker)
                 history.append(Ended(outcome, start.killed, _reached(run, volatile)))
                 _free(volatile, history[-1].reached)
-                following = Stays(outcome) if requests.urgent else next_start(history, job.most_restarts)
-                if isinstance(following, Stays):
+                following = GiveUp(outcome) if stops.urgent else next_start(history, job.most_restarts)
+                if isinstance(following, GiveUp):
                     return record_first(run, _with_suspects(run, following.outcome), node.rank, began)
                 say(f"{outcome.cause}; starting again{f' in {following.pause:g} s' if following.pause else ''}")
-                requests.pause(following.pause)  # a stop is then heard by the next start, which commits what is left
+                stops.pause(following.pause)  # a stop is then heard by the next start, which commits what is left
                 after = {"code": int(outcome.code), "cause": outcome.cause, **start.told}
                 job = replace(job, started=time.time(), after=after, restarts=len(history))
         finally:
@@ -101,20 +98,3 @@ def _with_suspects(run: Path, outcome: Outcome) -> Outcome:
     except (OSError, ValueError):
         return outcome
     return replace(outcome, where=outcome.where | suspects)
-
-
-class _signals:  # noqa: N801 - used as a statement
-    """While entered, signals that ask for a stop call `ask`; outside the main thread nothing is installed."""
-
-    def __init__(self, ask: Callable[[int], None]) -> None:
-        self._ask = ask
-        self._previous: dict[int, object] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in stopping():
-                self._previous[number] = signal.signal(number, lambda number, _: self._ask(number))
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]

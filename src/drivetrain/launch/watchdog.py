@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from drivetrain.runtime.heart import Sign
+from drivetrain.runtime.heartbeat import HeartbeatSlot
 
 SLOW = frozenset(
     {"start", "evaluation", "show", "snapshot", "commit", "profile", "compare", "rollback", "handover", "teardown"}
@@ -29,7 +29,7 @@ START = 600.0
 class Hang:
     """Processes that hang: what their signs were, and for how many seconds nothing has come."""
 
-    signs: dict[int, Sign]
+    signs: dict[int, HeartbeatSlot]
     seconds: float
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Watchdog:
     _moves: dict[int, tuple[int, float]] = field(default_factory=dict)
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=101))
 
-    def look(self, signs: dict[int, Sign], now: float) -> Hang | None:
+    def look(self, signs: dict[int, HeartbeatSlot], now: float) -> Hang | None:
         """Judge the processes that are alive, by rank."""
         if self._looked is not None and now - self._looked > FROZEN:
             self._beats.clear()
@@ -77,11 +77,11 @@ class Watchdog:
             return self._hang(guilty or stuck, self._moves, signs, now)
         return None
 
-    def _is_slow(self, sign: Sign) -> bool:
+    def _is_slow(self, sign: HeartbeatSlot) -> bool:
         return sign.phase in SLOW or (sign.phase in COMPILING and (self.compiles or not sign.seconds))
 
     def _hang(
-        self, ranks: Sequence[int], since: dict[int, tuple[int, float]], signs: dict[int, Sign], now: float
+        self, ranks: Sequence[int], since: dict[int, tuple[int, float]], signs: dict[int, HeartbeatSlot], now: float
     ) -> Hang:
         return Hang({rank: signs[rank] for rank in ranks}, now - min(since[rank][1] for rank in ranks))
 

@@ -3,74 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, TypeAlias
 
-from drivetrain.ledger.story import OF_A_STEP, Attempt, Record, goes_back_to, story
+from drivetrain.ledger.records import EvaluationRecord, FinalRecord, StepRecord
+from drivetrain.ledger.records import Record as LedgerRecord
+from drivetrain.ledger.run_summary import AttemptSummary, goes_back_to, is_void, summarize
 from drivetrain.ledger.throughput import Throughput
 
+Record: TypeAlias = Any
+"""Until `run` reads the fields of records: what it takes them for."""
 
-def lineage(records: Iterable[Record]) -> list[Record]:
+
+def lineage(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
     """The history that counts: an attempt that begins at step s, or a rollback to s, makes void what was done after."""
-    history: list[Record] = []
+    history: list[LedgerRecord] = []
     for record in records:
         begin = goes_back_to(record)
         if begin is not None:
-            history = [r for r in history if not (r["kind"] in OF_A_STEP and r["step"] > begin)]
+            history = [before for before in history if not is_void(before, begin)]
         history.append(record)
     return history
 
 
-def steps(history: Iterable[Record]) -> list[Record]:
+def steps(history: Iterable[LedgerRecord]) -> list[StepRecord]:
     """The step records of a history, in order."""
-    return [record for record in history if record["kind"] == "step"]
+    return [record for record in history if isinstance(record, StepRecord)]
 
 
-def samples_used(history: Iterable[Record]) -> list[tuple[int, int, int, str]]:
+def samples_used(history: Iterable[LedgerRecord]) -> list[tuple[int, int, int, str]]:
     """For each step of a history: (step, start, stop, digest of the sample ids)."""
-    return [(record["step"], record["start"], record["stop"], record["samples"]) for record in steps(history)]
+    return [(step.step, step.start, step.stop, step.samples) for step in steps(history)]
 
 
-def curve(history: Iterable[Record], loss: str) -> list[tuple[int, float]]:
+def curve(history: Iterable[LedgerRecord], loss: str) -> list[tuple[int, float]]:
     """(step, value) of one named training loss."""
-    return [(record["step"], float(record["losses"][loss])) for record in steps(history) if loss in record["losses"]]
+    return [(step.step, step.losses[loss]) for step in steps(history) if loss in step.losses]
 
 
-def scores(history: Iterable[Record]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+def scores(history: Iterable[LedgerRecord]) -> dict[tuple[str, str], list[tuple[int, float]]]:
     """(step, value) of each metric of each validation set."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for record in history:
-        if record["kind"] == "evaluation":
-            for name, metrics in record["metrics"].items():
+        if isinstance(record, EvaluationRecord):
+            for name, metrics in record.metrics.items():
                 for metric, value in metrics.items():
-                    found.setdefault((name, metric), []).append((record["step"], float(value)))
+                    found.setdefault((name, metric), []).append((record.step, float(value)))
     return found
 
 
-def finals(history: Iterable[Record]) -> dict[tuple[str, str, str], tuple[int, float]]:
+def finals(history: Iterable[LedgerRecord]) -> dict[tuple[str, str, str], tuple[int, float]]:
     """The newest (step, value) of what is scored once a run is done: by part (validation, test), set and metric."""
     return {
-        (record["part"], name, metric): (record["step"], float(value))
+        (record.part, name, metric): (record.step, float(value))
         for record in history
-        if record["kind"] == "final"
-        for name, metrics in record["metrics"].items()
+        if isinstance(record, FinalRecord)
+        for name, metrics in record.metrics.items()
         for metric, value in metrics.items()
     }
 
 
-def attempts(records: Iterable[Record]) -> list[Attempt]:
+def attempts(records: Iterable[LedgerRecord]) -> list[AttemptSummary]:
     """All attempts, those that were cut off too."""
-    return story(records).attempts
+    return summarize(records).attempts
 
 
-def buckets(records: Iterable[Record]) -> dict[str, float]:
-    """Seconds by use, as `Story.seconds` tells them."""
-    return story(records).seconds
+def buckets(records: Iterable[LedgerRecord]) -> dict[str, float]:
+    """Seconds by use, as `RunSummary.seconds` tells them."""
+    return summarize(records).seconds
 
 
-def goodput(records: Iterable[Record]) -> float:
+def goodput(records: Iterable[LedgerRecord]) -> float:
     """The share of the time from the first start to the last record in which steps were made that count."""
-    return story(records).goodput
+    return summarize(records).goodput
 
 
-def throughput(records: Iterable[Record], last: int | None = None) -> Throughput:
+def throughput(records: Iterable[LedgerRecord], last: int | None = None) -> Throughput:
     """That of the last steps, of all where `last` is None, by the time of steps and of their data."""
-    return story(records).throughput(last)
+    return summarize(records).throughput(last)

@@ -14,6 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from drivetrain.ledger import records
+from drivetrain.ledger.fields import plain, reader
+from drivetrain.ledger.records import Record, RepairRecord, StepRecord
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
 
@@ -26,7 +29,7 @@ RESERVE = 1 << 20
 """Bytes of disk that a ledger has ahead, so that a disk which fills up stops commits before it stops the run."""
 
 
-class Ledger:
+class LedgerFile:
     """The one writer of a ledger. Every append is one write of one line, so a killed process leaves whole records."""
 
     def __init__(self, descriptor: int, tail: str, size: int = 0) -> None:
@@ -37,13 +40,14 @@ class Ledger:
         self._reserve()
 
     @classmethod
-    def open(cls, path: Path, *, anew: bool = False, each: Callable[[dict[str, Any]], None] | None = None) -> Ledger:
+    def open(cls, path: Path, *, anew: bool = False, each: Callable[[Record], None] | None = None) -> LedgerFile:
         """Open for appending, or create (0600); `each` is told every record that is there.
 
         `anew`: as a copy in its place, so that a writer of before, should it still be alive, writes to no file.
 
         A torn last line is cut off, and a repair record says how many bytes went. Raises Failure(74) for any other
-        damage, naming the record, and where the file cannot be opened; 77 where it is a symbolic link.
+        damage, naming the record, and where the file cannot be opened; 65 for a record of another form; 77 where the
+        file is a symbolic link.
         """
         if anew and path.is_file() and not path.is_symlink():
             write_private(path, path.read_bytes())
@@ -53,12 +57,15 @@ class Ledger:
         except OSError as error:
             code = Exit.SECURITY if error.errno == errno.ELOOP else Exit.STORAGE
             raise Failure(code, f"the ledger cannot be opened: {error}", "see what stands in its place") from error
+        tail, whole, number = "", 0, 0
         try:
-            tail, whole = "", 0
-            for line in _lines(path):
-                tail, whole = chain_of(line), whole + len(line)
+            for line in lines(path):
+                tail, whole, number = chain_of(line), whole + len(line), number + 1
                 if each:
-                    each(json.loads(line))
+                    each(records.parse(json.loads(line)))
+        except ValueError as error:
+            os.close(descriptor)
+            raise _another_form(path, number, error) from error
         except Failure:
             os.close(descriptor)
             raise
@@ -67,7 +74,7 @@ class Ledger:
             os.ftruncate(descriptor, whole)
         ledger = cls(descriptor, tail, whole)
         if torn:
-            ledger.append({"kind": "repair", "time": time.time(), "bytes": torn})
+            ledger.append(RepairRecord(time=time.time(), bytes=torn).to_json())
         return ledger
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -91,12 +98,12 @@ class Ledger:
 
     def _write(self, bodies: Iterable[str]) -> None:
         """Each is a record without its closing brace. They are written at once, all or none of them."""
-        tail, lines = self.tail, []
+        tail, chained = self.tail, []
         for body in bodies:
             content = body.encode()
             tail = chain(tail, content)
-            lines.append(content + ending(tail))
-        whole = b"".join(lines)
+            chained.append(content + ending(tail))
+        whole = b"".join(chained)
         try:
             written = os.write(self._descriptor, whole)
             if written != len(whole):  # half a record must not stand before the next one
@@ -156,22 +163,37 @@ def chain(previous: str, body: bytes) -> str:
     return sha256(previous.encode() + body).hexdigest()[:_CHAIN]
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path) -> Iterator[Record]:
     """The records, with the chain checked.
 
     A last line without its newline is where a writer was cut off or still is: it ends the reading. Raises Failure(74)
-    naming the first record that does not fit, 66 where there is no file.
+    naming the first record that does not fit, 65 naming one of another form than a run writes, 66 where there is no
+    file.
     """
-    return map(json.loads, _lines(path))
+    number = 0
+    try:
+        for line in lines(path):
+            number += 1
+            yield records.parse(json.loads(line))
+    except ValueError as error:
+        raise _another_form(path, number, error) from error
 
 
-def parse(line: bytes, previous: str) -> dict[str, Any] | None:
-    """The record of a whole line, or None where it is damaged or does not follow `previous`."""
-    return json.loads(line) if _follows(line, previous) else None
+def parse_line(line: bytes, previous: str) -> Record | None:
+    """The record of a whole line, or None where it is damaged or does not follow `previous`.
+
+    Raises ValueError for one of another form than a run writes.
+    """
+    return records.parse(json.loads(line)) if follows(line, previous) else None
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """The whole lines, each checked against the one before; raises what `read` raises."""
+def _another_form(path: Path, number: int, error: ValueError) -> Failure:
+    hint = "it was changed by hand, or another version wrote it; restore it from a copy"
+    return Failure(Exit.BAD_DATA, f"{path}: record {number}: {error}", hint, file=str(path), line=number)
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """The whole lines, whatever they tell, each checked against the one before; raises what `read` raises."""
     previous = ""
     try:
         file = path.open("rb")
@@ -181,7 +203,8 @@ def _lines(path: Path) -> Iterator[bytes]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            if not _follows(line, previous):
+            previous = chain(previous, line[:-_TAIL])
+            if not line.endswith(ending(previous)):
                 raise Failure(
                     Exit.STORAGE,
                     f"{path}: record {number} does not follow from the one before: edited, dropped or damaged",
@@ -189,11 +212,10 @@ def _lines(path: Path) -> Iterator[bytes]:
                     file=str(path),
                     line=number,
                 )
-            previous = chain_of(line)
             yield line
 
 
-def _follows(line: bytes, previous: str) -> bool:
+def follows(line: bytes, previous: str) -> bool:
     """Whether a line is whole, and its chain member is what `previous` and its body make."""
     return line.endswith(ending(chain(previous, line[:-_TAIL])))
 
@@ -228,18 +250,7 @@ def _float(value: float) -> str:
     return repr(float(value)) if math.isfinite(value) else f'"{float(value)}"'
 
 
-def told_step(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A step's fields as its record gives them back when it is read."""
-    told = plain(dict(fields)) | {"samples": f"{fields['samples']:016x}"}
-    return {name: value for name, value in told.items() if value is not None and (name != "skipped" or value)}
-
-
-def plain(value: Any) -> Any:
-    """JSON data with floats that are not finite as strings, at any depth."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    return value
+def told_step(fields: Mapping[str, Any]) -> StepRecord:
+    """The record of a step's fields, as it is when it is read."""
+    told = {name: value for name, value in fields.items() if name != "skipped" or value}
+    return reader(StepRecord)(told | {"samples": f"{fields['samples']:016x}"})

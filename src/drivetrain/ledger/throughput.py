@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-Record = dict[str, Any]
+from drivetrain.ledger.records import AttemptRecord, Flops, StepRecord
 
 
 @dataclass(frozen=True)
@@ -62,33 +61,34 @@ class Throughput:
         return {"seconds": self.seconds} | {name: getattr(self, name) for name in names}
 
 
-def trained(step: Record) -> bool:
+_UNKNOWN = Flops(per_sample=None, peak=None)
+
+
+def trained(step: StepRecord) -> bool:
     """Whether any network moved in a step."""
-    skipped = step.get("skipped")
-    return not skipped or any(network not in skipped for network in step["norm"])
+    skipped = step.skipped
+    return not skipped or any(network not in skipped for network in step.norm)
 
 
-def work(step: Record) -> tuple[float, int, int]:
+def work(step: StepRecord) -> tuple[float, int, int]:
     """A step's seconds, with those of its data, and the samples and tokens that it trained: none where none moved."""
-    seconds = step["seconds"] + step["wait"]
+    seconds = step.seconds + step.wait
     if not trained(step):
         return seconds, 0, 0
-    return seconds, step["stop"] - step["start"], step.get("counts", {}).get("tokens", 0)
+    return seconds, step.stop - step.start, step.counts.get("tokens", 0)
 
 
-def of_work(seconds: float, samples: int, tokens: int, attempt: Record) -> Throughput:
+def of_work(seconds: float, samples: int, tokens: int, attempt: AttemptRecord) -> Throughput:
     """What an attempt trained in this time."""
-    told = attempt.get("flops", {})
-    each, peak = told.get("per_sample"), told.get("peak")
-    possible = None if peak is None else seconds * attempt["world"] * peak
-    return Throughput(seconds, samples, tokens, _product(each, samples), possible)
+    flops = attempt.flops or _UNKNOWN
+    possible = None if flops.peak is None else seconds * attempt.world * flops.peak
+    return Throughput(seconds, samples, tokens, _product(flops.per_sample, samples), possible)
 
 
-def full_rate(attempt: Record) -> float:
+def full_rate(attempt: AttemptRecord) -> float:
     """Samples a second that would be an MFU of 1 in this attempt; 0 where it is not known."""
-    told = attempt.get("flops", {})
-    each, peak = told.get("per_sample"), told.get("peak")
-    return attempt["world"] * peak / each if each and peak else 0.0
+    flops = attempt.flops or _UNKNOWN
+    return attempt.world * flops.peak / flops.per_sample if flops.per_sample and flops.peak else 0.0
 
 
 def _product(value: float | None, factor: float) -> float | None:

@@ -1,98 +1,82 @@
-"""Commands to a run that trains: heard by the leader, obeyed by all ranks at one boundary, and again in a replay."""
+"""Commands to a run that trains: heard by the leader, told to all ranks at one boundary, and kept in the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from drivetrain.launch.inbox import Inbox, Posted
-from drivetrain.loop.journal import Journal
-from drivetrain.loop.tuning import Tuning
+from drivetrain.ledger.records import CommandRecord, Effect, parse
+from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.runtime.group import Group
 from drivetrain.spec.commands import Command
-from drivetrain.spec.exits import Exit, Failure
-
-if TYPE_CHECKING:
-    from drivetrain.loop.parts import Parts
+from drivetrain.spec.exits import Failure
 
 REPLAYED = ("set", "evaluate")
 """What decides later bits or scores: it is done again where steps are made again, and in a replay."""
-
-
 COMMITS = ("save", "pin")
 """What asks for a commit: done again by the run itself where it was cut off before that."""
 AT_ONCE = 32
 """Commands that are taken at one boundary: a `set` takes some milliseconds, and a step does not wait for thousands."""
 
 
+@dataclass(frozen=True)
+class CommandHistory:
+    """What the ledger says of commands at an attempt's start.
+
+    `known` are ids of all of them, `replayed` records of those to do again (what was told before `begin`, at once),
+    `begin` is the step that the attempt goes on from. `pending` is the pause or stop that it was told when it was cut
+    off, `settings` the digest of all that may be set.
+    """
+
+    known: Sequence[str]
+    replayed: Sequence[CommandRecord]
+    begin: int
+    pending: str
+    settings: str
+
+
 class Control:
     """The leader's inbox, and the commands that are to be done again, by the step after which each was done."""
 
-    def __init__(
-        self,
-        inbox: Inbox | None,
-        group: Group,
-        journal: Journal,
-        tuning: Tuning,
-        settings: str,
-        known: Iterable[str] = (),
-        again: Iterable[Mapping[str, Any]] = (),
-        begin: int = 0,
-    ) -> None:
-        """`inbox` is the leader's, `settings` the digest of all that may be set. `known` are ids of commands in
-        the ledger, `again` records of those to do again (what was told before it, at once), `begin` is the step that
-        the attempt goes on from."""
-        self.tuning = tuning
+    def __init__(self, inbox: Inbox | None, group: Group, ledger: LedgerWriter, history: CommandHistory) -> None:
+        """`inbox` is the leader's."""
+        self.history = history
         self._inbox = inbox
         self._group = group
-        self._journal = journal
-        self._settings = settings
-        self._known = set(known)
-        self._begin = begin
+        self._ledger = ledger
+        self._known = set(history.known)
         self._batch: Iterator[Posted] | None = None
-        self._again: dict[int, list[Mapping[str, Any]]] = {}
-        for record in again:
-            self._again.setdefault(max(record["step"], begin), []).append(record)
+        self._replayed: dict[int, list[CommandRecord]] = {}
+        for record in history.replayed:
+            self._replayed.setdefault(max(record.step, history.begin), []).append(record)
 
     def waiting(self) -> bool:
         """Whether this rank has heard a command that it has not taken."""
         return self._inbox is not None and self._inbox.waiting()
 
-    def due(self, step: int) -> bool:
-        """Whether a command is to be done again after this step."""
-        return step in self._again
-
-    def again(self, step: int) -> list[Mapping[str, Any]]:
+    def replay(self, step: int) -> Sequence[CommandRecord]:
         """The commands that are done again after this step, with a record of each."""
-        records = self._again.pop(step, [])
-        for record in records if step > self._begin else ():  # what was told at the start stands in the ledger
-            told = {name: record[name] for name in ("id", "verb", "argument", "effect")}
-            self._keep(step, **told, replayed=True)
+        if step not in self._replayed:
+            return ()
+        records = self._replayed.pop(step)
+        if step > self.history.begin:  # what was told at the start stands in the ledger already
+            for record in records:
+                again = replace(record, step=step, settings=self.history.settings, replayed=True, chain=None)
+                self._ledger.record(again)
         return records
 
-    def take(self, step: int, parts: Parts) -> Mapping[str, Any] | None:
+    def take(self, step: int, effect_of: Callable[[Command, int], Effect]) -> CommandRecord | None:
         """The next command that the leader has heard, the same on all ranks; None where there is no more, or where the
         rest is for the next boundary.
 
-        It is durable in the ledger before it is returned. What cannot be done is told there too, and passed over.
+        It is durable in the ledger before it is returned. What `effect_of` refuses by a Failure is told there too, and
+        passed over.
         """
-        return self._group.broadcast_json(self._next(step, parts) if self._inbox else None)
-
-    def _next(self, step: int, parts: Parts) -> dict[str, Any] | None:
-        assert self._inbox is not None
-        self._batch = self._batch or self._inbox.take(AT_ONCE)
-        for posted in self._batch:
-            fresh = posted.id not in self._known  # a run that was killed may have told of it and left its file
-            told = self._decided(posted, step, parts) if fresh else {}
-            if fresh:
-                self._keep(step, **told)
-                self._journal.sync()
-                self._known.add(posted.id)
-            self._inbox.done(posted.id)
-            if fresh and "refused" not in told:
-                return told
-        self._batch = None
-        return None
+        own = self._next(self._inbox, step, effect_of) if self._inbox else None
+        heard = self._group.broadcast_json(own.to_json() if own else None)
+        return read_command(heard) if heard else None
 
     def close(self, step: int) -> None:
         """The run is at its end: what still waits is refused, so that the next start does not stumble over it."""
@@ -100,31 +84,46 @@ class Control:
             return
         for posted in self._inbox.take():
             if posted.id not in self._known:
-                self._keep(step, **_said(posted), refused="the run was at its end")
+                self._ledger.record(self._refused(posted, step, "the run was at its end"))
             self._inbox.done(posted.id)
 
-    def _decided(self, posted: Posted, step: int, parts: Parts) -> dict[str, Any]:
-        """The command and what it comes to, or why it is refused."""
-        told = _said(posted)
+    def _next(self, inbox: Inbox, step: int, effect_of: Callable[[Command, int], Effect]) -> CommandRecord | None:
+        self._batch = self._batch or inbox.take(AT_ONCE)
+        for posted in self._batch:
+            if posted.id in self._known:  # a run that was killed may have told of it and left its file
+                inbox.done(posted.id)
+                continue
+            record = self._decided(posted, step, effect_of)
+            self._ledger.record(record)
+            self._ledger.sync()  # before the command acts: whoever resumes must find it
+            self._known.add(posted.id)
+            inbox.done(posted.id)
+            if record.refused is None:
+                return record
+        self._batch = None
+        return None
+
+    def _decided(self, posted: Posted, step: int, effect_of: Callable[[Command, int], Effect]) -> CommandRecord:
+        """The command and its effect, or why it is refused."""
         if posted.command is None:
-            return told | {"refused": posted.wrong}
+            return self._refused(posted, step, posted.wrong)
         try:
-            return told | {"effect": self._effect(posted.command, step, parts)}
+            effect = effect_of(posted.command, step)
         except Failure as failure:
-            return told | {"refused": failure.details.replace("\n", "; ") or failure.outcome.cause}
+            return self._refused(posted, step, failure.details.replace("\n", "; ") or failure.outcome.cause)
+        return replace(self._said(posted, step), effect=effect)
 
-    def _effect(self, command: Command, step: int, parts: Parts) -> dict[str, Any]:
-        if command.verb == "profile":
-            parts.observer.require_free(step + 1)
-        if command.verb == "evaluate" and not parts.validation:
-            raise Failure(Exit.BAD_COMMAND, "there are no validation sets", "name some under data.validation")
-        return self.tuning.effect(command.argument, parts, step) if command.verb == "set" else {}
+    def _refused(self, posted: Posted, step: int, why: str) -> CommandRecord:
+        return replace(self._said(posted, step), refused=why)
 
-    def _keep(self, step: int, **told: Any) -> None:
-        self._journal.record("command", step=step, settings=self._settings, **told)
+    def _said(self, posted: Posted, step: int) -> CommandRecord:
+        """What was posted; a file that holds no command has an empty verb."""
+        verb, argument = (posted.command.verb, posted.command.argument) if posted.command else ("", "")
+        return CommandRecord(step=step, settings=self.history.settings, id=posted.id, verb=verb, argument=argument)
 
 
-def _said(posted: Posted) -> dict[str, Any]:
-    """What was posted, as records name it; a file that holds no command has an empty verb."""
-    said = posted.command.to_json() if posted.command else {"verb": "", "argument": ""}
-    return {"id": posted.id, **said}
+def read_command(fields: Mapping[str, Any]) -> CommandRecord:
+    """A command's record from JSON data, as another rank or the leader's ledger has it."""
+    record = parse(fields)
+    assert isinstance(record, CommandRecord)
+    return record

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from drivetrain.engine.engine import Engine
-from drivetrain.loop.step import Done
+from drivetrain.loop.step import MinimizeCall
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
 _SHOWN = 16
 
 
-def guilty_samples(engine: Engine, group: Group, done: Done) -> list[tuple[int, list[int]]]:
+def guilty_samples(engine: Engine, group: Group, done: MinimizeCall) -> list[tuple[int, list[int]]]:
     """The rank and the sample ids of each micro-batch that is not finite; every rank calls it, at the same boundary.
 
     The weights have not moved. Each rank runs its micro-batches again, one by one, to find those that are not finite.
     """
-    guilty = engine.culprits(done.move.networks, done.loss, done.work)
+    guilty = engine.nonfinite_micro_batches(done.result.networks, done.loss, done.inputs)
     told = group.gather_json([micro.ids.tolist() for micro in guilty])
     return [(rank, ids) for rank, micros in enumerate(told) for ids in micros]
 
 
-def what_diverged(done: Done) -> str:
+def what_diverged(done: MinimizeCall) -> str:
     """Which networks would have moved by which numbers."""
-    scalars = done.move.read()
-    networks = "+".join(done.move.networks)
+    scalars = done.result.read()
+    networks = "+".join(done.result.networks)
     numbers = ", ".join(f"{name} {value:g}" for name, value in scalars.losses.items())
     norms = ", ".join(f"{name} {value:g}" for name, value in scalars.norms.items())
     return f"not finite while {networks} moved: loss {numbers or 'unknown'}; gradient norm {norms}"
 
 
-def diverged(engine: Engine, group: Group, done: Done) -> Failure:
+def diverged(engine: Engine, group: Group, done: MinimizeCall) -> Failure:
     """Failure(82) naming step, ranks and sample ids; every rank calls it, at the same boundary."""
     found, cause = guilty_samples(engine, group, done), what_diverged(done)
     if not found:
@@ -37,7 +37,7 @@ def diverged(engine: Engine, group: Group, done: Done) -> Failure:
             Exit.DIVERGED,
             cause,
             "each micro-batch is finite when run again alone: suspect the hardware, or a loss that couples samples",
-            step=done.work.step,
+            step=done.inputs.step,
         )
     ids = [sample for _, samples in found for sample in samples]
     ranks = sorted({rank for rank, _ in found})
@@ -47,7 +47,7 @@ def diverged(engine: Engine, group: Group, done: Done) -> Failure:
         "look at these samples (data order is a function of position, so a restart meets them again); "
         "lower the learning rate, lengthen the warm-up or clip",
         rank=ranks[0] if len(ranks) == 1 else ranks,
-        step=done.work.step,
+        step=done.inputs.step,
         sample_ids=shown(ids),
     )
 

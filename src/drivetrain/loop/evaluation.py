@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from drivetrain.data.source import Source
-from drivetrain.engine.engine import Engine
+from drivetrain.engine.engine import Engine, Networks
+from drivetrain.engine.placement import Placement
 from drivetrain.engine.transfer import to_device
-from drivetrain.loop.exchange import Exchange
+from drivetrain.loop.ends import StopAgreed
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.metrics import Metric
+from drivetrain.loop.step_sync import StepSync
 from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
 
@@ -47,52 +49,75 @@ class Scores:
     counts: dict[str, int]
 
 
-def evaluate(
-    task: Task,
-    engine: Engine,
-    sets: list[ValidationSet],
-    group: Group,
-    exchange: Exchange,
-    step: int,
-    gallery: Gallery | None = None,
-) -> Scores | None:
-    """Score all sets at a step; None where a stop was asked for on the way.
+class Evaluator:
+    """Scores sets on all processes, with a stop heard between batches."""
 
-    Where there is a gallery (on one rank only), the task may put into it what it makes of the first set's first ones.
+    def __init__(self, task: Task, engine: Engine, group: Group, placement: Placement, sync: StepSync) -> None:
+        """`group` are all ranks; those at different places in the batch, as `placement` has them, share out lanes."""
+        self._task = task
+        self._engine = engine
+        self._group = group
+        self._placement = placement
+        self._sync = sync
 
-    Lanes take blocks of a set in turn; the last blocks may be short or missing, and nothing is scored twice.
-    The metrics' states are merged in the order of the lanes, so every rank has the same result.
-    """
-    scores = Scores({}, {})
-    with engine.evaluating() as networks:
-        for number, validation in enumerate(sets):
-            metrics = [task.metrics() for _ in range(validation.lanes // group.world)]
-            for place, (block, ids) in enumerate(_blocks(validation, group)):
-                engine.heart.enter("evaluation")
-                exchange.send()
-                if len(ids):
-                    engine.seed(step, _EVALUATION + number, block)
-                    batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
-                    task.evaluate(networks, batch, metrics[place % len(metrics)])
-                if exchange.receive().end:
-                    return None
-            merged = _merged(task, metrics, group)
-            scores.metrics[validation.name] = {name: metric.value() for name, metric in merged.items()}
-            scores.counts[validation.name] = validation.size
-        engine.heart.enter("show")
-        if gallery:
-            _show(task, engine, sets[0], step, gallery)
-    return scores
+    def score(self, sets: Sequence[ValidationSet], step: int, gallery: Gallery | None = None) -> Scores:
+        """Score all sets at a step. Every rank calls it, and has the same result.
 
+        Lanes take blocks of a set in turn; the last blocks may be short or missing, and nothing is scored twice. The
+        metrics' states are merged in the order of the lanes. Where there is a gallery (on one rank only), the task may
+        put into it what it makes of the first set's first samples. Raises StopAgreed where a stop was asked for on the
+        way.
+        """
+        scores = Scores({}, {})
+        with self._engine.evaluating() as networks:
+            for number, validation in enumerate(sets):
+                merged = self._merged(self._lanes(validation, networks, step, number))
+                scores.metrics[validation.name] = {name: metric.value() for name, metric in merged.items()}
+                scores.counts[validation.name] = validation.size
+            self._engine.heartbeat.enter("show")
+            if gallery:
+                self._show(sets[0], step, gallery)
+        return scores
 
-def _show(task: Task, engine: Engine, validation: ValidationSet, step: int, gallery: Gallery) -> None:
-    engine.seed(step, _SHOW)
-    count = validation.batch if task.shown is None else task.shown
-    ids = np.arange(min(count, validation.size), dtype=np.int64)
-    if not len(ids):
-        return
-    batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
-    task.show(engine.networks, batch, gallery)
+    def _lanes(
+        self, validation: ValidationSet, networks: Networks, step: int, number: int
+    ) -> list[Mapping[str, Metric]]:
+        """The metrics of each of this rank's lanes, over all blocks of a set."""
+        engine, own = self._engine, validation.lanes // self._placement.data.world
+        metrics: list[Mapping[str, Metric]] = [self._task.metrics() for _ in range(own)]
+        for place, (block, ids) in enumerate(_blocks(validation, self._placement.data)):
+            engine.heartbeat.enter("evaluation")
+            self._sync.send()
+            if len(ids):  # a rank without samples still hears the others: there are as many rounds on each
+                engine.seed(step, _EVALUATION + number, block)
+                batch = to_device(self._task.collate(validation.source.read(ids, ids)), engine.device)
+                self._task.evaluate(networks, batch, metrics[place % own])
+            if self._sync.receive().end:
+                raise StopAgreed
+        return metrics
+
+    def _merged(self, lanes: Sequence[Mapping[str, Metric]]) -> Mapping[str, Metric]:
+        """Metrics of all ranks' lanes, added up in their order."""
+        if self._group.world == len(lanes) == 1:
+            return lanes[0]
+        total = self._task.metrics()
+        own = [{name: metric.state() for name, metric in lane.items()} for lane in lanes]
+        own = own if self._placement.speaks else []  # ranks at one place in the batch have scored the same samples
+        for states in self._group.gather_json(own):
+            for state in states:
+                for name, metric in total.items():
+                    metric.merge(state[name])
+        return total
+
+    def _show(self, validation: ValidationSet, step: int, gallery: Gallery) -> None:
+        """Let the task show what it makes of a set's first samples."""
+        task, engine = self._task, self._engine
+        engine.seed(step, _SHOW)
+        count = validation.batch if task.shown is None else task.shown
+        ids = np.arange(min(count, validation.size), dtype=np.int64)
+        if len(ids):
+            batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
+            task.show(engine.networks, batch, gallery)
 
 
 def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.ndarray]]:
@@ -103,15 +128,3 @@ def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.n
     for round_ in range(-(-size // (batch * lanes))):
         for block in range(round_ * lanes + group.rank * own, round_ * lanes + (group.rank + 1) * own):
             yield block, np.arange(min(block * batch, size), min((block + 1) * batch, size), dtype=np.int64)
-
-
-def _merged(task: Task, metrics: Sequence[Mapping[str, Metric]], group: Group) -> Mapping[str, Metric]:
-    """Metrics of all lanes, added up in their order."""
-    if group.world == len(metrics) == 1:
-        return metrics[0]
-    total = task.metrics()
-    for states in group.gather_json([{name: metric.state() for name, metric in lane.items()} for lane in metrics]):
-        for state in states:
-            for name, metric in total.items():
-                metric.merge(state[name])
-    return total

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from statistics import median
 from typing import Any, NamedTuple
 
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.engine.move import Scalars
+from drivetrain.engine.step_result import Scalars
 from drivetrain.loop.recipe import Guard as Settings
 from drivetrain.loop.recipe import Spike
 
@@ -40,39 +41,61 @@ class Undone(NamedTuple):
     samples: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class GuardState:
+    """What a commit keeps of the guard: how many steps were left out (in a row, in all), its windows of (step, number)
+    by name, and what was undone."""
+
+    in_a_row: int = 0
+    in_all: int = 0
+    windows: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    undone: Sequence[Undone] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For a commit."""
+        windows = {name: [list(pair) for pair in pairs] for name, pairs in self.windows.items()}
+        undone = [[step, to, list(samples)] for step, to, samples in self.undone]
+        return {"in_a_row": self.in_a_row, "in_all": self.in_all, "windows": windows, "undone": undone}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> GuardState:
+        """What `to_json` gave; what an older commit lacks is as at the start."""
+        windows = {name: [(step, value) for step, value in pairs] for name, pairs in state.get("windows", {}).items()}
+        undone = [Undone(step, to, tuple(samples)) for step, to, samples in state.get("undone", ())]
+        return cls(state.get("in_a_row", 0), state.get("in_all", 0), windows, undone)
+
+
 class Guard:
-    """Remembers a window of losses and norms, how many steps were left out, and what was undone. `state` is what a
-    commit keeps."""
+    """Remembers a window of losses and norms, how many steps were left out, and what was undone."""
 
     def __init__(
         self,
         settings: Settings,
-        state: Mapping[str, Any] | None = None,
+        state: GuardState | None = None,
         least_scale: float = 0.0,
         undone: Iterable[Undone] = (),
     ) -> None:
         """An overflow at `least_scale` counts as gradients that are not finite: the loss scale cannot help. `undone` is
         what the ledger tells of it: the state may be older, and what is known to go wrong is not tried again."""
+        state = state or GuardState()
         self.least_scale = least_scale
         self.settings = settings
         self._listed = settings.listed
-        kept = (Undone(step, to, tuple(samples)) for step, to, samples in (state or {}).get("undone", ()))
-        self.undone = list(dict.fromkeys([*kept, *undone]))
-        self._begin(state or {})
+        self.undone = list(dict.fromkeys([*state.undone, *undone]))
+        self._begin(state)
 
-    def _begin(self, state: Mapping[str, Any]) -> None:
-        self.in_a_row: int = state.get("in_a_row", 0)
-        self.in_all: int = state.get("in_all", 0)
-        self._windows = {name: deque(map(tuple, pairs)) for name, pairs in state.get("windows", {}).items()}
+    def _begin(self, state: GuardState) -> None:
+        self.in_a_row = state.in_a_row
+        self.in_all = state.in_all
+        self._windows = {name: deque(pairs) for name, pairs in state.windows.items()}
 
     @property
-    def state(self) -> dict[str, Any]:
-        """JSON data that the next attempt begins with."""
-        windows = {name: [list(pair) for pair in pairs] for name, pairs in self._windows.items()}
-        undone = [[step, to, list(samples)] for step, to, samples in self.undone]
-        return {"in_a_row": self.in_a_row, "in_all": self.in_all, "windows": windows, "undone": undone}
+    def state(self) -> GuardState:
+        """What the next attempt begins with: a copy, which later steps do not change."""
+        windows = {name: tuple(pairs) for name, pairs in self._windows.items()}
+        return GuardState(self.in_a_row, self.in_all, windows, tuple(self.undone))
 
-    def go_back(self, state: Mapping[str, Any], undone: Undone) -> None:
+    def go_back(self, state: GuardState, undone: Undone) -> None:
         """Be as in this state of an earlier boundary, but for what was undone."""
         self.undone.append(undone)
         self._begin(state)

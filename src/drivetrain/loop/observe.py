@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from drivetrain.engine.engine import Engine
-from drivetrain.loop.journal import Journal
+from drivetrain.ledger.records import NoteRecord
+from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.profile import Window
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.recipe import Profile
+from drivetrain.loop.state import RunState
 from drivetrain.loop.telemetry import Meter
 from drivetrain.runtime.group import Group
-from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
-
-if TYPE_CHECKING:
-    from drivetrain.loop.loop import Loop
 
 
 class Observer:
@@ -32,26 +30,26 @@ class Observer:
         meter: Meter,
         settings: Profile | None,
         open_window: Callable[[Profile], Window],
-        journal: Journal,
-        heart: Heart,
+        journal: LedgerWriter,
+        heartbeat: Heartbeat,
     ) -> None:
         """`settings` are of the recipe's profile, `open_window` makes what watches one."""
         self._meter = meter
         self._open = open_window
         self._window = open_window(settings) if settings else None
         self._journal = journal
-        self._heart = heart
+        self._heart = heartbeat
 
     @contextmanager
-    def watching(self, loop: Loop) -> Iterator[None]:
+    def watching(self, state: RunState) -> Iterator[None]:
         """While entered, the loop runs. Where it ends as it should it does so on all ranks alike, and what was seen
         since the last record is told; nothing of this stays behind in the process, whatever the end."""
-        self._meter.begin(loop.progress.step)
+        self._meter.begin(state.progress.step)
         try:
             yield
             if self._window is not None:
-                self._written(lambda window: window.close(loop.progress.step))
-            self._meter.end(loop.progress)
+                self._written(lambda window: window.close(state.progress.step))
+            self._meter.end(state.progress)
         finally:
             self._meter.restore()
             if self._window is not None:
@@ -93,13 +91,13 @@ class Observer:
             print(f"drivetrain: {text}", file=sys.stderr)
         self._journal.lap("profile")
         if text:
-            self._journal.record("note", text=text)
+            self._journal.record(NoteRecord(text=text))
 
 
 def build_observer(
-    recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, journal: Journal, run: Path
+    recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, journal: LedgerWriter, run: Path
 ) -> Observer:
     """As a recipe wants it."""
-    device, heart = engine.device, engine.heart
-    meter = Meter(recipe.telemetry, timetable, group, heart, journal, device)
-    return Observer(meter, recipe.profile, partial(Window, rank=group.rank, device=device, run=run), journal, heart)
+    device, heartbeat = engine.device, engine.heartbeat
+    meter = Meter(recipe.telemetry, timetable, group, heartbeat, journal, device)
+    return Observer(meter, recipe.profile, partial(Window, rank=group.rank, device=device, run=run), journal, heartbeat)

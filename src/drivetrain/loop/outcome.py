@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from drivetrain.engine.move import Scalars
+from drivetrain.engine.step_result import Scalars
 from drivetrain.loop.guard import Guard
-from drivetrain.loop.step import Done
+from drivetrain.loop.step import MinimizeCall, Step
 
 
 @dataclass
@@ -24,32 +24,34 @@ class StepOutcome:
     skipped: dict[str, str] = field(default_factory=dict)
     scale: float | None = None
     spikes: str = ""
-    culprit: Done | None = None
+    culprit: MinimizeCall | None = None
     left_out: bool = False
 
 
-def outcome_of(
-    done: Sequence[Done], guard: Guard, step: int, networks: Sequence[str], counts: Mapping[str, int]
-) -> StepOutcome:
-    """Read the numbers of all that a step has done, waiting for the device where it must; `guard` learns them."""
-    if not done and (why := guard.leaves_out(step, counts)):
+def outcome_of(step: Step, guard: Guard, counts: Mapping[str, int]) -> StepOutcome:
+    """Read the numbers of all that a step has done, waiting for the device where it must; `guard` learns them.
+
+    `counts` are the step's global ones.
+    """
+    calls, networks = step.calls, step.networks
+    if not calls and (why := guard.leaves_out(step.index, counts)):
         return StepOutcome(skipped=dict.fromkeys(networks, why))
     outcome = StepOutcome()
-    for one in done:
-        scalars, call = one.move.read(), one.work.call
+    for one in calls:
+        scalars, call = one.result.read(), one.inputs.call
         moved_before = not outcome.norms.keys().isdisjoint(scalars.norms)  # in this step
         again = f"#{call + 1}" if moved_before else ""
-        alone = len(done) == 1 and len(one.move.networks) == len(networks)
-        prefix = "" if alone else f"{'+'.join(one.move.networks)}{again}."
+        alone = len(calls) == 1 and len(one.result.networks) == len(networks)
+        prefix = "" if alone else f"{'+'.join(one.result.networks)}{again}."
         outcome.losses |= {prefix + name: value for name, value in scalars.losses.items()}
         outcome.norms |= {name + again: norm for name, norm in scalars.norms.items()}
         outcome.scale = scalars.scale or outcome.scale
-        if said := guard.judge(step, call, scalars):
-            outcome.spikes += f"{'; ' if outcome.spikes else ''}{prefix}{said}"
+        if spikes := guard.judge(step.index, call, scalars):
+            outcome.spikes += f"{'; ' if outcome.spikes else ''}{prefix}{spikes}"
         if not scalars.why:
-            outcome.moved += one.move.networks
+            outcome.moved += one.result.networks
             continue
-        outcome.skipped.update({name + again: scalars.why for name in one.move.networks})
+        outcome.skipped.update({name + again: scalars.why for name in one.result.networks})
         harmless = scalars.why == "overflow" and not _exhausted(scalars, guard)
         outcome.left_out |= not harmless
         if scalars.why != "spike" and not harmless and guard.settings.nonfinite != "skip":

@@ -11,11 +11,49 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from drivetrain.checkpoint.snapshot import checksums
-from drivetrain.checkpoint.state import NETWORKS, capture
+from drivetrain.checkpoint.state import NETWORKS, MutationTracker, capture
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.recompute import fold
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
+
+
+class Replicas:
+    """Compares the ranks' states at boundaries, and knows whether this rank's may stand for all."""
+
+    def __init__(self, engine: Engine, group: Group) -> None:
+        """`group` are the ranks that hold the same parts."""
+        self._engine = engine
+        self._group = group
+        self._tracker = MutationTracker(engine.networks, engine.others) if group.world > 1 else None
+        self._compared = -1  # the step whose states were compared last
+
+    def begin_step(self) -> None:
+        """This is a boundary: what changes from here on belongs to the next step."""
+        if self._tracker:
+            self._tracker.stand()
+
+    def compare(self, step: int) -> None:
+        """See that all ranks hold the same state; Failure(83) where they do not. Every rank calls it."""
+        if self._tracker and self._compared != step:
+            self._engine.heartbeat.enter("compare")
+            require_equal(replicated(self._engine, frozen=not self._tracker.private), self._group, step)
+            self._compared = step
+
+    def forget(self) -> None:
+        """The run has gone back: steps that were compared will be made again, to other states."""
+        self._compared = -1
+
+    def stands_for_all(self, *, within: bool) -> bool:
+        """Whether this rank holds a boundary's state that another rank's commit would equal.
+
+        `within` says that a step is under way. A step that has changed nothing yet does not matter. Buffers and frozen
+        parameters that training changes are each rank's own: only rank 0's are committed.
+        """
+        tracker, rank, buffers = self._tracker, self._group.rank, self._engine.buffers
+        if tracker is None or (within and tracker.moved) or (rank > 0 and tracker.private):
+            return False
+        return not (buffers.changed and (within or rank > 0))
 
 
 def replicated(engine: Engine, *, frozen: bool) -> dict[str, Tensor]:

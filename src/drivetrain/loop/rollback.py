@@ -1,23 +1,24 @@
-"""What becomes of a step whose numbers are wrong: a note, the end, or the way back without a restart.
-
-A bad step is undone by putting an earlier state back, and leaving out the samples that did it from there on.
-"""
+"""What becomes of a step whose numbers are wrong: a note, the end, or the way back without a restart."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from drivetrain.checkpoint.state import put_back
+from drivetrain.ledger.records import RollbackRecord, SpikeRecord
 from drivetrain.loop.divergence import diverged, guilty_samples, shown, what_diverged
 from drivetrain.loop.guard import Undone
+from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.outcome import StepOutcome
-from drivetrain.loop.parts import Parts
-from drivetrain.loop.progress import Progress
-from drivetrain.loop.ring import Ring
+from drivetrain.loop.reader import Reader
+from drivetrain.loop.rollback_buffer import RollbackBuffer
+from drivetrain.loop.state import RunState
+from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
+_HINT = "lower the learning rate, or look at the samples"
 
-class Bad(NamedTuple):
+
+class BadStep(NamedTuple):
     """A step that is to be undone: why, and the samples that did it."""
 
     step: int
@@ -25,50 +26,78 @@ class Bad(NamedTuple):
     samples: tuple[int, ...]
 
 
-def act_on(parts: Parts, outcome: StepOutcome, step: int) -> Bad | None:
-    """What the guard wants after a step; all ranks call it alike, at that step's boundary.
+class Judge:
+    """Decides, with the guard, what follows from a step's numbers. All ranks call it alike, at that step's boundary."""
 
-    Returns the step where it is to be undone. Raises Failure(82) where the run ends.
-    """
-    guard = parts.guard
-    if outcome.culprit and guard.settings.nonfinite == "stop":
-        raise diverged(parts.engine, parts.group, outcome.culprit)
-    if outcome.spikes:
-        parts.journal.record("spike", step=step, text=outcome.spikes)
-    if outcome.culprit or (outcome.spikes and guard.undoes_spikes):
-        return _bad(parts, outcome, step)
-    too_many = guard.count(left_out=outcome.left_out, moved=bool(outcome.moved))
-    if why := (outcome.spikes if guard.stops_at_spikes else "") or too_many:
-        raise Failure(Exit.DIVERGED, why, "lower the learning rate, or look at the samples", step=step)
-    return None
+    def __init__(self, state: RunState, group: Group, ledger: LedgerWriter, reader: Reader) -> None:
+        self._engine = state.engine
+        self._guard = state.guard
+        self._group = group
+        self._ledger = ledger
+        self._reader = reader
+
+    def decide(self, outcome: StepOutcome, step: int) -> BadStep | None:
+        """The step where it is to be undone, None where it stays. Raises Failure(82) where the run ends."""
+        guard = self._guard
+        if outcome.culprit and guard.settings.nonfinite == "stop":
+            raise diverged(self._engine, self._group, outcome.culprit)
+        if outcome.spikes:
+            self._ledger.record(SpikeRecord(step=step, text=outcome.spikes))
+        if outcome.culprit or (outcome.spikes and guard.undoes_spikes):
+            return self._bad_step(outcome, step)
+        too_many = guard.count(left_out=outcome.left_out, moved=bool(outcome.moved))
+        why = outcome.spikes if guard.stops_at_spikes else ""
+        if why or too_many:
+            raise Failure(Exit.DIVERGED, why or too_many, _HINT, step=step)
+        return None
+
+    def _bad_step(self, outcome: StepOutcome, step: int) -> BadStep:
+        """Who made a step go wrong: the micro-batches that are not finite when run again alone, else the whole step.
+
+        Raises Failure(82) where there were too many such steps.
+        """
+        culprit, samples = outcome.culprit, []
+        if culprit:
+            for _, ids in guilty_samples(self._engine, self._group, culprit):
+                samples += ids
+        samples = samples or self._reader.batches.ids(step)
+        why = what_diverged(culprit) if culprit else outcome.spikes
+        if too_many := self._guard.too_many(step):
+            raise Failure(Exit.DIVERGED, f"{too_many}; {why}", _HINT, step=step, sample_ids=shown(samples))
+        return BadStep(step, why, tuple(dict.fromkeys(samples)))
 
 
-def _bad(parts: Parts, outcome: StepOutcome, step: int) -> Bad:
-    """Who made a step go wrong: the micro-batches that are not finite when run again alone, else the whole step.
+class Rewind:
+    """Puts an earlier boundary's state back, on every rank alike."""
 
-    Raises Failure(82) where there were too many such steps.
-    """
-    culprit = outcome.culprit
-    found = guilty_samples(parts.engine, parts.group, culprit) if culprit else []
-    samples = [sample for _, ids in found for sample in ids] or parts.feed.ids(step)
-    why = what_diverged(culprit) if culprit else outcome.spikes
-    if too_many := parts.guard.too_many(step):
-        hint = "lower the learning rate, or look at the samples"
-        raise Failure(Exit.DIVERGED, f"{too_many}; {why}", hint, step=step, sample_ids=shown(samples))
-    return Bad(step, why, tuple(dict.fromkeys(samples)))
+    def __init__(self, state: RunState, ledger: LedgerWriter, buffer: RollbackBuffer | None) -> None:
+        """`buffer` is None where no step is ever undone."""
+        self._state = state
+        self._ledger = ledger
+        self._buffer = buffer
 
+    def keep(self) -> None:
+        """Remember this boundary's state, where the run may have to go back to it."""
+        progress = self._state.progress
+        if self._buffer is not None and self._buffer.due(progress.step):
+            self._state.engine.heartbeat.enter("snapshot")
+            self._buffer.keep(self._state.values, self._state.tensors)
 
-def undo(parts: Parts, ring: Ring, bad: Bad) -> Progress:
-    """Put the state back that the ring has for this, on every rank alike, and quarantine the samples from there on.
+    def clear(self) -> None:
+        """Never go back beyond this boundary: it is committed, or a command has changed what follows."""
+        if self._buffer is not None:
+            self._buffer.clear()
 
-    Returns the progress there; the ledger is told. Raises Failure(83) where the ring's memory has changed.
-    """
-    engine, guard = parts.engine, parts.guard
-    boundary = ring.before(bad.step)
-    put_back(boundary.pieces, engine.networks, engine.optimizers, engine.others)
-    to = boundary.progress.step
-    guard.go_back(boundary.guard, Undone(bad.step, to, bad.samples))
-    seconds = parts.journal.lap("rollback")
-    told = {"step": bad.step, "to": to, "why": bad.why, "samples": list(bad.samples)}
-    parts.journal.record("rollback", **told, seconds=seconds)
-    return boundary.progress
+    def undo(self, bad: BadStep) -> int:
+        """Go back before a bad step; the step whose state is now here. Its samples are left out from there on.
+
+        Raises Failure(83) where the memory of that state has changed.
+        """
+        assert self._buffer is not None, "only a guard that undoes steps finds bad ones"
+        self._state.engine.heartbeat.enter("rollback")
+        boundary = self._buffer.before(bad.step)
+        to = boundary.values.progress.step
+        self._state.go_back(boundary.values, boundary.pieces, Undone(bad.step, to, bad.samples))
+        seconds = self._ledger.lap("rollback")
+        self._ledger.record(RollbackRecord(step=bad.step, to=to, why=bad.why, samples=bad.samples, seconds=seconds))
+        return to

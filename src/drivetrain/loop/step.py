@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drivetrain.data.feed import Share
+from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.engine.cut import cut
-from drivetrain.engine.engine import Engine, LossFunction, Work
-from drivetrain.engine.move import Move
+from drivetrain.engine.engine import Engine, LossFunction, MinimizeInputs
 from drivetrain.engine.recompute import Recompute
 from drivetrain.engine.statistics import Probe
+from drivetrain.engine.step_result import StepResult
 
 
 class Left(NamedTuple):
@@ -61,12 +61,12 @@ class Cache:
         return torch.cat(parts) if parts and sum(map(len, parts)) == stop - start else None
 
 
-class Done(NamedTuple):
+class MinimizeCall(NamedTuple):
     """One `minimize` call that a step has made."""
 
-    move: Move
+    result: StepResult
     loss: LossFunction
-    work: Work
+    inputs: MinimizeInputs
 
 
 class Step:
@@ -75,7 +75,7 @@ class Step:
     def __init__(
         self,
         engine: Engine,
-        share: Share,
+        share: LocalBatch,
         counts: Mapping[str, int],
         limits: Callable[[int], Mapping[str, float]] = lambda call: {},
         probe: Probe | None = None,
@@ -84,7 +84,7 @@ class Step:
         """`limits` are those of the step's first, second ... `minimize`; they and what follows are as in `Work`."""
         self.index = share.step
         self.cache = Cache(engine)
-        self.done: list[Done] = []
+        self.calls: list[MinimizeCall] = []
         self._engine = engine
         self._share = share
         self._counts = counts
@@ -96,7 +96,7 @@ class Step:
     @property
     def networks(self) -> tuple[str, ...]:
         """The networks that have something to train."""
-        return tuple(self._engine.updaters)
+        return tuple(self._engine.network_optimizers)
 
     def joined(self, name: str) -> bool:
         """Whether a network takes part in this step, be it its turn or not: what others lose to it begins here."""
@@ -114,18 +114,20 @@ class Step:
             if name not in engine.networks:
                 raise KeyError(f"minimize: no network {name!r}; there are {sorted(engine.networks)}")
         call, self._calls = self._calls, self._calls + 1  # the same for a network whether or not another one moves
-        names = tuple([name for name in names if name in engine.updaters and engine.own[name].moves(self.index)])
+        names = tuple(
+            [name for name in names if name in engine.network_optimizers and engine.own[name].moves(self.index)]
+        )
         if not names:
             return
         check, micro = self._recompute, engine.team(names).micro
-        work = Work(
+        work = MinimizeInputs(
             step=self.index,
             call=call,
-            micros=cut(self._share.micro, micro),
+            micros=cut(self._share.micro_batches, micro),
             counts=self._counts,
             limits=self._limits(call),
             probe=self._probe,
             gaps=self._share.gaps,
             recompute=check and Recompute(*(cut(micros, micro) for micros in check)),
         )
-        self.done.append(Done(engine.minimize(names, loss, work), loss, work))
+        self.calls.append(MinimizeCall(engine.minimize(names, loss, work), loss, work))

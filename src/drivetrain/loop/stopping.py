@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from drivetrain.loop.recipe import Patience, Stop
 from drivetrain.spec.settings import seconds_of
@@ -29,6 +30,23 @@ def score_of(metrics: Mapping[str, Mapping[str, float]], metric: str) -> float |
     name, _, which = metric.partition("/")
     value = metrics.get(name, {}).get(which)
     return None if value is None else float(value)
+
+
+@dataclass(frozen=True)
+class PlannedStops:
+    """Where a run stops, to be started again: after the steps `at`, and after `most` steps from the step `begin` on."""
+
+    at: Sequence[int] = ()
+    begin: int = 0
+    most: int | None = None
+
+    def why(self, step: int) -> str:
+        """Why the run stops after this step; empty where it goes on."""
+        if step in self.at:
+            return f"step {step} is one of stop.at"
+        if step - self.begin == self.most:
+            return f"{self.most} steps were asked for"
+        return ""
 
 
 def deadline(stop: Stop, first: float, this: float, environment: Mapping[str, str]) -> float | None:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from drivetrain.engine.engine import Engine
-from drivetrain.loop.journal import Journal
+from drivetrain.ledger.records import Spread, TelemetryRecord
+from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.recipe import Telemetry
 from drivetrain.runtime.group import Group
-from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.heartbeat import Heartbeat
 
 OWN = ("data", "forward", "backward", "optimizer")
 """Phases in which a rank does its own work; in the others it may wait for the rest."""
@@ -31,14 +32,14 @@ class Meter:
         settings: Telemetry,
         timetable: Timetable,
         group: Group,
-        heart: Heart,
-        journal: Journal,
+        heartbeat: Heartbeat,
+        journal: LedgerWriter,
         device: torch.device,
     ) -> None:
         self._settings = settings
         self._timetable = timetable
         self._group = group
-        self._heart = heart
+        self._heart = heartbeat
         self._journal = journal
         self._device = device
         self._told = 0  # the step that the last record was of
@@ -86,14 +87,15 @@ class Meter:
         }
         ranks = self._group.gather_json(own)
         self._journal.record(
-            "telemetry",
-            step=step,
-            steps=steps,
-            world=self._group.world,
-            phases={phase: round(seconds, 6) for phase, seconds in phases.items()},
-            host=host,
-            device=device,
-            ranks={name: _spread([each[name] for each in ranks]) for name in own},
+            TelemetryRecord(
+                step=step,
+                steps=steps,
+                world=self._group.world,
+                phases={phase: round(seconds, 6) for phase, seconds in phases.items()},
+                host=host,
+                device=device,
+                ranks={name: _spread([each[name] for each in ranks]) for name in own},
+            )
         )
 
 
@@ -125,9 +127,14 @@ def held(engine: Engine, captured: Mapping[str, Tensor]) -> dict[str, int]:
     for name, tensor in captured.items():
         kind = name.partition("/")[0]
         sizes[kind] = sizes.get(kind, 0) + tensor.nbytes
-    return {**sizes, "gradients": sum(p.nbytes for updater in engine.updaters.values() for p in updater.parameters)}
+    return {
+        **sizes,
+        "gradients": sum(
+            p.nbytes for network_optimizer in engine.network_optimizers.values() for p in network_optimizer.parameters
+        ),
+    }
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def _spread(values: list[float]) -> Spread:
     """The smallest and the largest of the ranks' values, and whose the largest is."""
-    return {"least": min(values), "most": max(values), "rank": values.index(max(values))}
+    return Spread(least=min(values), most=max(values), rank=values.index(max(values)))

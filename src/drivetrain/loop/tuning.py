@@ -5,24 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from drivetrain.data.blend import Blend, Stage, coverage
+from drivetrain.data.blend import Blend, BlendStage
+from drivetrain.engine.engine import Engine
 from drivetrain.engine.recipe import waits_of
-from drivetrain.optim.updater import Updater, build_updaters, retuned
+from drivetrain.ledger.records import Effect, Stage
+from drivetrain.loop.progress import Timetable
+from drivetrain.loop.reader import Reader
+from drivetrain.optim.network_optimizer import NetworkOptimizer, build_network_optimizers, retuned
 from drivetrain.spec.affects import bits_digest, differences, leaves
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.override import chosen
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.tree import dotted
-
-if TYPE_CHECKING:
-    from drivetrain.loop.parts import Parts
 
 _RATES = r"(\.\w+)?(\.groups\[\d+\])?\.(lr|weight_decay|clip)"
 _WEIGHT = re.compile(r"data\.train\.sources\[(\d+)\]\.weight")
@@ -32,83 +31,118 @@ SETTABLE = (
 )
 
 
-class Tuning:
+class LiveRecipe:
     """The recipe as it stands after every `set`. The run's own recipe, its digest and its directory do not change."""
 
-    def __init__(self, tree: Mapping[str, Any], folder: Path | None, texts: Sequence[str] = ()) -> None:
-        """`tree` is the resolved recipe, `folder` that of its own modules, `texts` what was set so far (KEY=VALUE)."""
-        self._folder = folder
-        self._resolved = load(tree, texts, folder=folder)
-        self._tried: tuple[str, Resolved] | None = None  # the last one that was looked at, and what it would come to
+    def __init__(self, resolved: Resolved, texts: Sequence[str] = ()) -> None:
+        """`texts` is what was set so far (KEY=VALUE). Raises RecipeMistakes (78) where it fits no more."""
+        self._folder = resolved.folder
+        self._resolved = self._load(resolved.tree, texts) if texts else resolved
+        self._tried: tuple[str, Resolved] | None = None  # the last text that was looked at, and what it would come to
 
     @property
     def recipe(self) -> Recipe:
         """With everything that was set."""
         return self._resolved.recipe
 
-    def effect(self, text: str, parts: Parts, step: int) -> dict[str, Any]:
-        """What a `set` after this step comes to, as JSON data; nothing is changed yet.
+    def chosen(self, text: str) -> list[str]:
+        """The keys that a text names, also those that it leaves as they are."""
+        return chosen(self._resolved.tree, text)
+
+    def with_text(self, text: str) -> Recipe:
+        """What the recipe would be; nothing is changed yet. Raises RecipeMistakes (78) where the text is wrong."""
+        if self._tried is None or self._tried[0] != text:
+            self._tried = text, self._load(self._resolved.tree, [text])
+        return self._tried[1].recipe
+
+    def accept(self, text: str) -> None:
+        """From now on the recipe has this."""
+        self.with_text(text)
+        assert self._tried is not None
+        (_, self._resolved), self._tried = self._tried, None
+
+    def _load(self, tree: Mapping[str, Any], texts: Sequence[str]) -> Resolved:
+        return load(tree, texts, folder=self._folder)
+
+
+class Tuning:
+    """Changes of settings while a run trains: what each comes to, and where it takes hold."""
+
+    def __init__(self, live: LiveRecipe, timetable: Timetable, engine: Engine, reader: Reader) -> None:
+        self.timetable = timetable
+        """With the intervals that were set last."""
+        self._live = live
+        self._engine = engine
+        self._reader = reader
+
+    def effect(self, text: str, step: int) -> Effect:
+        """What a `set` after this step comes to; nothing is changed yet.
 
         Learning rates hold from the next step on. The next step's samples are read already, so other weights hold from
         the one after it on. Raises Failure(78) where the value is wrong, or may not change while a run trains.
         """
-        recipe = self._with(text).recipe
-        paths = [change.path for change in differences(self.recipe, recipe)]
+        recipe = self._live.with_text(text)
+        paths = [change.path for change in differences(self._live.recipe, recipe)]
         if refused := [path for path in paths if not _SETTABLE.fullmatch(path)]:
             raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
-        effect: dict[str, Any] = {"changed": paths}
-        # Also one that the recipe has already, since a stage may say something else.
-        named = {*paths, *chosen(self._resolved.tree, text)}
-        places = [int(found[1]) for path in named if (found := _WEIGHT.fullmatch(path))]
-        if places:
-            order, start = parts.feed.order, parts.timetable.scale.batches.span(step + 1)[1]
-            if not isinstance(order, Blend):
-                raise Failure(Exit.BAD_RECIPE, "the run has one training source, so its weight says nothing", "")
-            weights = list(order.weights_at(start))
-            for place in places:
-                weights[place] = recipe.data.train.sources[place].weight
-            if start >= parts.timetable.total:
-                raise Failure(Exit.BAD_RECIPE, "the samples of all steps that are left are chosen already", "")
-            if not any(weights):
-                raise Failure(Exit.BAD_RECIPE, "no training source has a weight above 0", "keep one")
-            effect["stage"] = {"start": start, "weights": weights}
-        _updaters(recipe, parts)  # raises where groups or schedule cannot be
-        return effect
+        # Also a weight that the recipe has already, since a stage may say something else.
+        weights = self._weights({*paths, *self._live.chosen(text)}, recipe, step)
+        stage = Stage(start=self._stage_start(step), weights=tuple(weights)) if weights else None
+        self._network_optimizers(recipe)  # raises where groups or schedule cannot be
+        return Effect(changed=tuple(paths), stage=stage)
 
-    def apply(self, text: str, effect: Mapping[str, Any], parts: Parts) -> Parts:
-        """The parts with the change in them; all ranks do the same."""
-        self._resolved, self._tried = self._with(text), None
-        parts.engine.updaters.update(retuned(parts.engine.updaters, _updaters(self.recipe, parts)))
-        evaluate, commit = self.recipe.evaluate.every, self.recipe.checkpoint.every
-        parts = replace(parts, timetable=replace(parts.timetable, evaluate_every=evaluate, commit_every=commit))
-        if "stage" not in effect:
-            return parts
-        order = parts.feed.order
-        assert isinstance(order, Blend)
-        order = order.staged(stage_of(effect))
-        names = list(parts.coverage(0))
-        feed = replace(parts.feed, order=order)
-        return replace(parts, feed=feed, coverage=partial(coverage, order, names))
+    def apply(self, text: str, effect: Effect, step: int) -> None:
+        """Put a change in place after this step; all ranks do the same."""
+        self._live.accept(text)
+        recipe = self._live.recipe
+        optimizers = self._engine.network_optimizers
+        optimizers.update(retuned(optimizers, self._network_optimizers(recipe)))
+        self.timetable = replace(
+            self.timetable, evaluate_every=recipe.evaluate.every, commit_every=recipe.checkpoint.every
+        )
+        if effect.stage is not None:
+            order = self._reader.batches.order
+            assert isinstance(order, Blend)
+            # The next step's batch is here, and its counts are known to all: the new order begins after it.
+            self._reader.change_order(order.staged(stage_of(effect.stage)), step + 2)
 
-    def _with(self, text: str) -> Resolved:
-        if self._tried is None or self._tried[0] != text:
-            self._tried = text, load(self._resolved.tree, [text], folder=self._folder)
-        return self._tried[1]
+    def _weights(self, paths: Iterable[str], recipe: Recipe, step: int) -> list[float]:
+        """All sources' weights from the next stage on; none where no weight is set. Raises Failure(78) as `effect`."""
+        matches = [_WEIGHT.fullmatch(path) for path in paths]
+        places = [int(match[1]) for match in matches if match]
+        if not places:
+            return []
+        order, start = self._reader.batches.order, self._stage_start(step)
+        if not isinstance(order, Blend):
+            raise Failure(Exit.BAD_RECIPE, "the run has one training source, so its weight says nothing", "")
+        weights = list(order.weights_at(start))
+        for place in places:
+            weights[place] = recipe.data.train.sources[place].weight
+        if start >= self.timetable.total:
+            raise Failure(Exit.BAD_RECIPE, "the samples of all steps that are left are chosen already", "")
+        if not any(weights):
+            raise Failure(Exit.BAD_RECIPE, "no training source has a weight above 0", "keep one")
+        return weights
+
+    def _stage_start(self, step: int) -> int:
+        """The first position whose sample is not chosen yet, after this step."""
+        return self.timetable.scale.batches.span(step + 1)[1]
+
+    def _network_optimizers(self, recipe: Recipe) -> dict[str, NetworkOptimizer]:
+        timetable, waits = self.timetable, waits_of(recipe.networks)
+        return build_network_optimizers(
+            self._engine.networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale, waits
+        )
 
 
 def settings_digest(recipe: Recipe) -> str:
     """A digest of what decides bits and of what may be set: a recipe that has another one was changed by hand."""
-    settable = {dotted(path): value for path, value, _ in leaves(recipe) if _SETTABLE.fullmatch(dotted(path))}
+    found = {dotted(path): value for path, value, _ in leaves(recipe, digested=True)}
+    settable = {path: value for path, value in found.items() if _SETTABLE.fullmatch(path)}
     content = json.dumps([bits_digest(recipe), settable], sort_keys=True, default=list)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _updaters(recipe: Recipe, parts: Parts) -> dict[str, Updater]:
-    timetable = parts.timetable
-    networks, waits = parts.engine.networks, waits_of(recipe.networks)
-    return build_updaters(networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale, waits)
-
-
-def stage_of(effect: Mapping[str, Any]) -> Stage:
+def stage_of(stage: Stage) -> BlendStage:
     """The stage of the samples' order that a `set` has begun."""
-    return Stage(effect["stage"]["start"], tuple(effect["stage"]["weights"]))
+    return BlendStage(stage.start, stage.weights)

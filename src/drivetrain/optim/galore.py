@@ -23,7 +23,7 @@ from drivetrain.optim.bases import Base, Shape
 from drivetrain.optim.loading import load_typed
 from drivetrain.optim.products import add_product, matmul
 from drivetrain.optim.recipe import Projected
-from drivetrain.optim.sharded import Rows, local, rows_of, shared_like
+from drivetrain.optim.sharded import RowShard, local, rows_of, shared_like
 from drivetrain.optim.subspace import OVERSAMPLING, exact, orthonormal, subspace
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.exits import Exit, Failure
@@ -76,17 +76,17 @@ class GaLore(torch.optim.Optimizer):
         self._stagger = stagger
         self.given: dict[nn.Parameter, Tensor] = {}
         """Gradients that are projections already, for the next step, which takes them out."""
-        self._settle()
+        self._index_matrices()
         self._rows = {parameter: rows_of(parameter) for parameter in self._groups}
         self._require_separable()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, but what the base has in a type of its own keeps it: torch casts all to the parameters'."""
         super().load_state_dict(state_dict)
-        self._settle()
+        self._index_matrices()
         load_typed(self, state_dict, self._dtypes.__contains__)
 
-    def _settle(self) -> None:
+    def _index_matrices(self) -> None:
         """Look up each parameter's group, which loading replaces, and each matrix's place among all of them."""
         self._groups = {parameter: group for group in self.param_groups for parameter in group["params"]}
         matrices = [parameter for parameter, group in self._groups.items() if group["matrix"]]
@@ -357,7 +357,7 @@ def _computed(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
-def _bases(state: dict[str, Tensor], rows: Rows) -> tuple[Tensor | None, Tensor | None]:
+def _bases(state: dict[str, Tensor], rows: RowShard) -> tuple[Tensor | None, Tensor | None]:
     """The bases, the left one of this rank's rows only."""
     left, right = state.get("left"), state.get("right")
     return None if left is None else _computed(left[rows.here]), None if right is None else _computed(right)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from drivetrain.optim.recipe import OUTPUTS, GaLore, GaLoreGroup, Group, Muon, Optimizer, Schedule
+from drivetrain.optim.recipe import OUTPUTS, GaLore, GaLoreGroup, Muon, Optimizer, ParameterGroup, Schedule
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -38,7 +38,7 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
     and GaLore without a matrix, and for a rank, gap or scale of a group without one.
     """
     patterns = [_compile("groups", group.match) for group in settings.groups]
-    groups = (*settings.groups, Group(match=""))  # index -1: what no pattern takes
+    groups = (*settings.groups, ParameterGroup(match=""))  # index -1: what no pattern takes
     taken, projected = [0] * len(patterns), [0] * len(groups)
     result = {}
     for network, module in networks.items():
@@ -81,7 +81,7 @@ def _compile(field: str, pattern: str) -> re.Pattern[str]:
         ) from None
 
 
-def _rates(parameter: nn.Parameter, settings: Optimizer, group: Group, matrix: bool) -> tuple[float, float]:
+def _rates(parameter: nn.Parameter, settings: Optimizer, group: ParameterGroup, matrix: bool) -> tuple[float, float]:
     """Peak learning rate and weight decay."""
     lr = settings.peak(matrix) if group.lr is None else group.lr
     if group.weight_decay is not None:
@@ -137,7 +137,9 @@ def _require_matrices(settings: Muon | GaLore, projected: Sequence[int], network
             )
 
 
-def _require_all_used(groups: Sequence[Group], taken: Sequence[int], networks: Mapping[str, nn.Module]) -> None:
+def _require_all_used(
+    groups: Sequence[ParameterGroup], taken: Sequence[int], networks: Mapping[str, nn.Module]
+) -> None:
     for group, count in zip(groups, taken, strict=True):
         if count == 0:
             raise Failure(

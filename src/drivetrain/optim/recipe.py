@@ -133,7 +133,7 @@ class Milestone(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps(Schedule):
+class StepSchedule(Schedule):
     """Factors set by hand."""
 
     factory: ClassVar[str] = "drivetrain.optim.schedules:steps"
@@ -142,7 +142,15 @@ class Steps(Schedule):
 
 
 AnySchedule = Annotated[
-    Constant | Linear | Cosine | Polynomial | WarmupStableDecay | CosineRestarts | InverseSqrt | Exponential | Steps,
+    Constant
+    | Linear
+    | Cosine
+    | Polynomial
+    | WarmupStableDecay
+    | CosineRestarts
+    | InverseSqrt
+    | Exponential
+    | StepSchedule,
     Field(discriminator="kind"),
 ]
 """A schedule inside other settings, where its kind must be given."""
@@ -165,7 +173,7 @@ OUTPUTS = r"(^|\.)(\w*embed\w*|wte|wpe|(\w+_)?head|unembed|classifier)(\.|$)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group(Settings):
+class ParameterGroup(Settings):
     """Parameters chosen by a regular expression, with settings of their own. The first group that matches takes one."""
 
     match: Annotated[str, bits("regular expression, searched in the parameter's dotted name")]
@@ -185,7 +193,7 @@ class Optimizer(Component):
     lr: Annotated[NonNegative, bits("peak learning rate")]
     weight_decay: Annotated[NonNegative, bits("none on norms, biases and other 1-D parameters")]
     clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")]
-    groups: Annotated[tuple[Group, ...], bits("parameter groups with settings of their own")] = ()
+    groups: Annotated[tuple[ParameterGroup, ...], bits("parameter groups with settings of their own")] = ()
     weight_decay_schedule: Annotated[WeightDecaySchedule | None, bits("null: weight decay is constant")] = None
     layerwise: Annotated[
         bool,
@@ -196,7 +204,7 @@ class Optimizer(Component):
         """Peak learning rate of parameters whose group gives none; `matrix`: of those that Muon takes."""
         return self.lr
 
-    def options(self, group: Group) -> dict[str, Any]:
+    def options(self, group: ParameterGroup) -> dict[str, Any]:
         """What the optimizer wants to know of a parameter group besides its rates."""
         return {}
 
@@ -460,7 +468,7 @@ AnyProjected = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaLoreGroup(Group):
+class GaLoreGroup(ParameterGroup):
     """A group whose matrices may be projected in a way of their own."""
 
     rank: Annotated[Count | None, bits("the optimizer's where absent")] = None
@@ -514,7 +522,7 @@ class GaLore(Optimizer):
         bits("what processes sum of a matrix's gradient: all; or, but when its basis is made, its projection"),
     ] = "whole"
 
-    def options(self, group: Group) -> dict[str, Any]:
+    def options(self, group: ParameterGroup) -> dict[str, Any]:
         """Rank, gap and scale."""
         own = {name: getattr(group, name, None) for name in ("rank", "gap", "scale")}
         return {name: getattr(self, name) if value is None else value for name, value in own.items()}

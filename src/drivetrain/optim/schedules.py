@@ -17,7 +17,7 @@ from drivetrain.optim.recipe import (
     Linear,
     Polynomial,
     Schedule,
-    Steps,
+    StepSchedule,
     WarmupStableDecay,
     WeightDecaySchedule,
 )
@@ -197,7 +197,7 @@ def exponential(settings: Exponential, span: Span) -> Factor:
     return factor
 
 
-def steps(settings: Steps, span: Span) -> Factor:
+def steps(settings: StepSchedule, span: Span) -> Factor:
     """The factor of the last milestone that lies before the position; 1 before the first. Failure(78) without order."""
     starts = [span.samples(milestone.at) for milestone in settings.milestones]
     if any(first >= second for first, second in pairwise(starts)):

@@ -13,7 +13,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowShard:
     """Rows `here` of `total`; the others lie with the other ranks of `group`. Without a group all are here."""
 
     here: slice
@@ -46,14 +46,14 @@ def shared_like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -
     return zeros(shape, dtype=dtype, device_mesh=parameter.device_mesh, placements=parameter.placements)
 
 
-def rows_of(parameter: nn.Parameter) -> Rows:
+def rows_of(parameter: nn.Parameter) -> RowShard:
     """Raises Failure(78) for a DTensor that is sharded otherwise than by rows along one dimension of its mesh."""
     total = parameter.shape[0] if parameter.ndim else 1
     if not isinstance(parameter, DTensor):
-        return Rows(slice(None), total)
+        return RowShard(slice(None), total)
     shards = [dim for dim, placement in enumerate(parameter.placements) if placement != Replicate()]
     if not shards:
-        return Rows(slice(None), total)
+        return RowShard(slice(None), total)
     if len(shards) > 1 or parameter.placements[shards[0]] != Shard(0):
         raise Failure(
             Exit.BAD_RECIPE,
@@ -62,4 +62,4 @@ def rows_of(parameter: nn.Parameter) -> Rows:
         )
     mesh, dim = parameter.device_mesh, shards[0]
     size, start = Shard.local_shard_size_and_offset(total, mesh.size(dim), mesh.get_local_rank(dim))
-    return Rows(slice(start, start + size), total, mesh.get_group(dim))
+    return RowShard(slice(start, start + size), total, mesh.get_group(dim))

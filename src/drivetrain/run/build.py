@@ -20,9 +20,9 @@ from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import ValidationSet
 from drivetrain.loop.task import Part, Task
-from drivetrain.optim.updater import Updater
+from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.group import Group
-from drivetrain.runtime.heart import Heart
+from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.check import source_names
 from drivetrain.spec.exits import Exit, Failure
@@ -190,11 +190,11 @@ def _there(networks: Iterable[str]) -> str:
 def build_engine(
     recipe: Recipe,
     networks: Mapping[str, nn.Module],
-    updaters: Mapping[str, Updater],
+    network_optimizers: Mapping[str, NetworkOptimizer],
     group: Group,
     device: torch.device,
     lanes: int,
-    heart: Heart | None = None,
+    heartbeat: Heartbeat | None = None,
 ) -> Engine:
     """The engine as the recipe wants it; averages begin at the weights as they are.
 
@@ -208,12 +208,12 @@ def build_engine(
     averages = averages_of(recipe, networks)
     return Engine(
         networks,
-        updaters,
+        network_optimizers,
         group,
         device,
         recipe.precision,
         recipe.seed,
-        heart,
+        heartbeat,
         scaler=Scaler(recipe.scaling, device) if half else None,
         averages=Averages(averages, networks) if averages else None,
         skips=half or recipe.guard.skips,

@@ -7,40 +7,49 @@ from contextlib import suppress
 from pathlib import Path
 
 from drivetrain.engine.exact import refusal
-from drivetrain.loop.loop import Loop
-from drivetrain.run.wiring import Start
+from drivetrain.loop.loop import Loop, LoopEnd
+from drivetrain.loop.survivors import save_survivor_state
+from drivetrain.run.context import AttemptContext
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.place import Place
+from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.exits import Exit, Failure, Outcome
 
 
-def run_loop(loop: Loop, start: Start) -> Outcome:
+def run_loop(loop: Loop, context: AttemptContext) -> Outcome:
     """Run the loop, and keep in the ledger how it ended. Whatever it raises is raised again."""
-    journal = loop.parts.journal
     try:
-        with loop.parts.observer.watching(loop):
-            code = loop.run()
-        loop.parts.control.close(loop.progress.step)
+        with loop.observer.watching(loop.state):
+            end = loop.run()
+        loop.commands.close(loop.step)
     except Exception as error:
-        translated = failure_of(error, loop.parts.group) if isinstance(error, RuntimeError) else None
+        translated = failure_of(error, loop.group) if isinstance(error, RuntimeError) else None
         first = translated or error
-        outcome = first.outcome if isinstance(first, Failure) else internal(first, start.place)
+        outcome = first.outcome if isinstance(first, Failure) else internal(first, context.place)
         with suppress(Failure):  # a full disk must not hide why the run ended
-            journal.exit(int(outcome.code), outcome.cause, loop.progress.to_json())
-        if outcome.code == Exit.PEER_UNAVAILABLE and start.job.volatile:
-            _hand_over(loop, Path(start.job.volatile))
+            _record_exit(loop, outcome.code, outcome.cause)
+        if outcome.code == Exit.PEER_UNAVAILABLE and context.job.volatile:
+            _save_survivor_state(loop, Path(context.job.volatile))
         raise first from error
-    step, steps = loop.progress.step, loop.parts.timetable.steps
-    if code is Exit.DONE:
-        cause, hint = f"all {steps} steps are made and committed", ""
-        cause = f"done at step {step} of {steps}: {loop.why}" if loop.why else cause
-    else:
-        why = loop.why or start.stops.requested or "a stop request of another rank"
-        cause = f"{why} at step {step} of {steps}"
-        hint = "the same command goes on from here"
-    journal.exit(int(code), cause, loop.progress.to_json())
-    asked = {"stop": "asked"} if code is Exit.STOPPED and loop.why else {}  # a launcher then leaves it stopped
-    return Outcome(code=code, cause=cause, hint=hint, where={"step": step} | asked)
+    outcome = _outcome(loop, end, context.stops)
+    _record_exit(loop, outcome.code, outcome.cause)
+    return outcome
+
+
+def _outcome(loop: Loop, end: LoopEnd, stops: StopRequests) -> Outcome:
+    """How a loop that raised nothing has ended."""
+    step, steps = loop.step, loop.commands.tuning.timetable.steps
+    if end.exit is Exit.DONE:
+        cause = f"done at step {step} of {steps}: {end.why}" if end.why else f"all {steps} steps are made and committed"
+        return Outcome(code=end.exit, cause=cause, hint="", where={"step": step})
+    why = end.why or stops.requested or "a stop request of another rank"
+    asked = {"stop": "asked"} if end.why else {}  # a launcher then leaves it stopped
+    hint = "the same command goes on from here"
+    return Outcome(code=end.exit, cause=f"{why} at step {step} of {steps}", hint=hint, where={"step": step} | asked)
+
+
+def _record_exit(loop: Loop, code: int, cause: str) -> None:
+    loop.ledger.exit(int(code), cause, loop.state.progress.to_json())
 
 
 def failure_of(error: RuntimeError, group: Group) -> Failure | None:
@@ -56,9 +65,9 @@ def internal(error: BaseException, place: Place) -> Outcome:
     return Outcome(code=Exit.INTERNAL, cause=cause, hint="the traceback is above", where=where)
 
 
-def _hand_over(loop: Loop, folder: Path) -> None:
+def _save_survivor_state(loop: Loop, folder: Path) -> None:
     """Best effort: what does not succeed costs the steps since the last commit, and nothing else."""
     try:
-        loop.hand_over(folder)
+        save_survivor_state(loop, folder)
     except Exception:
         traceback.print_exc()

@@ -9,13 +9,14 @@ from typing import Literal
 
 from torch import nn
 
-from drivetrain.checkpoint.commits import Found, newest, pick
+from drivetrain.checkpoint.commits import LoadedCommit, newest, pick
 from drivetrain.checkpoint.compatible import accept_data
 from drivetrain.checkpoint.export import export
 from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.engine.engine import Engine
-from drivetrain.loop.evaluation import Scores, ValidationSet, evaluate
-from drivetrain.loop.exchange import WIDTH, Exchange
+from drivetrain.engine.placement import Replicated
+from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
+from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.task import Task
 from drivetrain.run.build import averages_of, build_networks, build_task, open_inputs
 from drivetrain.runtime import device as devices
@@ -39,16 +40,14 @@ def evaluate_run(
     """
     recipe, task, networks, found = restored(run, commit, weights)
     inputs = open_inputs(recipe, run, task)
-    sets = chosen(inputs.sets(recipe, found.facts["lanes"] if recipe.exact else 1, samples), data)
+    sets = chosen(inputs.sets(recipe, found.metadata["lanes"] if recipe.exact else 1, samples), data)
     scored = {each.name for each in sets}
     digests = {place: digest for place, digest in inputs.digests.items() if place.rpartition(".")[2] in scored}
-    accept_data(found.facts["data"], digests, (), found.path.name)
+    accept_data(found.metadata["data"], digests, (), found.path.name)
     group = Group()
     engine = Engine(networks, {}, group, devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
-    exchange = Exchange(Pulse(group, WIDTH), StopRequests(), alone=True)
-    scores = evaluate(task, engine, sets, group, exchange, found.facts["step"])
-    assert scores is not None, "nobody asks this process to stop"
-    return scores
+    sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)  # nobody asks this process to stop
+    return Evaluator(task, engine, group, Replicated(group), sync).score(sets, found.metadata["step"])
 
 
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
@@ -59,19 +58,19 @@ def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights 
 
 def restored(
     run: Path, commit: str | None, weights: Weights | None
-) -> tuple[Recipe, Task, dict[str, nn.Module], Found]:
+) -> tuple[Recipe, Task, dict[str, nn.Module], LoadedCommit]:
     """A run's recipe and task, and its networks as of a commit; by default with the weights that training scores."""
     if not run.exists():
         raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
     device = devices.choose(recipe.device, 0)
     threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)
-    devices.settle(device, threads, recipe.matmul, exact=recipe.exact)
+    devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
     task = build_task(recipe)
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
-    if learned := found.facts.get("task"):
+    if learned := found.metadata.get("task"):
         task.recall(learned)
     networks = build_networks(task, recipe, device)
     scored = [name for name, settings in averages_of(recipe, networks).items() if settings.evaluate]

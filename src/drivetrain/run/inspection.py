@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.buckets import reading_order
-from drivetrain.data.inspection import Owner, told
-from drivetrain.data.order import Ordering
+from drivetrain.data.inspection import Owner, describe_samples
+from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.engine.recipe import scale_of
 from drivetrain.ledger.ledger import read
+from drivetrain.ledger.records import AttemptRecord
 from drivetrain.run.build import build_task, only_training, open_inputs
 from drivetrain.run.proof import Orders
 from drivetrain.spec.check import source_names
@@ -48,19 +49,19 @@ def inspect_recipe(
     steps = np.array([scale.batches.steps(place + 1) for place in positions.tolist()])
     firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
     owners = [Owner(*owner) for owner in zip(firsts, names, train.sources, strict=True)]
-    return told(source, positions, ids, owners, quarantine.kept(steps, ids))
+    return describe_samples(source, positions, ids, owners, quarantine.kept(steps, ids))
 
 
-def _as_it_went(ledger: Path, order: Ordering, quarantine: Quarantine) -> tuple[Ordering, Quarantine]:
+def _as_it_went(ledger: Path, order: Sampler, quarantine: Quarantine) -> tuple[Sampler, Quarantine]:
     """A run's own, with the weights that were set while it trained and the samples that it went back from; those of its
     recipe where it has not begun."""
     orders, begun = Orders(), False
     for record in read(ledger):
         orders.add(record)
-        begun = begun or record["kind"] == "attempt"
+        begun = begun or isinstance(record, AttemptRecord)
     if not begun:
         return order, quarantine
-    if orders.current.facts["sizes"] != order.facts["sizes"]:
+    if orders.current.metadata["sizes"] != order.metadata["sizes"]:
         cause = "the training data have another number of samples than the run has read"
         raise Failure(Exit.INCOMPATIBLE, cause, "bring them back, or give the recipe in place of the run")
     return orders.current, orders.quarantine

@@ -15,11 +15,12 @@ from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
 from drivetrain.data.blend import Blend
 from drivetrain.data.buckets import order_of
-from drivetrain.data.order import Ordering
+from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.ledger.again import comparable, unequal
+from drivetrain.ledger.comparison import comparable, unequal
 from drivetrain.ledger.derive import Record, lineage, steps
 from drivetrain.ledger.ledger import read
+from drivetrain.ledger.records import AttemptRecord, CommandRecord, CommitRecord, RollbackRecord, StepRecord
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.tuning import stage_of
 from drivetrain.run.build import build_task, open_inputs
@@ -78,11 +79,11 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     certificate = Certificate(
         run=str(run),
         records=len(records),
-        root=records[0]["chain"] if records else "",
-        tail=records[-1]["chain"] if records else "",
+        root=(records[0].chain or "") if records else "",
+        tail=(records[-1].chain or "") if records else "",
         attempts=len(tries),
-        rollbacks=sum(record["kind"] == "rollback" for record in records),
-        worlds=[record["world"] for record in tries.values()],
+        rollbacks=sum(isinstance(record, RollbackRecord) for record in records),
+        worlds=[record.world for record in tries.values()],
         claims=sorted({_claim(record) for record in tries.values()}),
     )
     if not tries:
@@ -94,7 +95,7 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     _prove_commands(records, history, certificate)
     newest = list(tries.values())[-1]
     if replay := kept_in(run):
-        _prove_replay(replay, records, newest["settings"], certificate)
+        _prove_replay(replay, records, newest.settings, certificate)
     _prove_repeats(records, tries, certificate)
     _prove_commits(run, records, tries, certificate)
     recipe = load(run).recipe
@@ -104,16 +105,17 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     return certificate
 
 
-def _attempts(records: Iterable[Record]) -> dict[int, Record]:
-    return {record["attempt"]: record for record in records if record["kind"] == "attempt"}
+def _attempts(records: Iterable[Record]) -> dict[int, AttemptRecord]:
+    return {record.attempt: record for record in records if isinstance(record, AttemptRecord)}
 
 
-def _claim(attempt: Record) -> str:
-    return f"{attempt['claim']['class']} {attempt['claim']['key']}"
+def _claim(attempt: AttemptRecord) -> str:
+    return f"{attempt.claim.class_} {attempt.claim.key}"
 
 
 def _broken(what: str, record: Record | None = None, code: Exit = Exit.BAD_DATA) -> Failure:
-    where = {} if record is None else {"step": record["step"]} if "step" in record else {}
+    step = getattr(record, "step", None)
+    where = {} if step is None else {"step": step}
     hint = "the run directory was changed by hand, or is not one run's; restore it from a copy"
     return Failure(code, what, hint, **where)
 
@@ -122,41 +124,41 @@ def _prove_attempts(records: Iterable[Record]) -> None:
     """Attempts are numbered, and each begins at a step that was reached; its steps follow each other."""
     number = reached = 0
     for record in records:
-        if record["kind"] == "attempt":
+        if isinstance(record, AttemptRecord):
             number += 1
-            if record["attempt"] != number:
-                raise _broken(f"attempt {record['attempt']} stands where attempt {number} should")
-            if record["from_step"] > reached:
-                raise _broken(f"attempt {number} begins after step {record['from_step']}, but {reached} was reached")
-            reached = record["from_step"]
-        elif record["kind"] == "rollback":
-            if record["step"] != reached or not 0 <= record["to"] < reached:
-                raise _broken(f"it goes back from {record['step']} to {record['to']}; {reached} was reached", record)
-            reached = record["to"]
-        elif record["kind"] == "step":
-            if record["attempt"] != number:
-                raise _broken(f"a step of attempt {record['attempt']} stands in attempt {number}", record)
-            if record["step"] != reached + 1:
-                raise _broken(f"step {record['step']} comes after step {reached}", record)
+            if record.attempt != number:
+                raise _broken(f"attempt {record.attempt} stands where attempt {number} should")
+            if record.from_step > reached:
+                raise _broken(f"attempt {number} begins after step {record.from_step}, but {reached} was reached")
+            reached = record.from_step
+        elif isinstance(record, RollbackRecord):
+            if record.step != reached or not 0 <= record.to < reached:
+                raise _broken(f"it goes back from {record.step} to {record.to}; {reached} was reached", record)
+            reached = record.to
+        elif isinstance(record, StepRecord):
+            if record.attempt != number:
+                raise _broken(f"a step of attempt {record.attempt} stands in attempt {number}", record)
+            if record.step != reached + 1:
+                raise _broken(f"step {record.step} comes after step {reached}", record)
             reached += 1
 
 
-def _prove_samples(records: Iterable[Record], tries: Mapping[int, Record]) -> None:
+def _prove_samples(records: Iterable[Record], tries: Mapping[int, AttemptRecord]) -> None:
     """Every step has read the positions that its batch has, and the samples that stand there."""
     orders = Orders()
     spans = {number: _batches(attempt) for number, attempt in tries.items()}
     for record in records:
         orders.add(record)
-        if record["kind"] != "step":
+        if not isinstance(record, StepRecord):
             continue
-        start, stop = spans[record["attempt"]].span(record["step"])
-        stop = min(stop, tries[record["attempt"]]["budget"]["samples"])
-        if (record["start"], record["stop"]) != (start, stop):
-            given = f"[{record['start']}, {record['stop']})"
-            raise _broken(f"step {record['step']} tells of the positions {given}, but has [{start}, {stop})", record)
-        read = orders.quarantine.read(orders.current, record["step"], start, stop)
-        if f"{read.digest:016x}" != record["samples"]:
-            raise _broken(f"step {record['step']} has read other samples than stand at its positions", record)
+        start, stop = spans[record.attempt].span(record.step)
+        stop = min(stop, tries[record.attempt].budget.samples)
+        if (record.start, record.stop) != (start, stop):
+            given = f"[{record.start}, {record.stop})"
+            raise _broken(f"step {record.step} tells of the positions {given}, but has [{start}, {stop})", record)
+        read = orders.quarantine.read(orders.current, record.step, start, stop)
+        if f"{read.digest:016x}" != record.samples:
+            raise _broken(f"step {record.step} has read other samples than stand at its positions", record)
 
 
 class Orders:
@@ -164,96 +166,98 @@ class Orders:
     which of them are in quarantine."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Ordering] = {}  # attempts mostly have the same
-        self.current = Ordering()
+        self._known: dict[str, Sampler] = {}  # attempts mostly have the same
+        self.current = Sampler()
         self.quarantine = Quarantine()
 
     def add(self, record: Record) -> None:
         """One record further."""
-        if record["kind"] == "attempt":
-            told = json.dumps(record["order"])
-            self.current = self._known[told] = self._known.get(told) or order_of(record["order"])
-            self.quarantine = Quarantine(record["quarantine"])
-        elif record["kind"] == "rollback":
-            self.quarantine = Quarantine([*self.quarantine.entries, (record["to"] + 1, record["samples"])])
-        elif record["kind"] == "command" and "stage" in record.get("effect", {}):
+        if isinstance(record, AttemptRecord):
+            told = json.dumps(record.order)
+            self.current = self._known[told] = self._known.get(told) or order_of(record.order)
+            self.quarantine = Quarantine(record.quarantine)
+        elif isinstance(record, RollbackRecord):
+            self.quarantine = Quarantine([*self.quarantine.entries, (record.to + 1, record.samples)])
+        elif isinstance(record, CommandRecord) and record.effect and record.effect.stage:
             if not isinstance(self.current, Blend):
                 raise _broken("a command tells of sources' weights where there is one source", record)
-            self.current = self.current.staged(stage_of(record["effect"]))
+            self.current = self.current.staged(stage_of(record.effect.stage))
 
 
-def _batches(attempt: Record) -> Batches:
-    given = attempt["batch"]
-    return Batches(given["size"], tuple(Change(*change) for change in given["ramp"]))
+def _batches(attempt: AttemptRecord) -> Batches:
+    sizes = attempt.batch
+    return Batches(sizes.size, tuple(Change(*change) for change in sizes.ramp))
 
 
 def _prove_history(history: Sequence[Record], certificate: Certificate) -> None:
     """In the history that counts every sample was used once, up to where it is."""
     position = 0
     for record in steps(history):
-        if record["start"] != position:
-            raise _broken(f"step {record['step']} begins at position {record['start']}, not {position}", record)
-        position = record["stop"]
-        certificate.steps = record["step"]
-        certificate.left_out += "skipped" in record
+        if record.start != position:
+            raise _broken(f"step {record.step} begins at position {record.start}, not {position}", record)
+        position = record.stop
+        certificate.steps = record.step
+        certificate.left_out += record.skipped is not None
     certificate.samples = position
 
 
 def _prove_commands(records: Iterable[Record], history: Sequence[Record], certificate: Certificate) -> None:
     """What the run was told was done once in the history that counts, after the same step each time it was made."""
-    counted = Counter(record["id"] for record in history if record["kind"] == "command")
-    settings = next(record["settings"] for record in reversed(history) if record["kind"] == "attempt")
-    first: dict[str, Record] = {}
+    counted = Counter(record.id for record in history if isinstance(record, CommandRecord))
+    settings = next(record.settings for record in reversed(history) if isinstance(record, AttemptRecord))
+    first: dict[str, CommandRecord] = {}
     for record in records:
-        if record["kind"] != "command" or "refused" in record:
+        if not isinstance(record, CommandRecord) or record.refused is not None:
             continue
-        told = first.setdefault(record["id"], record)
-        if record["step"] != told["step"]:
-            raise _broken(f"{record['verb']} was done after step {told['step']}, and after {record['step']}", record)
+        told = first.setdefault(record.id, record)
+        if record.step != told.step:
+            raise _broken(f"{record.verb} was done after step {told.step}, and after {record.step}", record)
     for id, record in first.items():
-        due = record["verb"] in REPLAYED and record["settings"] == settings and record["step"] < certificate.steps
+        due = record.verb in REPLAYED and record.settings == settings and record.step < certificate.steps
         if counted[id] > 1 or (due and not counted[id]):
-            raise _broken(f"{record['verb']} {record['argument']} was done {counted[id]} times", record)
+            raise _broken(f"{record.verb} {record.argument} was done {counted[id]} times", record)
     certificate.commands = len(counted)
 
 
 def _prove_replay(replay: Replay, records: Iterable[Record], settings: str, certificate: Certificate) -> None:
     """What the other run was told up to here, and decides bits or scores, this one was told after the same steps."""
-    own = {record["id"]: record for record in records if record["kind"] == "command"}
+    own = {record.id: record for record in records if isinstance(record, CommandRecord)}
     for id, record in replay.commands.items():
-        if record["verb"] not in REPLAYED or record["settings"] != settings or record["step"] >= certificate.steps:
+        if record.verb not in REPLAYED or record.settings != settings or record.step >= certificate.steps:
             continue
         if id not in own or any(own[id][name] != record[name] for name in ("step", "verb", "argument", "effect")):
-            said = f"`{record['verb']} {record['argument']}` after step {record['step']}"
+            said = f"`{record.verb} {record.argument}` after step {record.step}"
             raise _broken(f"{replay.run} was told {said}, this replay was not", record)
         certificate.replayed += 1
 
 
-def _prove_repeats(records: Iterable[Record], tries: Mapping[int, Record], certificate: Certificate) -> None:
+def _prove_repeats(records: Iterable[Record], tries: Mapping[int, AttemptRecord], certificate: Certificate) -> None:
     """What was made again under an equal claim came to the same numbers."""
     before: dict[int, Record] = {}
     for record in records:
-        if record["kind"] == "rollback":  # what comes after it is made of other samples
-            before = {step: made for step, made in before.items() if step <= record["to"]}
-        if record["kind"] != "step":
+        if isinstance(record, RollbackRecord):  # what comes after it is made of other samples
+            before = {step: made for step, made in before.items() if step <= record.to}
+        if not isinstance(record, StepRecord):
             continue
-        earlier, before[record["step"]] = before.get(record["step"]), record
+        earlier, before[record.step] = before.get(record.step), record
         if earlier is None:
             continue
-        if not comparable(tries[earlier["attempt"]], tries[record["attempt"]]):
+        if not comparable(tries[earlier.attempt], tries[record.attempt]):
             certificate.again["not comparable"] += 1
             continue
         certificate.again["equal"] += 1
         if other := unequal(earlier, record):
-            cause = f"step {record['step']} was made again, by attempt {record['attempt']}, with other {other}"
+            cause = f"step {record.step} was made again, by attempt {record.attempt}, with other {other}"
             hint = "the hardware, or code that is not deterministic; look at docs/exactness.md"
-            raise Failure(Exit.CORRUPTION_SUSPECTED, cause, hint, step=record["step"])
+            raise Failure(Exit.CORRUPTION_SUSPECTED, cause, hint, step=record.step)
 
 
-def _prove_commits(run: Path, records: Sequence[Record], tries: Mapping[int, Record], certificate: Certificate) -> None:
+def _prove_commits(
+    run: Path, records: Sequence[Record], tries: Mapping[int, AttemptRecord], certificate: Certificate
+) -> None:
     """Each commit is whole, is the one that the ledger tells of, and stands at a place of its chain."""
-    told = {record["name"]: record for record in records if record["kind"] == "commit"}  # the newest of each name
-    places = {record["chain"]: place for place, record in enumerate(records)}
+    told = {record.name: record for record in records if isinstance(record, CommitRecord)}  # the newest of each name
+    places = {record.chain: place for place, record in enumerate(records)}
     reached = _reached(records)
     epochs = takeovers(run)
     for name in names(run):
@@ -273,13 +277,13 @@ def _reached(records: Iterable[Record]) -> list[tuple[int, int]]:
     stops = {0: 0}
     step, found = 0, []
     for record in records:
-        if record["kind"] == "attempt":
-            step = record["from_step"]
-        elif record["kind"] == "rollback":
-            step = record["to"]
-        elif record["kind"] == "step":
-            step = record["step"]
-            stops[step] = record["stop"]
+        if isinstance(record, AttemptRecord):
+            step = record.from_step
+        elif isinstance(record, RollbackRecord):
+            step = record.to
+        elif isinstance(record, StepRecord):
+            step = record.step
+            stops[step] = record.stop
         found.append((step, stops[step]))
     return found
 
@@ -287,13 +291,13 @@ def _reached(records: Iterable[Record]) -> list[tuple[int, int]]:
 def _wrong_commit(
     name: str,
     manifest: Mapping[str, Any],
-    told: Record | None,
+    told: CommitRecord | None,
     places: Mapping[str, int],
     reached: Sequence[tuple[int, int]],
-    tries: Mapping[int, Record],
+    tries: Mapping[int, AttemptRecord],
 ) -> Iterator[str]:
     """What of a manifest does not fit the ledger. A run that is killed may leave a commit that no record tells of."""
-    if told is not None and told["manifest"] != manifest["sha256"] and manifest["attempt"] <= told["attempt"]:
+    if told is not None and told.manifest != manifest["sha256"] and manifest["attempt"] <= told.attempt:
         yield "it is not the commit of this name that the ledger tells of"
     if manifest["step"] != step_of(name):
         yield f"it is of step {manifest['step']}"
@@ -310,24 +314,24 @@ def _wrong_commit(
         yield "it is of another recipe, other data or other lanes than its attempt"
 
 
-def _prove_recipe(recipe: Recipe, attempt: Record) -> None:
+def _prove_recipe(recipe: Recipe, attempt: AttemptRecord) -> None:
     """The recipe that lies in the directory is the one that was trained, and the order is the one it asks for."""
-    if bits_digest(recipe) != attempt["recipe"]:
+    if bits_digest(recipe) != attempt.recipe:
         raise _broken("the recipe in resolved.json is not the one that the newest attempt has trained")
-    order = attempt["order"]
+    order = attempt.order
     buckets = recipe.data.train.buckets
     dealt = None if buckets is None else [recipe.batch.size, buckets]
     if (order["seed"], order["shuffle"], order.get("buckets")) != (recipe.seed, recipe.data.train.shuffle, dealt):
         raise _broken("the order of the samples does not follow from the recipe")
 
 
-def _prove_data(recipe: Recipe, attempt: Record, certificate: Certificate) -> None:
+def _prove_data(recipe: Recipe, attempt: AttemptRecord, certificate: Certificate) -> None:
     """Every source has the content that the newest attempt has read. Nothing that was remembered is believed."""
     with tempfile.TemporaryDirectory() as nothing_known:
         inputs = open_inputs(recipe, Path(nothing_known), build_task(recipe))
     for place, digest in inputs.digests.items():
-        if attempt["data"].get(place, digest) != digest:
+        if attempt.data.get(place, digest) != digest:
             raise _broken(f"{place} has another content than the run has read")
-    if [len(source) for source in inputs.train.values()] != attempt["order"]["sizes"]:
+    if [len(source) for source in inputs.train.values()] != attempt.order["sizes"]:
         raise _broken("the sources have another number of samples than the run has read")
     certificate.sources = len(inputs.digests)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from drivetrain.ledger.derive import Record
-from drivetrain.ledger.history import History
 from drivetrain.ledger.ledger import read
+from drivetrain.ledger.records import CommandRecord
+from drivetrain.ledger.resume_index import ResumeIndex
+from drivetrain.loop.control import read_command
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
 
@@ -22,7 +25,18 @@ class Replay:
 
     run: str
     ledger: str
-    commands: dict[str, Record]
+    commands: dict[str, CommandRecord]
+
+    def to_json(self) -> dict[str, Any]:
+        """For the file."""
+        commands = {id: record.to_json() for id, record in self.commands.items()}
+        return {"run": self.run, "ledger": self.ledger, "commands": commands}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Replay:
+        """What `to_json` gave."""
+        commands = {id: read_command(record) for id, record in kept["commands"].items()}
+        return cls(kept["run"], kept["ledger"], commands)
 
 
 def replayed(folder: Path, asked: str | None, before: str | None, recipe: str, *, anew: bool = True) -> Replay | None:
@@ -35,7 +49,7 @@ def replayed(folder: Path, asked: str | None, before: str | None, recipe: str, *
     found = None if asked and anew else kept_in(folder)
     if found is None and (source := asked or before):
         found = _taken(Path(source), recipe)
-        write_json(folder / NAME, vars(found))
+        write_json(folder / NAME, found.to_json())
     return found
 
 
@@ -45,8 +59,8 @@ def kept_in(folder: Path) -> Replay | None:
     if not path.exists():
         return None
     try:
-        return Replay(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        return Replay.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise Failure(
             Exit.BAD_DATA, f"{path} is damaged: {error}", "replay the run anew, in another directory"
         ) from None
@@ -54,10 +68,10 @@ def kept_in(folder: Path) -> Replay | None:
 
 def _taken(run: Path, recipe: str) -> Replay:
     """What a run was told so far, from its ledger."""
-    history, tail = History(), ""
+    history, tail = ResumeIndex(), ""
     for record in read(run / "ledger.jsonl"):
         history.add(record)
-        tail = record["chain"]
-    if history.newest is None or history.newest["recipe"] != recipe:
+        tail = record.chain or ""
+    if history.newest is None or history.newest.recipe != recipe:
         raise Failure(Exit.BAD_RECIPE, f"{run} was trained with another recipe", "replay it without overrides")
     return Replay(str(run), tail, history.commands)

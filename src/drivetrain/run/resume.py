@@ -11,20 +11,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drivetrain.checkpoint.commits import Found, clean, names, newest, oldest_epoch
+from drivetrain.checkpoint.commits import LoadedCommit, clean, names, newest, oldest_epoch
 from drivetrain.checkpoint.compatible import accept_data, accept_environment, accept_recipe
-from drivetrain.checkpoint.handover import RECORDS
 from drivetrain.checkpoint.initial import freeze, load_initial
 from drivetrain.checkpoint.manifest import step_of
 from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import AVERAGES, has_any, restore
+from drivetrain.checkpoint.survivors import RECORDS
 from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import prepare
-from drivetrain.ledger.history import History
-from drivetrain.ledger.ledger import Ledger
-from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.ledger.ledger import LedgerFile
+from drivetrain.ledger.records import InitialRecord
+from drivetrain.ledger.resume_index import ResumeIndex
+from drivetrain.loop.progress import Timetable
+from drivetrain.loop.state import StateValues
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.lease import Lease
 from drivetrain.spec.exits import Exit, Failure
@@ -33,7 +35,7 @@ from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
 
 
-class Takeover:
+class Resumer:
     """One rank's way from a run directory to its state. `notes` are what the ledger should say about it.
 
     The directory itself is the first rank's to take; the others only read commits.
@@ -85,12 +87,12 @@ class Takeover:
         """The lease's number; 0 on ranks that hold none."""
         return self.lease.epoch if self.lease else 0
 
-    def open_ledger(self, history: History) -> Ledger:
+    def open_ledger(self, history: ResumeIndex) -> LedgerFile:
         """The ledger, for this attempt alone, and `history` filled from it: one that may still be alive is left with a
         file that nobody reads."""
         assert self.lease is not None
         self.lease.require()
-        return Ledger.open(self.folder / "ledger.jsonl", anew=self.lease.inherited, each=history.add)
+        return LedgerFile.open(self.folder / "ledger.jsonl", anew=self.lease.inherited, each=history.add)
 
     def keep_recipe(self, environment: Mapping[str, Any]) -> None:
         """Write what this attempt trains, once it is sure that it may."""
@@ -101,7 +103,7 @@ class Takeover:
             write_private(self.folder / "recipe.yaml", (self.job.text + overrides).encode())
         write_json(self.folder / "environment.json", environment)
 
-    def find(self, group: Group, history: History) -> Found | None:
+    def find(self, group: Group, history: ResumeIndex) -> LoadedCommit | None:
         """The commit to go on from, as `resume` (auto, never, must) wants it; what survivors left, if it is newer."""
         volatile = Path(self.job.volatile) if self.job.volatile else None
         found = newest(self.folder, group, volatile)
@@ -121,26 +123,26 @@ class Takeover:
         self.notes += [f"passed over {reason}" for reason in found.passed_over] if found else []
         return found
 
-    def committed(self, found: Found | None) -> int:
+    def committed(self, found: LoadedCommit | None) -> int:
         """The step of the newest commit on the disk, where the attempt goes on from `found`; 0 where there is none."""
         if found and not found.volatile:
             return found.step
         return max((step_of(name) or 0 for name in names(self.folder)), default=0)
 
-    def initialize(self, networks: Mapping[str, nn.Module], *, fresh: bool) -> list[dict[str, Any]]:
+    def initialize(self, networks: Mapping[str, nn.Module], *, fresh: bool) -> list[InitialRecord]:
         """The recipe's `init`: weights at the start of the run, what is frozen in every attempt.
 
         Returns what the ledger keeps of the weights that were loaded.
         """
-        told = []
+        records = []
         for settings in self._initial:
             report = load_initial(settings, networks) if fresh else None
             frozen = freeze(settings, networks)
             if report:
                 still = f"; {frozen} parameters do not train" if frozen else ""
                 self.notes.append(f"initial weights from {settings.from_}: {report}{still}")
-                told.append({"from": settings.from_, **asdict(report), "frozen": frozen})
-        return told
+                records.append(InitialRecord(from_=settings.from_, **asdict(report), frozen=frozen))
+        return records
 
     @property
     def _initial(self) -> tuple[Init, ...]:
@@ -149,22 +151,23 @@ class Takeover:
 
     def restore(
         self,
-        found: Found,
+        found: LoadedCommit,
         digests: Mapping[str, str],
         environment: Mapping[str, Any],
         engine: Engine,
         timetable: Timetable,
-    ) -> Progress:
-        """Put a commit's state in place; Failure(76) where it does not fit."""
-        job, facts, name = self.job, found.facts, found.path.name
-        self.notes += accept_data(facts["data"], digests, job.override, name)
-        self.notes += accept_environment(facts.get("environment", {}), environment, job.strict_environment, name)
+    ) -> StateValues:
+        """Put a commit's state in place, and return its plain values; Failure(76) where it does not fit."""
+        job, metadata, name = self.job, found.metadata, found.path.name
+        self.notes += accept_data(metadata["data"], digests, job.override, name)
+        self.notes += accept_environment(metadata.get("environment", {}), environment, job.strict_environment, name)
         optimizers = engine.optimizers
-        if "optimizer" in job.ignore and facts["time"] < job.began:
+        if "optimizer" in job.ignore and metadata["time"] < job.began:
             optimizers = {}
             self.notes.append(f"the optimizers' state in {name} is ignored: they start anew")
         self._restore_tensors(found.state.tensors, engine, optimizers, name)
-        progress = Progress.from_json(found.state.values)
+        values = StateValues.from_json(found.state.values)
+        progress = values.progress
         start, stop = timetable.scale.batches.span(progress.step)
         if not start < progress.position <= stop:
             raise Failure(
@@ -182,7 +185,7 @@ class Takeover:
                 f"remove it (`drivetrain checkpoint rm {self.folder} {found.step}`) to go on from the commit before, "
                 "or keep the budget",
             )
-        return progress
+        return values
 
     def _restore_tensors(
         self,
@@ -199,7 +202,7 @@ class Takeover:
             engine.averages.restart()
             self.notes.append(f"{name} has no averaged weights: they begin at its weights")
 
-    def mirror(self, found: Found | None) -> Mirror | None:
+    def mirror(self, found: LoadedCommit | None) -> Mirror | None:
         """Where verified commits are copied to, the one that this attempt goes on from first."""
         url = self.recipe.checkpoint.mirror
         if not url:

@@ -1,187 +1,213 @@
-"""What the loop works with, made of a recipe and of what an attempt has opened."""
+"""The loop, made of a recipe, of what an attempt has opened, and of the state that it goes on from."""
 
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import nn
-
-from drivetrain.checkpoint.commits import Committer, Found
+from drivetrain.checkpoint.commits import Committer
+from drivetrain.checkpoint.manifest import name_of
 from drivetrain.checkpoint.recipe import Checkpoint
-from drivetrain.checkpoint.retention import Retention
-from drivetrain.data.blend import Stage, coverage
+from drivetrain.checkpoint.retention import Retention, pin
+from drivetrain.checkpoint.survivors import RECORDS
+from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.buckets import reading_order
-from drivetrain.data.feed import Feed
-from drivetrain.data.geometry import Geometry, choose_lanes
-from drivetrain.data.order import Ordering
+from drivetrain.data.geometry import Geometry
+from drivetrain.data.order import Sampler
+from drivetrain.data.prefetch import BatchIterator, prefetch
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.engine.engine import Engine
-from drivetrain.engine.recipe import scale_of
-from drivetrain.launch.job import Job
-from drivetrain.ledger.history import History
-from drivetrain.ledger.ledger import Ledger
-from drivetrain.loop.control import Control
-from drivetrain.loop.exchange import WIDTH, Exchange
-from drivetrain.loop.finals import Finals
-from drivetrain.loop.guard import Guard
-from drivetrain.loop.journal import Journal
+from drivetrain.launch.inbox import Inbox
+from drivetrain.loop.checks import StepChecks
+from drivetrain.loop.commands import Commands
+from drivetrain.loop.commits import Commits, CommitStorage
+from drivetrain.loop.control import CommandHistory, Control
+from drivetrain.loop.evaluation import Evaluator
+from drivetrain.loop.guard import Guard, Undone
+from drivetrain.loop.ledger_writer import LedgerWriter
+from drivetrain.loop.loop import Loop
 from drivetrain.loop.observe import build_observer
-from drivetrain.loop.parts import Parts
-from drivetrain.loop.progress import Timetable
-from drivetrain.loop.task import Task
-from drivetrain.run.build import Inputs, most_scored
-from drivetrain.runtime.group import Group
-from drivetrain.runtime.heart import Heart
-from drivetrain.runtime.lease import Lease
-from drivetrain.runtime.place import Place
+from drivetrain.loop.reader import Reader
+from drivetrain.loop.records import StepRecords
+from drivetrain.loop.replicas import Replicas
+from drivetrain.loop.rollback import Judge, Rewind
+from drivetrain.loop.rollback_buffer import RollbackBuffer
+from drivetrain.loop.scoring import ScoredBefore, ScoredSets, Scoring
+from drivetrain.loop.state import CommitMetadata, RunState
+from drivetrain.loop.step_runner import StepRunner
+from drivetrain.loop.step_sync import WIDTH, StepSync
+from drivetrain.loop.stopping import PlannedStops, deadline
+from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
+from drivetrain.run.build import most_scored
+from drivetrain.run.opened import OpenedRun
+from drivetrain.run.opening import keep_suspects, record_attempt
+from drivetrain.run.restored import RestoredRun
 from drivetrain.runtime.pulse import Pulse
-from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.recipe import Recipe
 
 
-@dataclass(frozen=True)
-class Start:
-    """One start of a run, on one rank: what it was asked, and where and by what it runs. `environment` is what bits
-    depend on beside the recipe."""
+def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Loop:
+    """The third stage of a start: the loop, with every part given what it reads, and the attempt in the ledger.
 
-    job: Job
-    recipe: Recipe
-    place: Place
-    stops: StopRequests
-    heart: Heart
-    environment: Mapping[str, Any]
-
-    @property
-    def folder(self) -> Path:
-        """The run directory."""
-        return Path(self.job.folder)
-
-
-def timetable_of(recipe: Recipe, tuned: Recipe, inputs: Inputs) -> Timetable:
-    """When a run ends, evaluates and commits; `tuned` is the recipe with what was set while it trained."""
-    scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
-    total = recipe.budget.samples_at(scale)
-    return Timetable(
-        total=total,
-        steps=scale.batches.steps(total),
-        scale=scale,
-        evaluate_every=tuned.evaluate.every,
-        commit_every=tuned.checkpoint.every,
-        commit_evaluated=recipe.checkpoint.keep_best is not None,
+    `stack` ends what commits.
+    """
+    context, group, engine, task = opened.context, opened.group, restored.engine, opened.task
+    recipe, history, step = context.recipe, restored.history, restored.values.progress.step
+    ledger = _ledger_writer(opened, restored)
+    guard = _guard(opened, restored)
+    placement = opened.placement
+    state = RunState(engine, placement, guard, restored.values.progress)
+    inbox = Inbox(context.folder) if group.leader else None
+    control = Control(inbox, group, ledger, _command_history(opened, restored))
+    sync = StepSync(
+        Pulse(group, WIDTH),
+        context.stops,
+        alone=group.world == 1,
+        speaks=placement.speaks,
+        commanded=control.waiting,
     )
-
-
-def lanes_of(recipe: Recipe, world: int, found: Found | None) -> int:
-    """The recipe's lanes; `auto` are those of the commit to go on from, or at the first start what fits."""
-    if recipe.lanes != "auto":
-        return recipe.lanes
-    if found:
-        return found.facts["lanes"]
-    batch, exact = recipe.batch, recipe.exact
-    whole = batch.micro if exact and batch.micro else 1  # samples that stay together
-    return choose_lanes(math.gcd(*batch.sizes) // whole, world, apart=exact)
-
-
-def scored_by(recipe: Recipe, lanes: int, world: int) -> int:
-    """How many lanes share out an evaluation."""
-    return lanes if recipe.exact else world
-
-
-def parts_of(
-    start: Start,
-    task: Task,
-    engine: Engine,
-    inputs: Inputs,
-    timetable: Timetable,
-    group: Group,
-    journal: Journal,
-    found: Found | None,
-    finals: Finals,
-    lanes: int,
-    control: Control,
-    stages: Sequence[Stage],
-    guard: Guard,
-) -> Parts:
-    """All that the loop works with, but for what only the ledger's keeper has."""
-    recipe, scale = start.recipe, timetable.scale
-    train = recipe.data.train
-    names = list(inputs.train)
-    source, order = reading_order(train, names, list(inputs.train.values()), recipe.seed, scale, stages)
-    geometry = Geometry(scale.batches, lanes, group.world, recipe.batch.micro, apart=recipe.exact)
-    feed = Feed(
-        source, order, geometry, group.rank, timetable.total, task.collate, task.counts, _quarantine(guard, order)
-    )
-    facts = {
-        "recipe": bits_digest(recipe),
-        "data": inputs.digests,
-        "environment": start.environment,
-        "parent": found.path.name if found else None,
-        "lanes": geometry.lanes,
-        "task": dict(task.learned),
-        "attempt": journal.attempt,
-    }
-    return Parts(
-        task=task,
-        engine=engine,
-        feed=feed,
-        validation=inputs.sets(recipe, scored_by(recipe, lanes, group.world), most_scored(recipe))["validation"],
-        timetable=timetable,
-        guard=guard,
-        statistics=recipe.statistics,
+    reader = _reader(opened, restored, guard, sync)
+    keep_suspects(context, group, reader.batches.order, restored.timetable)
+    if group.leader:
+        opened.resumer.keep_recipe(context.environment)
+    record_attempt(opened, restored, ledger, reader)
+    storage = _storage(opened, restored, stack)
+    metadata = _metadata(opened, restored, ledger)
+    observer = build_observer(recipe, restored.timetable, group, engine, ledger, context.folder)
+    checks = StepChecks(recipe.statistics, recipe.guard.recompute, restored.timetable, engine, group, ledger)
+    rewind = Rewind(state, ledger, RollbackBuffer(recipe.guard.rollback) if recipe.guard.undoes else None)
+    tuning = Tuning(restored.live, restored.timetable, engine, reader)
+    scoring = _scoring(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
+    commits = Commits(state, ledger, sync, metadata, reader.coverage, storage)
+    committed = restored.commit is not None and not restored.commit.volatile
+    if committed:
+        commits.resume(step)
+    first = history.began or context.job.started
+    until = deadline(recipe.stop, first, context.job.started, os.environ)
+    sync.deadline = math.inf if until is None else until
+    return Loop(
+        state=state,
+        reader=reader,
+        runner=StepRunner(task, engine, guard, checks, reader),
+        records=StepRecords(state, ledger, sync, Judge(state, group, ledger, reader)),
+        commits=commits,
+        scoring=scoring,
+        commands=Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage)),
+        rewind=rewind,
+        replicas=Replicas(engine, placement.replicas),
+        observer=observer,
+        ledger=ledger,
+        sync=sync,
         group=group,
-        exchange=Exchange(Pulse(group, WIDTH), start.stops, group.world == 1, control.waiting),
-        journal=journal,
-        committer=None,
-        mirror=None,
-        facts=facts,
-        coverage=partial(coverage, order, names),
-        folder=start.folder,
-        ahead=train.prefetch,
-        workers=train.workers,
-        stop=recipe.stop,
-        most_steps=start.job.most_steps,
-        finals=finals,
-        observer=build_observer(recipe, timetable, group, engine, journal, start.folder),
-        control=control,
+        stops=PlannedStops(recipe.stop.at, step, context.job.most_steps),
     )
 
 
-def committer_of(start: Start, lease: Lease | None, ledger: Ledger, history: History, scale: Scale) -> Committer:
+def _ledger_writer(opened: OpenedRun, restored: RestoredRun) -> LedgerWriter:
+    """The attempt's writer; steps that survivors have made and nobody wrote are in the ledger before anything else."""
+    startup, history, commit = opened.context.startup, restored.history, restored.commit
+    ledger = LedgerWriter(restored.ledger_file, 1 + history.attempts, startup.watch, history, opened.resumer.require)
+    ledger.seconds["start"] = sum(startup.seconds.values())
+    if commit and commit.volatile:
+        ledger.complete(commit.state.values[RECORDS], history.last_step, history.attempts)
+    return ledger
+
+
+def _guard(opened: OpenedRun, restored: RestoredRun) -> Guard:
+    recipe = opened.context.recipe
+    undone = opened.group.broadcast_json(restored.history.undone)
+    known = [Undone(step, to, tuple(samples)) for step, to, samples in undone]
+    return Guard(recipe.guard, restored.values.guard, recipe.scaling.least, known)
+
+
+def _command_history(opened: OpenedRun, restored: RestoredRun) -> CommandHistory:
+    history = restored.history
+    return CommandHistory(
+        known=[*history.commands, *history.refused],
+        replayed=restored.commands.replayed,
+        begin=restored.values.progress.step,
+        pending=opened.group.broadcast_json(history.pending_command),
+        settings=settings_digest(opened.context.recipe),
+    )
+
+
+def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSync) -> Reader:
+    """What reads the training data, in the order that the recipe and what was set have given it."""
+    recipe, inputs, task, data = opened.context.recipe, opened.inputs, opened.task, opened.placement.data
+    train, timetable = recipe.data.train, restored.timetable
+    names = list(inputs.train)
+    stages = [stage_of(stage) for stage in restored.commands.stages]
+    source, order = reading_order(train, names, list(inputs.train.values()), recipe.seed, timetable.scale, stages)
+    geometry = Geometry(timetable.scale.batches, restored.lanes, data.world, recipe.batch.micro, apart=recipe.exact)
+    quarantine = _quarantine(guard, order)
+    batches = BatchReader(source, order, geometry, data.rank, timetable.total, task.collate, task.counts, quarantine)
+
+    def open_iterator(batches: BatchReader, first: int) -> BatchIterator:
+        return prefetch(batches, first, timetable.steps, train.prefetch, train.workers)
+
+    return Reader(batches, sync, names, open_iterator)
+
+
+def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, ledger: LedgerWriter) -> Scoring:
+    """What scores, with what the ledger has of earlier scores."""
+    context, group, history = opened.context, opened.group, restored.history
+    recipe, inputs, step = context.recipe, opened.inputs, restored.values.progress.step
+    lanes, patience = restored.lanes if recipe.exact else opened.placement.data.world, recipe.stop.patience
+    sets = ScoredSets(
+        validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
+    )
+    scoring = Scoring(evaluator, ledger, sets, patience, context.folder if group.leader else None)
+    past = history.scores(patience.metric) if patience else {}
+    finals = group.broadcast_json(history.finals.get(step, {}))
+    evaluated = group.broadcast_json(history.evaluated(step))
+    scores = group.broadcast_json([past[at] for at in sorted(past) if at <= step])
+    scoring.resume(ScoredBefore(evaluated, scores, finals), step)
+    return scoring
+
+
+def _metadata(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter) -> CommitMetadata:
+    context, commit = opened.context, restored.commit
+    return CommitMetadata(
+        recipe=bits_digest(context.recipe),
+        data=opened.inputs.digests,
+        environment=context.environment,
+        parent=commit.path.name if commit else None,
+        lanes=restored.lanes,
+        task=dict(opened.task.learned),
+        attempt=ledger.attempt,
+    )
+
+
+def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> CommitStorage | None:
     """What commits, on the rank that keeps the ledger."""
-    settings = start.recipe.checkpoint
-    scores = history.scores
-    return Committer(
-        run=start.folder,
-        lease=lease,
-        retention=_retention(settings, scale),
-        before=ledger.sync,
-        scores=lambda: scores(settings.keep_best.metric) if settings.keep_best else {},
-        heart=start.heart,
+    if restored.ledger_file is None:
+        return None
+    settings, scores = opened.context.recipe.checkpoint, restored.history.scores
+    best = settings.keep_best
+    committer = Committer(
+        run=opened.context.folder,
+        lease=opened.resumer.lease,
+        retention=_retention(settings, restored.timetable.scale),
+        before=restored.ledger_file.sync,
+        scores=lambda: scores(best.metric) if best else {},
+        heartbeat=opened.context.heartbeat,
         blocking=settings.blocking,
     )
+    stack.enter_context(closing(committer))
+    return CommitStorage(committer, opened.resumer.mirror(restored.commit))
 
 
-def weights_digest(networks: Mapping[str, nn.Module]) -> str:
-    """A checksum over all weights: ranks that start unequal would never become equal."""
-    checksum = 0
-    for network in networks.values():
-        for parameter in network.parameters():
-            data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            checksum = zlib.crc32(data, checksum)  # type: ignore[arg-type]
-    return f"{checksum:08x}"
+def _pin(folder: Path, storage: CommitStorage | None, step: int) -> None:
+    """Keep the commit of a step for good, on the rank that commits."""
+    if storage:
+        pin(folder, name_of(step))
 
 
-def _quarantine(guard: Guard, order: Ordering) -> Quarantine:
+def _quarantine(guard: Guard, order: Sampler) -> Quarantine:
     """The samples that are left out; Failure(78) where the recipe names one that is not there."""
     strange = [sample for sample in guard.settings.quarantine if sample >= order.size]
     if strange:

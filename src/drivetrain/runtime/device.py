@@ -45,7 +45,7 @@ def threads_per_process(local_world: int, asked: int | None, *, exact: bool) -> 
     return asked or (1 if exact else max(1, len(os.sched_getaffinity(0)) // local_world))
 
 
-def settle(device: torch.device, threads: int, matmul: str, *, exact: bool) -> None:
+def configure_determinism(device: torch.device, threads: int, matmul: str, *, exact: bool) -> None:
     """Fix what numbers depend on: threads, matrix precision, deterministic kernels; and keep freed memory.
 
     An operation that has no deterministic kernel warns; in exact mode it raises RuntimeError.
@@ -86,14 +86,14 @@ def claim_key(device: torch.device, **shape: int) -> str:
 
     `shape` is the number of processes (`world`), or in exact mode that of lanes.
     """
-    facts = shape | {
+    metadata = shape | {
         "device": device.type,
         "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
     }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _version(package: str) -> str | None:

@@ -7,7 +7,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -32,37 +32,52 @@ def settings_of(cls: type) -> Mapping[str, Setting]:
     return found
 
 
-def leaves(value: Any, path: tuple = (), affects: Affects = "bits") -> Iterator[tuple[tuple, Any, Affects]]:
-    """Every leaf of a recipe: its path, its value, and what it affects. A part affects no more than the whole does."""
+Leaf = tuple[tuple, Any, Affects]
+
+
+def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested: bool = False) -> Iterator[Leaf]:
+    """Every leaf of a recipe: its path, its value, and what it affects. A part affects no more than the whole does.
+
+    `digested`: only what digests are made of, so without `later` fields that have their default.
+    """
     if isinstance(value, Custom):
         yield (*path, "kind"), value.kind, affects
         if value.weight != 1.0:
             yield (*path, "weight"), value.weight, affects
         if value.parted is not None:
-            yield from leaves(value.parted, (*path, "parted"), affects)
-        yield from leaves(value.settings, path, affects)
+            yield from leaves(value.parted, (*path, "parted"), affects, digested=digested)
+        yield from leaves(value.settings, path, affects, digested=digested)
     elif is_dataclass(value):
-        for name, setting in settings_of(type(value)).items():
+        declared = settings_of(type(value))
+        for field in fields(value):
+            setting, part = declared[field.name], getattr(value, field.name)
+            if digested and setting.later and part == _default(field):
+                continue
             weaker = min(affects, setting.affects, key=_STRENGTH.__getitem__)
-            yield from leaves(getattr(value, name), (*path, key_of(name)), weaker)
+            yield from leaves(part, (*path, key_of(field.name)), weaker, digested=digested)
     elif isinstance(value, Mapping) and value:
         for key, part in value.items():
-            yield from leaves(part, (*path, key), affects)
+            yield from leaves(part, (*path, key), affects, digested=digested)
     elif isinstance(value, (list, tuple)) and value:
         for index, part in enumerate(value):
-            yield from leaves(part, (*path, index), affects)
+            yield from leaves(part, (*path, index), affects, digested=digested)
     else:
         yield path, value, affects
 
 
+def _default(field: Field) -> Any:
+    """What a field is where nobody says; MISSING where somebody must."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 def bits_digest(recipe: Recipe) -> str:
     """12 hex digits over the values that affect the bits. Two recipes that have it in common are the same run."""
-    chosen = {dotted(path): value for path, value, affects in leaves(recipe) if affects == "bits"}
+    chosen = {dotted(path): value for path, value, affects in leaves(recipe, digested=True) if affects == "bits"}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True, default=list).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
-class Difference:
+class FieldChange:
     """A value that two recipes do not share."""
 
     path: str
@@ -75,7 +90,7 @@ class Difference:
         return f"{self.path}: {self.old!r} -> {self.new!r}"
 
 
-def differences(old: Recipe, new: Recipe) -> list[Difference]:
+def differences(old: Recipe, new: Recipe) -> list[FieldChange]:
     """What changed between two recipes, in the order of the new one."""
     before: dict[str, tuple[Any, Affects]] = {dotted(path): (value, affects) for path, value, affects in leaves(old)}
     after: dict[str, tuple[Any, Affects]] = {dotted(path): (value, affects) for path, value, affects in leaves(new)}
@@ -84,7 +99,7 @@ def differences(old: Recipe, new: Recipe) -> list[Difference]:
         was, now = before.get(path, (None, "nothing")), after.get(path, (None, "nothing"))
         if was[0] != now[0]:
             affects = was[1] if _STRENGTH[was[1]] > _STRENGTH[now[1]] else now[1]
-            changed.append(Difference(path, was[0], now[0], affects))
+            changed.append(FieldChange(path, was[0], now[0], affects))
     return changed
 
 

@@ -32,11 +32,11 @@ from drivetrain.spec.registry import (
 from drivetrain.spec.settings import key_of
 from drivetrain.spec.tree import (
     Mistake,
-    Node,
     Origin,
     Path_,
     RecipeMistakes,
     Tree,
+    TreeNode,
     Value,
     dotted,
     from_data,
@@ -183,7 +183,7 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         wrong = Mistake(("base",), "is the name or file of a recipe, or a list of them", bases.origin)
         raise RecipeMistakes([*mistakes, wrong])
-    lower: Tree = Node({}, tree.origin, {})
+    lower: Tree = TreeNode({}, tree.origin, {})
     for name in names:
         beside = path.parent / name
         try:
@@ -194,7 +194,7 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[
         except Failure as failure:
             raise RecipeMistakes([*mistakes, Mistake(("base",), failure.outcome.cause, bases.origin)]) from None
     items = {key: value for key, value in tree.items.items() if key != "base"}
-    return merge(lower, Node(items, tree.origin, tree.keys))
+    return merge(lower, TreeNode(items, tree.origin, tree.keys))
 
 
 def _overridden(tree: Tree, overrides: Sequence[str], mistakes: list[Mistake]) -> tuple[Tree, tuple[str, ...]]:

@@ -14,11 +14,11 @@ from drivetrain.spec.registry import nearest
 from drivetrain.spec.tree import (
     UNITS,
     Mistake,
-    Node,
     Origin,
     Path_,
     RecipeMistakes,
     Tree,
+    TreeNode,
     Value,
     dotted,
     from_data,
@@ -284,7 +284,7 @@ def _chosen(
 
 def _items(tree: Tree | None) -> dict[Any, Tree]:
     """What a list or a mapping has, by index or key; a scalar has nothing."""
-    if not isinstance(tree, Node):
+    if not isinstance(tree, TreeNode):
         return {}
     return tree.items if isinstance(tree.items, dict) else dict(enumerate(tree.items))
 
@@ -294,7 +294,7 @@ def _child(tree: Tree | None, key: str) -> Tree | None:
 
 
 def _is_list(tree: Tree | None) -> bool:
-    return isinstance(tree, Node) and isinstance(tree.items, list)
+    return isinstance(tree, TreeNode) and isinstance(tree.items, list)
 
 
 def _is_number(value: Any) -> bool:
@@ -305,7 +305,7 @@ def _told(tree: Tree | None) -> str:
     """What is there instead of what a selector looks for."""
     if _is_list(tree):
         return f"the list has {len(_items(tree))}"
-    if isinstance(tree, Node):
+    if isinstance(tree, TreeNode):
         return f"it is a mapping of {_listed(list(tree.items))}" if tree.items else "the mapping is empty"
     return "the list has 0" if tree is None else f"it is no list, but {shown(tree.value)}"
 
@@ -322,24 +322,24 @@ def _label(key: str | int) -> str:
 def _put(tree: Tree | None, path: Path_, value: Tree, origin: Origin) -> Tree:
     """The tree with a value at a path; items of lists are there, keys of mappings may be new."""
     if not path:
-        emptied = isinstance(value, Node) and not value.items  # `key={}` takes away what was there
+        emptied = isinstance(value, TreeNode) and not value.items  # `key={}` takes away what was there
         return value if tree is None or emptied else merge(tree, value)
     key, rest = path[0], path[1:]
     if isinstance(key, int):
-        assert isinstance(tree, Node)
+        assert isinstance(tree, TreeNode)
         items = list(tree.items)
         items[key] = _put(items[key], rest, value, origin)
-        return Node(items, tree.origin)
-    added = Node({key: _put(_child(tree, key), rest, value, origin)}, origin, {key: origin})
-    if not isinstance(tree, Node) or not isinstance(tree.items, dict):
+        return TreeNode(items, tree.origin)
+    added = TreeNode({key: _put(_child(tree, key), rest, value, origin)}, origin, {key: origin})
+    if not isinstance(tree, TreeNode) or not isinstance(tree.items, dict):
         return added
     return _over(tree, added, key)
 
 
-def _over(tree: Node, added: Node, key: str) -> Node:
+def _over(tree: TreeNode, added: TreeNode, key: str) -> TreeNode:
     """`added`, whose one item is complete already, over `tree`: the rules for kinds and units are left to apply."""
     if key == "kind" or (key in UNITS and tree.items.keys() <= UNITS):
         merged = merge(tree, added)
-        assert isinstance(merged, Node)
+        assert isinstance(merged, TreeNode)
         return merged
-    return Node({**tree.items, **added.items}, tree.origin, {**(tree.keys or {}), **(added.keys or {})})
+    return TreeNode({**tree.items, **added.items}, tree.origin, {**(tree.keys or {}), **(added.keys or {})})

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.tree import Mistake, Node, Origin, Path_, RecipeMistakes, Tree, Value, fitting
+from drivetrain.spec.tree import Mistake, Origin, Path_, RecipeMistakes, Tree, TreeNode, Value, fitting
 
 _MOST_NODES = 100_000
 _DEEPEST = 64
@@ -37,7 +37,7 @@ for _name, _pattern, _first in (
     _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(rf"(?:{_pattern})\Z"), list(_first))
 
 
-def parse_file(path: Path, layer: str, mistakes: list[Mistake]) -> Node:
+def parse_file(path: Path, layer: str, mistakes: list[Mistake]) -> TreeNode:
     """The tree of a YAML or JSON file; what is wrong with it as text is added to `mistakes`.
 
     Raises RecipeMistakes where it is no mapping of keys to values, Failure(66) where it is missing.
@@ -53,7 +53,7 @@ def parse_file(path: Path, layer: str, mistakes: list[Mistake]) -> Node:
     if path.suffix == ".json":
         text = text.replace("\t", " ")  # tabs may indent JSON, not YAML; neither has them inside a string
     tree = parse(text, Origin(layer, str(path), 1), mistakes)
-    if not isinstance(tree, Node) or not isinstance(tree.items, dict):
+    if not isinstance(tree, TreeNode) or not isinstance(tree.items, dict):
         raise RecipeMistakes([*mistakes, Mistake((), "a recipe is a mapping of keys to values", tree.origin)])
     return tree
 
@@ -67,7 +67,9 @@ def parse(text: str, origin: Origin, mistakes: list[Mistake], path: Path_ = ()) 
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            return _Builder(loader, origin, mistakes).build(node, path) if node is not None else Node({}, origin, {})
+            return (
+                _Builder(loader, origin, mistakes).build(node, path) if node is not None else TreeNode({}, origin, {})
+            )
         finally:
             loader.dispose()
     except yaml.reader.ReaderError as error:
@@ -102,7 +104,7 @@ class _Builder:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, origin)
         if isinstance(node, yaml.SequenceNode):
-            return Node([self.build(part, (*path, index)) for index, part in enumerate(node.value)], origin)
+            return TreeNode([self.build(part, (*path, index)) for index, part in enumerate(node.value)], origin)
         try:
             value = self._loader.construct_object(node)
         except (ValueError, KeyError):  # `!!int x`, or more digits than Python reads
@@ -110,7 +112,7 @@ class _Builder:
             value = None
         return Value(fitting(value, path, origin, self._mistakes), origin)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path_, origin: Origin) -> Node:
+    def _mapping(self, node: yaml.MappingNode, path: Path_, origin: Origin) -> TreeNode:
         items: dict[str, Tree] = {}
         keys: dict[str, Origin] = {}
         below: list[Tree] = []
@@ -127,14 +129,14 @@ class _Builder:
                     self._mistakes.append(Mistake((*path, key), f"is given twice{first}", at))
                 items[key], keys[key] = self.build(value_node, (*path, key)), at
         for tree in below:
-            parts = tree.items if isinstance(tree, Node) and isinstance(tree.items, list) else [tree]
+            parts = tree.items if isinstance(tree, TreeNode) and isinstance(tree.items, list) else [tree]
             for part in parts:
-                if not isinstance(part, Node) or not isinstance(part.items, dict):
+                if not isinstance(part, TreeNode) or not isinstance(part.items, dict):
                     self._mistakes.append(Mistake((*path, "<<"), "merges mappings only", part.origin))
                     continue
                 items = part.items | items
                 keys = dict(part.keys or {}) | keys
-        return Node(items, origin, keys)
+        return TreeNode(items, origin, keys)
 
     def _plain(self, node: yaml.Node, path: Path_) -> bool:
         """Whether a node has a tag that can do no more than hold data; noted as a mistake where not."""

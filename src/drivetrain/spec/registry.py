@@ -61,7 +61,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "inverse_sqrt": "drivetrain.optim.recipe:InverseSqrt",
         "polynomial": "drivetrain.optim.recipe:Polynomial",
         "exponential": "drivetrain.optim.recipe:Exponential",
-        "steps": "drivetrain.optim.recipe:Steps",
+        "steps": "drivetrain.optim.recipe:StepSchedule",
     },
     "launch": {"local": "drivetrain.launch.recipe:Local"},
 }

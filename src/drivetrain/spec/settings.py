@@ -14,15 +14,20 @@ Affects = Literal["bits", "cost", "nothing"]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field of a recipe affects, and a sentence about it."""
+    """What a field of a recipe affects, and a sentence about it.
+
+    `later`: the field was added when there were runs already. Digests leave it out while it has its default, so that
+    they stay what they were.
+    """
 
     affects: Affects
     doc: str
+    later: bool = False
 
 
-def bits(doc: str) -> Setting:
+def bits(doc: str, *, later: bool = False) -> Setting:
     """A field that changes the numbers: a resume with another value stops with 76."""
-    return Setting("bits", doc)
+    return Setting("bits", doc, later)
 
 
 def cost(doc: str) -> Setting:

@@ -45,7 +45,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     """A mapping or a list with its origin; keys have origins too, since a key can be wrong."""
 
     items: Any  # dict[str, Node | Value] or list[Node | Value]
@@ -53,7 +53,7 @@ class Node:
     keys: Mapping[str, Origin] | None = None
 
 
-Tree = Node | Value
+Tree = TreeNode | Value
 Path_ = tuple[str | int, ...]
 
 
@@ -119,10 +119,10 @@ def from_data(data: Any, origin: Origin, mistakes: list[Mistake], written: Mappi
             for key, value in data.items()
             if not written.get(dotted((*path, str(key))), "").startswith("derived")
         }
-        return Node(items, origin, {key: value.origin for key, value in items.items()})
+        return TreeNode(items, origin, {key: value.origin for key, value in items.items()})
     if isinstance(data, (list, tuple)):
         parts = enumerate(data)
-        return Node([from_data(value, origin, mistakes, written, (*path, index)) for index, value in parts], origin)
+        return TreeNode([from_data(value, origin, mistakes, written, (*path, index)) for index, value in parts], origin)
     data = os.fspath(data) if isinstance(data, os.PathLike) else data
     if not isinstance(data, (str, int, float, type(None))):
         mistakes.append(Mistake(path, f"is no plain data, but a {type(data).__name__}", origin))
@@ -142,11 +142,11 @@ def to_data(tree: Tree) -> Any:
 def origins_of(tree: Tree, path: Path_ = ()) -> dict[Path_, Origin]:
     """The origin of every value, mapping, list and key."""
     found = {path: tree.origin}
-    if isinstance(tree, Node):
+    if isinstance(tree, TreeNode):
         pairs = tree.items.items() if isinstance(tree.items, dict) else enumerate(tree.items)
         for key, value in pairs:
             found |= origins_of(value, (*path, key))
-            if tree.keys and isinstance(key, str) and isinstance(value, Node):
+            if tree.keys and isinstance(key, str) and isinstance(value, TreeNode):
                 found[(*path, key)] = tree.keys[key]
     return found
 
@@ -161,7 +161,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     A mapping that switches `kind` drops the lower one, whose keys mean nothing to the new kind; so does one that gives
     an amount in another unit.
     """
-    if not (isinstance(lower, Node) and isinstance(upper, Node)):
+    if not (isinstance(lower, TreeNode) and isinstance(upper, TreeNode)):
         return upper
     if not (isinstance(lower.items, dict) and isinstance(upper.items, dict)):
         return upper
@@ -173,7 +173,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     items = dict(lower.items)
     for key, value in upper.items.items():
         items[key] = merge(items[key], value) if key in items else value
-    return Node(items, upper.origin, {**(lower.keys or {}), **(upper.keys or {})})
+    return TreeNode(items, upper.origin, {**(lower.keys or {}), **(upper.keys or {})})
 
 
 def dotted(path: Path_) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.text import Text
 
-from drivetrain.ledger.story import By, Curve, Steps
+from drivetrain.ledger.run_summary import By, Curve, StepColumns
 from drivetrain.watch.console import amount
 
 WIDTH, HEIGHT = 64, 10
@@ -29,7 +29,7 @@ def points(curve: Curve, axis: Sequence[float]) -> list[tuple[float, float]]:
     return [(axis[row], value) for row, value in zip(curve.rows, curve.values, strict=True)]
 
 
-def placed(scored: Sequence[tuple[int, float]], steps: Steps, axis: Sequence[float]) -> list[tuple[float, float]]:
+def placed(scored: Sequence[tuple[int, float]], steps: StepColumns, axis: Sequence[float]) -> list[tuple[float, float]]:
     """(place, value) of what is told by (step, value); what comes before the first step is at 0."""
     rows = [(steps.row(step), value) for step, value in scored]
     return [(axis[row] if row >= 0 else 0, value) for row, value in rows]

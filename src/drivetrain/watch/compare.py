@@ -16,7 +16,7 @@ from rich.text import Text
 
 from drivetrain.ledger.derive import scores
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.story import By, Story, story
+from drivetrain.ledger.run_summary import By, RunSummary, summarize
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.text import printable
@@ -42,7 +42,7 @@ class Run:
     """One of the runs: its folder, what its ledger tells, and its resolved recipe as plain data."""
 
     folder: Path
-    story: Story
+    story: RunSummary
     recipe: Mapping[str, Any]
 
     def losses(self, by: By) -> dict[str, Points]:
@@ -115,7 +115,7 @@ def show(console: Console, runs: Mapping[str, Run], found: Mapping[str, Any]) ->
         console,
         [
             _recipes(found["recipe"], list(runs)),
-            _facts(found["runs"]),
+            _metadata(found["runs"]),
             _scores(found["metrics"], list(runs)),
             _finals(found["runs"]),
             *(_equal(f"{by}: training {name}", equal["places"], lines, by) for name, lines in equal["losses"].items()),
@@ -129,7 +129,7 @@ def show(console: Console, runs: Mapping[str, Run], found: Mapping[str, Any]) ->
 
 
 def _open(path: Path) -> Run:
-    told = story(read(path / "ledger.jsonl"))
+    told = summarize(read(path / "ledger.jsonl"))
     return Run(path, told, without_secrets(load(path).tree))
 
 
@@ -247,16 +247,16 @@ def _value(value: Any) -> str:
     return text if len(text) <= _WIDE else f"{text[: _WIDE - 3]}..."
 
 
-def _facts(reports: Mapping[str, Mapping[str, Any]]) -> Table:
+def _metadata(reports: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = table("run", *reports)
     told = [_told(report) for report in reports.values()]
-    for name in dict.fromkeys(name for facts in told for name in facts):
-        row(rows, name, *(facts.get(name, "-") for facts in told))
+    for name in dict.fromkeys(name for metadata in told for name in metadata):
+        row(rows, name, *(metadata.get(name, "-") for metadata in told))
     return rows
 
 
 def _told(report: Mapping[str, Any]) -> dict[str, str]:
-    """A run's facts in words."""
+    """A run's metadata in words."""
     attempts, rates = report["attempts"], report["throughput"].get("steps", {})
     end = attempts[-1]["code"] if attempts else None
     told = {"steps": str(report["steps"]), "samples": str(report["samples"])}

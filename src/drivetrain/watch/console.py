@@ -7,14 +7,27 @@ import math
 import shlex
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from drivetrain.ledger.story import goes_back_to
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    CommandRecord,
+    CommitRecord,
+    EvaluationRecord,
+    ExitRecord,
+    FinalRecord,
+    MissRecord,
+    NoteRecord,
+    Record,
+    RollbackRecord,
+    ShowRecord,
+    StepRecord,
+)
+from drivetrain.ledger.run_summary import goes_back_to
 from drivetrain.ledger.throughput import full_rate, work
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.text import printable
@@ -54,17 +67,41 @@ class ConsoleSink:
         self._whole: Work = _NONE  # the sum over the attempt
         self._unit = "samples"
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         """Show one record."""
-        if record["kind"] == "attempt":
-            self._mine = record["started"] >= self._since
-        show = getattr(self, f"_{record['kind']}", None)
-        if self._mine and show:
-            show(record)
-        if record["kind"] == "step":
-            self._reached = record["step"]
+        if isinstance(record, AttemptRecord):
+            self._mine = record.started >= self._since
+        if self._mine:
+            self._show_record(record)
+        if isinstance(record, StepRecord):
+            self._reached = record.step
         elif (begin := goes_back_to(record)) is not None:
             self._reached = begin
+
+    def _show_record(self, record: Record) -> None:
+        match record:
+            case StepRecord():
+                self._step(record)
+            case AttemptRecord():
+                self._attempt(record)
+            case EvaluationRecord():
+                self._scores("evaluation", record)
+            case FinalRecord():
+                self._scores("test" if record.part == "test" else "full evaluation", record)
+            case ShowRecord():
+                self._show(record)
+            case CommitRecord():
+                self._commit(record)
+            case CommandRecord():
+                self._command(record)
+            case RollbackRecord():
+                self._rollback(record)
+            case MissRecord():
+                self._print(Text(f"commit missed: {printable(record.cause)}", style="bold yellow"))
+            case NoteRecord():
+                self._print(Text(f"note: {printable(record.text)}", style="yellow"))
+            case ExitRecord():
+                self._exit(record)
 
     def close(self) -> None:
         """Leave the last picture of the live line standing."""
@@ -72,36 +109,36 @@ class ConsoleSink:
             self._live.stop()
             self._live = None
 
-    def _attempt(self, record: dict[str, Any]) -> None:
-        self._started = record["started"]
-        self._steps = record["budget"]["steps"]
+    def _attempt(self, record: AttemptRecord) -> None:
+        self._started = record.started
+        self._steps = record.budget.steps
         self._full_rate = full_rate(record)
         self._recent.clear()
         self._window = self._whole = _NONE
-        parameters = sum(record["parameters"].values())
-        processes = f"{record['world']} process{'es' if record['world'] > 1 else ''}"
+        parameters = sum(record.parameters.values())
+        processes = f"{record.world} process{'es' if record.world > 1 else ''}"
         self._print(Text(f"{amount(parameters)} parameters, {processes}, {self._steps} steps"))
-        lost = self._reached - record["from_step"]
+        lost = self._reached - record.from_step
         if lost > 0:
             again = f"; {lost} {'steps' if lost > 1 else 'step'} after it {'are' if lost > 1 else 'is'} made again"
-            self._print(Text(f"goes on after step {record['from_step']}{again}"))
-        elif record["from_step"]:
-            self._print(Text(f"goes on after step {record['from_step']}"))
+            self._print(Text(f"goes on after step {record.from_step}{again}"))
+        elif record.from_step:
+            self._print(Text(f"goes on after step {record.from_step}"))
         if self._console.is_terminal and self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=False)
             self._live.start()
 
-    def _step(self, record: dict[str, Any]) -> None:
-        self._unit = "tokens" if "tokens" in record["counts"] else "samples"
+    def _step(self, record: StepRecord) -> None:
+        self._unit = "tokens" if "tokens" in record.counts else "samples"
         self._remember(work(record))
-        left_out = {name: why for name, why in record.get("skipped", {}).items() if why != "overflow"}
+        left_out = {name: why for name, why in (record.skipped or {}).items() if why != "overflow"}
         if left_out:  # an overflow is the loss scale's search for its place
             words = ", ".join(f"{printable(name)}: {why}" for name, why in left_out.items())
-            self._print(Text(f"step {record['step']} is left out ({words})", style="yellow"))
+            self._print(Text(f"step {record.step} is left out ({words})", style="yellow"))
         first, most = _PLAIN
-        pause = _REFRESH if self._live else min(most, max(first, (record["time"] - self._started) / 20))
-        if record["step"] == self._steps or record["time"] - self._shown >= pause:
-            self._shown = record["time"]
+        pause = _REFRESH if self._live else min(most, max(first, (record.time - self._started) / 20))
+        if record.step == self._steps or record.time - self._shown >= pause:
+            self._shown = record.time
             if self._live:
                 self._live.update(self._line(record), refresh=True)
             else:
@@ -116,53 +153,41 @@ class ConsoleSink:
             seconds, samples, tokens = self._recent.popleft()
             self._window = _sum(self._window, (-seconds, -samples, -tokens))
 
-    def _evaluation(self, record: dict[str, Any]) -> None:
-        self._scores("evaluation", record)
-
-    def _final(self, record: dict[str, Any]) -> None:
-        self._scores("test" if record["part"] == "test" else "full evaluation", record)
-
-    def _scores(self, what: str, record: dict[str, Any]) -> None:
-        for name, metrics in record["metrics"].items():
+    def _scores(self, what: str, record: EvaluationRecord | FinalRecord) -> None:
+        for name, metrics in record.metrics.items():
             words = "  ".join(f"{printable(metric)} {_number(float(value))}" for metric, value in metrics.items())
-            self._print(Text(f"{what} at step {record['step']}  {printable(name)}  {words}", style="bold"))
+            self._print(Text(f"{what} at step {record.step}  {printable(name)}  {words}", style="bold"))
 
-    def _show(self, record: dict[str, Any]) -> None:
-        for name, text in record["text"].items():
-            title = Text(f"{printable(name)} at step {record['step']}")
+    def _show(self, record: ShowRecord) -> None:
+        for name, text in record.text.items():
+            title = Text(f"{printable(name)} at step {record.step}")
             lines = printable(text, keep="\n\t").strip("\n").split("\n")
             body = Text("\n".join(lines[:_LINES]))
             if len(lines) > _LINES:
-                where = f" in {printable(record['files'][name])}" if name in record["files"] else ""
+                where = f" in {printable(record.files[name])}" if name in record.files else ""
                 body.append(f"\n... {len(lines) - _LINES} more lines{where}", style="dim")
             self._print(Panel(body, title=title, title_align="left", border_style="dim"))
 
-    def _commit(self, record: dict[str, Any]) -> None:
-        size = f"{record['bytes'] / 1e6:.1f} MB, training waited {record['seconds']:.2f} s"
-        self._print(Text(f"commit {printable(record['name'])}  {size}", style="dim"))
+    def _commit(self, record: CommitRecord) -> None:
+        size = f"{record.bytes / 1e6:.1f} MB, training waited {record.seconds:.2f} s"
+        self._print(Text(f"commit {printable(record.name)}  {size}", style="dim"))
 
-    def _command(self, record: dict[str, Any]) -> None:
-        told = printable(f"{record['verb']} {record['argument']}".rstrip())
-        why = f"refused: {printable(record['refused'])}" if "refused" in record else f"done after step {record['step']}"
+    def _command(self, record: CommandRecord) -> None:
+        told = printable(f"{record.verb} {record.argument}".rstrip())
+        why = f"done after step {record.step}" if record.refused is None else f"refused: {printable(record.refused)}"
         self._print(Text(f"control: {told}  {why}", style="cyan"))
 
-    def _rollback(self, record: dict[str, Any]) -> None:
-        count = len(record["samples"])
+    def _rollback(self, record: RollbackRecord) -> None:
+        count = len(record.samples)
         left_out = f"{count} sample{' is' if count == 1 else 's are'} left out from there on"
-        words = f"step {record['step']} is undone, back to step {record['to']}: {printable(record['why'])}; {left_out}"
+        words = f"step {record.step} is undone, back to step {record.to}: {printable(record.why)}; {left_out}"
         self._print(Text(words, style="yellow"))
 
-    def _miss(self, record: dict[str, Any]) -> None:
-        self._print(Text(f"commit missed: {printable(record['cause'])}", style="bold yellow"))
-
-    def _note(self, record: dict[str, Any]) -> None:
-        self._print(Text(f"note: {printable(record['text'])}", style="yellow"))
-
-    def _exit(self, record: dict[str, Any]) -> None:
+    def _exit(self, record: ExitRecord) -> None:
         self.close()
-        if record["code"] == Exit.DONE:
-            took = duration(record["time"] - self._started)
-            self._print(Text(f"done in {took}: {printable(record['cause'])}", style="green"))
+        if record.code == Exit.DONE:
+            took = duration(record.time - self._started)
+            self._print(Text(f"done in {took}: {printable(record.cause)}", style="green"))
         seconds, samples, tokens = self._whole
         if seconds:
             trained = amount(tokens if self._unit == "tokens" else samples)
@@ -177,22 +202,22 @@ class ConsoleSink:
     def _print(self, what: RenderableType) -> None:
         self._console.print(what, highlight=False, soft_wrap=not isinstance(what, Panel))
 
-    def _words(self, record: dict[str, Any]) -> Text:
-        losses = "  ".join(f"{printable(name)} {_number(float(value))}" for name, value in record["losses"].items())
-        left = (self._steps - record["step"]) * self._window[0] / len(self._recent)
-        rate = next(iter(record["lr"].values()), 0.0)
+    def _words(self, record: StepRecord) -> Text:
+        losses = "  ".join(f"{printable(name)} {_number(value)}" for name, value in record.losses.items())
+        left = (self._steps - record.step) * self._window[0] / len(self._recent)
+        rate = next(iter(record.lr.values()), 0.0)
         return Text(
-            f"step {record['step']:>{len(str(self._steps))}}/{self._steps}  {losses}  "
+            f"step {record.step:>{len(str(self._steps))}}/{self._steps}  {losses}  "
             f"{self._pace(self._window)}  {duration(left)} left  lr {rate:.1e}"
         )
 
-    def _line(self, record: dict[str, Any]) -> Text:
+    def _line(self, record: StepRecord) -> Text:
         words = self._words(record)
         least, most = _BAR
         width = min(most, self._console.width - words.cell_len - 3)
         if width < least:
             return words
-        full = width * record["step"] // max(1, self._steps)
+        full = width * record.step // max(1, self._steps)
         return Text.assemble(("━" * full, "green"), ("━" * (width - full), "dim"), "  ", words)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from drivetrain.spec.exits import Exit
 from drivetrain.watch.recipe import Mlflow
-from drivetrain.watch.trackers import About, Row, require
+from drivetrain.watch.trackers import About, TrackerRow, require
 
 _METRICS, _PARAMS = 1000, 100  # in one request
 _LONGEST_VALUE = 500  # characters of a parameter
@@ -48,7 +48,7 @@ class MlflowTracker:
             self._client.log_batch(self._run, params=params[start : start + _PARAMS])
         return 0
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[TrackerRow]) -> None:
         """Log the rows, then what they say about the run."""
         metrics = [
             self._entities.Metric(_key(name), float(value), round(row.time * 1000), row.step)

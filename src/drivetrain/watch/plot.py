@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger.derive import scores
-from drivetrain.ledger.story import By, Story
+from drivetrain.ledger.run_summary import By, RunSummary
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
 from drivetrain.spec.text import printable
@@ -49,7 +49,7 @@ def require_plot(path: Path) -> None:
         raise Failure(Exit.INPUT_MISSING, "a picture needs matplotlib", "pip install 'drivetrain[plot]'")
 
 
-def panels(stories: Mapping[str, Story], by: By = "step") -> list[Panel]:
+def panels(stories: Mapping[str, RunSummary], by: By = "step") -> list[Panel]:
     """Training losses, metrics of the validation sets and learning rates of runs by name.
 
     One run's losses share a panel, as do a metric of all sets, and the rates of all networks; of several runs each
@@ -86,7 +86,7 @@ def draw(path: Path, title: str, drawn: Sequence[Panel]) -> None:
         raise Failure(Exit.STORAGE, f"the picture cannot be written: {error}", "choose another place") from error
 
 
-def _lines(story: Story, by: By) -> Iterator[tuple[str, str, Points]]:
+def _lines(story: RunSummary, by: By) -> Iterator[tuple[str, str, Points]]:
     """The group, the name in it and the points of every curve of a run."""
     axis = story.steps.axis(by)
     for name, curve in story.steps.losses.items():

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from drivetrain.ledger import telemetry
 from drivetrain.ledger.derive import finals, scores
-from drivetrain.ledger.story import Attempt, Story
+from drivetrain.ledger.records import Record
+from drivetrain.ledger.run_summary import AttemptSummary, RunSummary
 from drivetrain.ledger.throughput import Throughput
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.text import printable
@@ -34,7 +35,7 @@ _OF_A_ROLLBACK = ("attempt", "step", "to", "why", "samples")
 _CAUSE = 120  # characters of a cause
 
 
-def summary(run: Path, story: Story) -> dict[str, Any]:
+def summary(run: Path, story: RunSummary) -> dict[str, Any]:
     """The report as plain data. Numbers may be NaN or infinite."""
     steps, records, spent = story.steps, story.records, story.seconds
     scored = {f"{name}.{metric}": points for (name, metric), points in scores(records).items()}
@@ -46,8 +47,8 @@ def summary(run: Path, story: Story) -> dict[str, Any]:
         "lowest": {name: _extreme(points, 1) for name, points in scored.items()},
         "highest": {name: _extreme(points, -1) for name, points in scored.items()},
         "left_out": story.left_out,
-        "rollbacks": [{name: made[name] for name in _OF_A_ROLLBACK} for made in story.rollbacks],
-        "attempts": [vars(attempt) for attempt in told(run, story.attempts)],
+        "rollbacks": [{name: made.to_json()[name] for name in _OF_A_ROLLBACK} for made in story.rollbacks],
+        "attempts": [vars(attempt) for attempt in with_first_cause(run, story.attempts)],
         "seconds": spent,
         "wall_clock": sum(spent.values()),
         "goodput": story.goodput,
@@ -67,7 +68,7 @@ def _extreme(points: Sequence[tuple[int, float]], sign: int) -> dict[str, float]
     return {"step": step, "value": value}
 
 
-def told(run: Path, found: list[Attempt]) -> list[Attempt]:
+def with_first_cause(run: Path, found: list[AttemptSummary]) -> list[AttemptSummary]:
     """The attempts, the last one with the first cause, which `exit.json` tells.
 
     The ledger has only what its writer knew: nothing where that was killed, and the loss of a peer where a peer was.
@@ -82,7 +83,7 @@ def told(run: Path, found: list[Attempt]) -> list[Attempt]:
     return found
 
 
-def show(console: Console, run: Path, story: Story) -> None:
+def show(console: Console, run: Path, story: RunSummary) -> None:
     """Print the report."""
     steps, records = story.steps, story.records
     say(console, Text(printable(run.resolve().name), style="bold"))
@@ -91,14 +92,14 @@ def show(console: Console, run: Path, story: Story) -> None:
         for why, count in story.left_out.items():
             say(console, Text(f"{count} {'step' if count == 1 else 'steps'} left out: {why}", style="yellow"))
         for made in story.rollbacks:
-            words = f"step {made['step']} undone, back to step {made['to']}: {printable(made['why'])}"
-            say(console, Text(f"{words}; samples left out: {len(made['samples'])}", style="yellow"))
+            words = f"step {made.step} undone, back to step {made.to}: {printable(made.why)}"
+            say(console, Text(f"{words}; samples left out: {len(made.samples)}", style="yellow"))
     if sizes := telemetry.held(records):
         say(console, Text(state_size(sizes)))
     for name in steps.newest():
         say(console, Text(f"\ntraining {printable(name)}, the median of the steps under each column", style="dim"))
         say(console, chart(points(steps.losses[name], steps.step), fitting(console)))
-    ends = _attempts(told(run, story.attempts))
+    ends = _attempts(with_first_cause(run, story.attempts))
     show_tables(
         console,
         [_metrics(records), _finals(records), ends, _rates(story), _time(story), _phases(records), _memory(records)],
@@ -112,7 +113,7 @@ def state_size(held: Mapping[str, int]) -> str:
     return f"{words}, {1 - kept / whole:.1%} less than AdamW's {whole / 2**20:,.1f}" if kept < 0.995 * whole else words
 
 
-def _pace(story: Story) -> str:
+def _pace(story: RunSummary) -> str:
     steps = story.steps
     tokens = sum(steps.tokens)
     units, unit = (tokens, "tokens") if tokens else (sum(steps.samples), "samples")
@@ -123,7 +124,7 @@ def _pace(story: Story) -> str:
     return "  ".join(told)
 
 
-def _metrics(history: Sequence[dict[str, Any]]) -> Table:
+def _metrics(history: Sequence[Record]) -> Table:
     rows = table("validation set", "metric", "first", "lowest", "highest", "last", "at step", "")
     for (name, metric), scored in scores(history).items():
         values = [value for _, value in scored]
@@ -133,14 +134,14 @@ def _metrics(history: Sequence[dict[str, Any]]) -> Table:
     return rows
 
 
-def _finals(history: Sequence[dict[str, Any]]) -> Table:
+def _finals(history: Sequence[Record]) -> Table:
     rows = table("scored at the end", "of", "metric", "value", "at step")
     for (part, name, metric), (step, value) in finals(history).items():
         row(rows, name, "test" if part == "test" else "full validation", metric, f"{value:.5g}", str(step))
     return rows
 
 
-def _attempts(found: Sequence[Attempt]) -> Table:
+def _attempts(found: Sequence[AttemptSummary]) -> Table:
     rows = table("attempt", "processes", "steps", "took", "ended")
     for attempt in found:
         ended = "cut off"
@@ -154,7 +155,7 @@ def _attempts(found: Sequence[Attempt]) -> Table:
     return rows
 
 
-def _throughputs(story: Story) -> dict[str, Throughput]:
+def _throughputs(story: RunSummary) -> dict[str, Throughput]:
     """The rates of the whole run by the time of its steps and their data, of its last steps, and by wall-clock time."""
     whole = story.throughput()
     if not whole.seconds:
@@ -163,7 +164,7 @@ def _throughputs(story: Story) -> dict[str, Throughput]:
     return {"steps": whole, "last_steps": story.throughput(_LAST), "wall_clock": wall}
 
 
-def _rates(story: Story) -> Table:
+def _rates(story: RunSummary) -> Table:
     names = {"steps": "steps with their data", "last_steps": f"the last {_LAST} of them", "wall_clock": "wall-clock"}
     rows = table("throughput", "samples/s", "tokens/s", "model TFLOP/s", "MFU")
     found = _throughputs(story)
@@ -179,7 +180,7 @@ def _rates(story: Story) -> Table:
     return rows
 
 
-def _time(story: Story) -> Table:
+def _time(story: RunSummary) -> Table:
     spent = story.seconds
     whole = sum(spent.values())
     rows = table("time", "", "share", "")
@@ -192,7 +193,7 @@ def _time(story: Story) -> Table:
     return rows
 
 
-def _phases(history: Sequence[dict[str, Any]]) -> Table:
+def _phases(history: Sequence[Record]) -> Table:
     spent, made = telemetry.phases(history), telemetry.covered(history)
     whole = sum(spent.values())
     rows = table("phase (first rank)", "", "a step", "share", "")
@@ -203,7 +204,7 @@ def _phases(history: Sequence[dict[str, Any]]) -> Table:
     return rows
 
 
-def _memory(history: Sequence[dict[str, Any]]) -> Table:
+def _memory(history: Sequence[Record]) -> Table:
     rows = table("memory", "peak of any rank", "slowest ranks")
     ranks = telemetry.slowest(history)
     times = sum(ranks.values())

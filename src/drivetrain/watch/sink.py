@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from drivetrain.ledger.ledger import parse
+from drivetrain.ledger.ledger import chain_of, parse_line
+from drivetrain.ledger.records import Record
 
 _POLL = 0.1  # seconds
 
@@ -17,7 +18,7 @@ _POLL = 0.1  # seconds
 class Sink(Protocol):
     """Something that shows or forwards records. It sees all of them, from the first of the run, in order."""
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         """Take one record."""
         ...
 
@@ -52,6 +53,8 @@ class Follower:
             while not ended:
                 ended = self._ended.wait(_POLL)  # read once more after the end was told
                 self._hand_over()
+        except ValueError as error:
+            _tell(f"the ledger cannot be followed, the run goes on: {error}")
         finally:
             for sink in list(self._sinks):
                 self._try(sink, sink.close)
@@ -64,11 +67,11 @@ class Follower:
                 for line in file:
                     if not line.endswith(b"\n"):
                         return
-                    record = parse(line, self._chain)
+                    record = parse_line(line, self._chain)
                     if record is None:  # a torn line that its writer cuts off next, or damage that the writer names
                         return
                     self._offset += len(line)
-                    self._chain = record["chain"]
+                    self._chain = chain_of(line)
                     for sink in list(self._sinks):
                         self._try(sink, lambda sink=sink, record=record: sink.record(record))
         except FileNotFoundError:
@@ -82,5 +85,9 @@ class Follower:
             name, why = type(sink).__name__, f"{type(error).__name__}: {error}"
             with suppress(Exception):  # a terminal's live line, for one, must not stay behind
                 sink.close()
-            with suppress(OSError):  # the terminal is gone
-                print(f"drivetrain: {name} is dropped, the run goes on: {why}", file=sys.stderr)
+            _tell(f"{name} is dropped, the run goes on: {why}")
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # the terminal is gone
+        print(f"drivetrain: {text}", file=sys.stderr)

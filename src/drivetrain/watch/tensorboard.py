@@ -6,13 +6,23 @@ import io
 import shutil
 import struct
 import wave
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger import telemetry
-from drivetrain.ledger.story import goes_back_to
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    EvaluationRecord,
+    FinalRecord,
+    Record,
+    Scores,
+    ShowRecord,
+    StepRecord,
+    TelemetryRecord,
+)
+from drivetrain.ledger.run_summary import goes_back_to, is_of_step
 from drivetrain.ledger.throughput import full_rate, trained
 from drivetrain.spec.exits import Exit, Failure
 
@@ -38,28 +48,28 @@ class TensorBoardSink:
         self._writer: Any = None
         self._full_rate = 0.0
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         """Add the record's points; the first record begins a new folder."""
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 
         if self._writer is None:
             self._writer = _begin(self._folder)
-        if record["kind"] == "attempt":
+        if isinstance(record, AttemptRecord):
             self._full_rate = full_rate(record)
         if (begin := goes_back_to(record)) is not None:
             start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=record["time"], step=begin + 1, session_log=start))
+            self._writer.add_event(Event(wall_time=record.time, step=begin + 1, session_log=start))
             return
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record, self._full_rate)]
-        if record["kind"] == "show":
-            values += [_text(f"gallery/{name}", text) for name, text in record["text"].items()]
-            values += list(self._media(record["files"]))
-        if values:
-            event = Event(wall_time=record["time"], step=record["step"], summary=Summary(value=values))
+        if isinstance(record, ShowRecord):
+            values += [_text(f"gallery/{name}", text) for name, text in record.text.items()]
+            values += list(self._media(record.files))
+        if values and is_of_step(record):
+            event = Event(wall_time=record.time, step=record.step, summary=Summary(value=values))
             self._writer.add_event(event)
 
-    def _media(self, files: dict[str, str]) -> Iterator[Any]:
+    def _media(self, files: Mapping[str, str]) -> Iterator[Any]:
         """The sounds and pictures of a gallery that are still there: who clears it away wants them gone here too."""
         for name, relative in files.items():
             path = self._folder.parent / relative
@@ -107,29 +117,37 @@ def _begin(folder: Path) -> Any:
     return EventFileWriter(str(folder), flush_secs=_FLUSH)
 
 
-def scalars(record: dict[str, Any], full_rate: float = 0.0) -> Iterator[tuple[str, float]]:
+def scalars(record: Record, full_rate: float = 0.0) -> Iterator[tuple[str, float]]:
     """The tags and values of a step's, an evaluation's or telemetry's record, and of the scores at a run's end.
 
     `full_rate` are the samples a second that would be an MFU of 1 in its attempt, 0 where that is not known.
     """
-    if record["kind"] == "step":
-        yield from ((f"train/{name}", float(value)) for name, value in record["losses"].items())
-        yield from ((f"gradient_norm/{name}", float(value)) for name, value in record["norm"].items())
-        yield from ((f"learning_rate/{name}", float(value)) for name, value in record["lr"].items())
-        seconds = record["seconds"] + record["wait"]
-        if seconds > 0:
-            rates = {unit: n * trained(record) / seconds for unit, n in record["counts"].items()}
-            yield from ((f"{unit}_per_second/all", rate) for unit, rate in rates.items())
-            if full_rate:
-                yield "mfu/all", rates["samples"] / full_rate
-    elif record["kind"] == "evaluation":
-        for name, metrics in record["metrics"].items():
-            yield from ((f"{name}/{metric}", float(value)) for metric, value in metrics.items())
-    elif record["kind"] == "final":
-        for name, metrics in record["metrics"].items():
-            yield from ((f"{record['part']}/{name}/{metric}", float(value)) for metric, value in metrics.items())
-    elif record["kind"] == "telemetry":
-        yield from telemetry.scalars(record)
+    match record:
+        case StepRecord():
+            yield from ((f"train/{name}", value) for name, value in record.losses.items())
+            yield from ((f"gradient_norm/{name}", value) for name, value in record.norm.items())
+            yield from ((f"learning_rate/{name}", value) for name, value in record.lr.items())
+            yield from _rates(record, full_rate)
+        case EvaluationRecord():
+            yield from _scores(record.metrics)
+        case FinalRecord():
+            yield from ((f"{record.part}/{tag}", value) for tag, value in _scores(record.metrics))
+        case TelemetryRecord():
+            yield from telemetry.scalars(record)
+
+
+def _rates(step: StepRecord, full_rate: float) -> Iterator[tuple[str, float]]:
+    seconds = step.seconds + step.wait
+    if seconds > 0:
+        rates = {unit: n * trained(step) / seconds for unit, n in step.counts.items()}
+        yield from ((f"{unit}_per_second/all", rate) for unit, rate in rates.items())
+        if full_rate:
+            yield "mfu/all", rates["samples"] / full_rate
+
+
+def _scores(metrics: Scores) -> Iterator[tuple[str, float]]:
+    for name, values in metrics.items():
+        yield from ((f"{name}/{metric}", float(value)) for metric, value in values.items())
 
 
 def _text(tag: str, text: str) -> Any:

@@ -12,9 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from drivetrain.ledger.ledger import ending, parse
+from drivetrain.ledger.ledger import chain_of, ending, parse_line
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    EvaluationRecord,
+    ExitRecord,
+    FinalRecord,
+    Record,
+    StepRecord,
+    TelemetryRecord,
+)
 from drivetrain.ledger.throughput import full_rate
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
@@ -29,11 +38,12 @@ PATIENCE = 10.0
 _ROWS = 200  # in a parcel
 _WORDS = 500  # characters of an attempt's cause
 
-Record = dict[str, Any]
+Change: TypeAlias = tuple[dict[str, Any], "TrackerRow | None"]
+"""The fields of a mark that change, and what is new to the tracker."""
 
 
 @dataclass(frozen=True)
-class Row:
+class TrackerRow:
     """What a record says to a tracker: values at a step, with the samples and tokens up to it as further axes.
 
     `notes` are words about the run as a whole, of which the newest counts.
@@ -74,7 +84,7 @@ class Tracker(Protocol):
         """
         ...
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[TrackerRow]) -> None:
         """Take these rows. Where it raises they come again, so what it took of them must not count twice."""
         ...
 
@@ -114,69 +124,83 @@ class Mark:
         except (OSError, ValueError, TypeError):
             return None
 
-    def after(self, record: Record, length: int) -> tuple[Mark, Row | None]:
+    def after(self, line: bytes, record: Record) -> tuple[Mark, TrackerRow | None]:
         """The mark one record further, and what of it is new to the tracker."""
-        kind = record["kind"]
-        change, row = getattr(self, f"_{kind}")(record) if kind in _KINDS else ({}, None)
-        mark = replace(self, offset=self.offset + length, chain=record["chain"], **change)
+        change, row = self._change(record)
+        mark = replace(self, offset=self.offset + len(line), chain=chain_of(line), **change)
         if row is None:
             return mark, None
         return replace(mark, rows=self.rows + 1), replace(row, number=self.rows + 1)
 
-    def _attempt(self, record: Record) -> tuple[dict[str, Any], Row | None]:
-        number, begin = record["attempt"], record["from_step"]
+    def _change(self, record: Record) -> Change:
+        match record:
+            case StepRecord():
+                return self._step(record)
+            case AttemptRecord():
+                return self._attempt(record)
+            case EvaluationRecord():
+                return self._evaluation(record)
+            case FinalRecord():
+                return self._final(record)
+            case TelemetryRecord():
+                return self._telemetry(record)
+            case ExitRecord():
+                return self._exit(record)
+        return {}, None
+
+    def _attempt(self, record: AttemptRecord) -> Change:
+        number, begin = record.attempt, record.from_step
         change = {"full_rate": full_rate(record)}
         if number <= self.attempt:
             return change, None
-        values = {"event/attempt": number, "event/from_step": begin, "event/processes": record["world"]}
+        values = {"event/attempt": number, "event/from_step": begin, "event/processes": record.world}
         notes = {"attempts": str(number), "exit": "not yet"}
-        return {**change, "attempt": number}, Row("attempt", f"attempt-{number}", begin, record["time"], values, notes)
+        return {**change, "attempt": number}, TrackerRow(
+            "attempt", f"attempt-{number}", begin, record.time, values, notes
+        )
 
-    def _step(self, record: Record) -> tuple[dict[str, Any], Row | None]:
-        number = record["step"]
+    def _step(self, record: StepRecord) -> Change:
+        number = record.step
         if number <= self.step:  # made again after a crash: the same step is there already
             return {}, None
-        tokens = self.tokens + record["counts"].get("tokens", 0)
-        values = {**dict(scalars(record, self.full_rate)), "samples": record["stop"], "tokens": tokens}
-        change = {"step": number, "samples": record["stop"], "tokens": tokens}
-        return change, Row("step", f"step-{number}", number, record["time"], values)
+        tokens = self.tokens + record.counts.get("tokens", 0)
+        values = {**dict(scalars(record, self.full_rate)), "samples": record.stop, "tokens": tokens}
+        change = {"step": number, "samples": record.stop, "tokens": tokens}
+        return change, TrackerRow("step", f"step-{number}", number, record.time, values)
 
-    def _evaluation(self, record: Record) -> tuple[dict[str, Any], Row | None]:
-        number = record["step"]
+    def _evaluation(self, record: EvaluationRecord) -> Change:
+        number = record.step
         if number <= self.evaluated:
             return {}, None
         axes = {"samples": self.samples, "tokens": self.tokens} if number == self.step else {}
         values = {**dict(scalars(record)), **axes}
-        return {"evaluated": number}, Row("evaluation", f"evaluation-{number}", number, record["time"], values)
+        return {"evaluated": number}, TrackerRow("evaluation", f"evaluation-{number}", number, record.time, values)
 
-    def _final(self, record: Record) -> tuple[dict[str, Any], Row | None]:
-        number = record["step"]
-        key = f"{record['part']}-{number}-{','.join(record['metrics'])}"
+    def _final(self, record: FinalRecord) -> Change:
+        number = record.step
+        key = f"{record.part}-{number}-{','.join(record.metrics)}"
         if key in self.finals:
             return {}, None
-        row = Row("final", key, number, record["time"], dict(scalars(record)))
+        row = TrackerRow("final", key, number, record.time, dict(scalars(record)))
         return {"finals": [*self.finals, key]}, row
 
-    def _telemetry(self, record: Record) -> tuple[dict[str, Any], Row | None]:
-        number = record["step"]
+    def _telemetry(self, record: TelemetryRecord) -> Change:
+        number = record.step
         if number <= self.telemetry:
             return {}, None
-        row = Row("telemetry", f"telemetry-{number}", number, record["time"], dict(scalars(record)))
+        row = TrackerRow("telemetry", f"telemetry-{number}", number, record.time, dict(scalars(record)))
         return {"telemetry": number}, row
 
-    def _exit(self, record: Record) -> tuple[dict[str, Any], Row | None]:
+    def _exit(self, record: ExitRecord) -> Change:
         if self.attempt <= self.exited:
             return {}, None
-        notes = {"exit": without_secrets(f"{record['code']} {record['cause']}")[:_WORDS]}
-        values = {"event/exit": record["code"]}
-        row = Row("exit", f"exit-{self.attempt}", record["step"], record["time"], values, notes)
+        notes = {"exit": without_secrets(f"{record.code} {record.cause}")[:_WORDS]}
+        values = {"event/exit": record.code}
+        row = TrackerRow("exit", f"exit-{self.attempt}", record.step, record.time, values, notes)
         return {"exited": self.attempt}, row
 
 
-_KINDS = ("attempt", "step", "evaluation", "final", "telemetry", "exit")
-
-
-class Replay:
+class TrackerThread:
     """One tracker's thread: sends what the ledger has beyond the mark, again and again; an outage leaves it behind."""
 
     def __init__(self, run: Path, tracker: Tracker) -> None:
@@ -298,27 +322,27 @@ class Replay:
         try:
             with self._ledger.open("rb") as file:
                 line = file.readline()
-                first = parse(line, "") if line.endswith(b"\n") else None
-                if first is None:
+                if not line.endswith(b"\n") or parse_line(line, "") is None:
                     return None
+                first = chain_of(line)
                 mark = self._mark or Mark.kept(self._path)
-                if mark is None or (mark.run, mark.target) != (first["chain"], target):
-                    return Mark(first["chain"], target)
+                if mark is None or (mark.run, mark.target) != (first, target):
+                    return Mark(first, target)
                 return mark if _ends_with(file, mark) else replace(mark, offset=0, chain="")
         except FileNotFoundError:
             return None
 
-    def _parcels(self, mark: Mark) -> Iterator[tuple[Mark, list[Row]]]:
+    def _parcels(self, mark: Mark) -> Iterator[tuple[Mark, list[TrackerRow]]]:
         """The rows beyond a mark, each parcel with the mark that holds once it is sent."""
-        rows: list[Row] = []
+        rows: list[TrackerRow] = []
         begin = mark.offset
         with self._ledger.open("rb") as file:
             file.seek(mark.offset)
             for line in file:
-                record = parse(line, mark.chain) if line.endswith(b"\n") else None
+                record = parse_line(line, mark.chain) if line.endswith(b"\n") else None
                 if record is None:  # a line that is being written, or damage that its writer names
                     break
-                mark, row = mark.after(record, len(line))
+                mark, row = mark.after(line, record)
                 rows += [row] if row else []
                 if len(rows) == _ROWS:
                     yield mark, rows
@@ -331,7 +355,7 @@ class Trackers:
     """The sink of all trackers. It takes no record: each tracker reads the ledger, as far behind as it has to be."""
 
     def __init__(self, run: Path, trackers: Sequence[Tracker]) -> None:
-        self._replays = [Replay(run, tracker) for tracker in trackers]
+        self._replays = [TrackerThread(run, tracker) for tracker in trackers]
 
     def record(self, record: Record) -> None:
         """Nothing: the ledger is the queue."""

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from drivetrain.watch.recipe import Trackio
-from drivetrain.watch.trackers import About, Row, require
+from drivetrain.watch.trackers import About, TrackerRow, require
 
 
 class TrackioTracker:
@@ -31,7 +31,7 @@ class TrackioTracker:
         self._about = about
         return 0
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[TrackerRow]) -> None:
         """Write the rows."""
         about = self._about
         assert about is not None

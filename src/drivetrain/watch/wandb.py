@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.watch.recipe import Wandb
-from drivetrain.watch.trackers import PATIENCE, About, Row, require
+from drivetrain.watch.trackers import PATIENCE, About, TrackerRow, require
 
 _BEGIN = 30.0  # seconds to reach the server in; the next try comes later
 _BLOCK, _HEAD = 32768, 7  # bytes of a journal's blocks and of the headers in it
@@ -61,7 +61,7 @@ class WandbTracker:
         journals = about.folder.glob(f"wandb/offline-run-*-{about.id}/*.wandb")
         return max((number for path in journals for number in _numbers(path)), default=0)
 
-    def send(self, rows: Sequence[Row]) -> None:
+    def send(self, rows: Sequence[TrackerRow]) -> None:
         """Hand the rows to the journal."""
         for row in rows:
             self._run.log({**row.values, "step": row.step, "_timestamp": row.time}, step=row.number, commit=True)

@@ -12,7 +12,7 @@ from botocore.session import get_session
 
 from drivetrain.launch.states import State
 from drivetrain.launch.targets import aws_batch
-from drivetrain.launch.targets.aws import Api, mistakes
+from drivetrain.launch.targets.aws import AwsService, mistakes
 from drivetrain.launch.targets.aws_batch import RULES, AwsBatch, seen_from, variables
 from drivetrain.launch.targets.container import WORTH_AGAIN
 from drivetrain.launch.targets.remote import packed, unpacked
@@ -152,7 +152,9 @@ def batch(monkeypatch, request):
         state_manager.set_transition("batch::job", {"progression": "manual", "times": 100})
         job = submission(**TARGET)
         target = AwsBatch(job.settings)
-        role = Api("iam", job.settings)("create_role", RoleName="batch", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        role = AwsService("iam", job.settings)("create_role", RoleName="batch", AssumeRolePolicyDocument="{}")["Role"][
+            "Arn"
+        ]
         asked = {"computeEnvironmentName": "all", "type": "UNMANAGED", "serviceRole": role}
         compute = target._batch("create_compute_environment", **asked)
         order = [{"order": 1, "computeEnvironment": compute["computeEnvironmentArn"]}]

@@ -1,6 +1,6 @@
 import pytest
 
-from drivetrain.launch.planning import plan
+from drivetrain.launch.preparation import plan
 from drivetrain.launch.rundir import SCRATCH
 from drivetrain.launch.targets.config import settings_from, settings_of, targets
 from drivetrain.spec.exits import Exit, Failure

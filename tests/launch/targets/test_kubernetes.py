@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from drivetrain.launch.states import UNKNOWN, State
-from drivetrain.launch.submission import Work
+from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.targets.kubectl import failure
 from drivetrain.launch.targets.kubernetes import Kubernetes
 from drivetrain.launch.targets.kubernetes_apis import APIS
@@ -74,7 +74,7 @@ def test_every_pod_is_told_its_work_how_many_there_are_and_where_the_first_is(ap
     assert environment["KEY"] == {"secretKeyRef": {"name": "keys", "key": "wandb"}}
     assert "FILE" not in environment
     assert " python -m drivetrain worker" in f" {' '.join(container['command'])}"
-    work = Work.from_json(json.loads(made["ConfigMap"]["data"]["work.json"]))
+    work = NodeWork.from_json(json.loads(made["ConfigMap"]["data"]["work.json"]))
     assert work.text() == replace(job.work, cwd="/app").text()
     assert made[kind]["metadata"]["name"] == made["ConfigMap"]["metadata"]["name"] == job.token
     resources = container.get("resources") or container["resourcesPerNode"]
@@ -102,7 +102,7 @@ def test_hostile_values_travel_as_data(api):
     environment = hostile()
     job, made = manifests(api=api, environment=environment)
     work = made.pop("ConfigMap")
-    assert Work.from_json(json.loads(work["data"]["work.json"])).environment == environment
+    assert NodeWork.from_json(json.loads(work["data"]["work.json"])).environment == environment
     _, plain = manifests(api=api)
     del plain["ConfigMap"]
     name = next(iter(plain.values()))["metadata"]["name"]

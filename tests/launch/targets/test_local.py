@@ -7,9 +7,9 @@ import subprocess
 import pytest
 
 from conftest import trace
-from drivetrain.launch.planning import plan
+from drivetrain.launch.preparation import plan
 from drivetrain.launch.targets.config import settings_from
-from drivetrain.launch.targets.local import Local
+from drivetrain.launch.targets.local import LocalJobs
 from drivetrain.launch.targets.shared import mark_cancelled
 from drivetrain.spec.exits import Exit, Failure
 
@@ -67,7 +67,7 @@ def test_an_interpreter_that_is_not_there_is_told_not_traced(tmp_path):
     settings = settings_from("none", {"kind": "local", "python": "/nowhere/python"})
     job = plan("quickstart", [], "none", settings, started=0.0, run=str(tmp_path / "run"))
     with pytest.raises(Failure, match="/nowhere/python cannot be started") as failure:
-        Local(settings).submit(job)
+        LocalJobs(settings).submit(job)
     assert failure.value.outcome.code == Exit.INPUT_MISSING
     folders = [path for path in job.run.rglob("*") if path.is_dir()]
     assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
@@ -77,20 +77,21 @@ def test_a_job_whose_run_directory_is_gone_can_be_cancelled(tmp_path):
     settings = settings_from("here", {"kind": "local"})
     job = plan("quickstart", [], "here", settings, started=0.0, run=str(tmp_path / "gone"))
     mark_cancelled(job)
-    Local(settings).cancel(job, "0:0")
+    LocalJobs(settings).cancel(job, "0:0")
     assert not job.run.exists()
 
 
+@pytest.mark.cold  # its process is waited for by its number
 def test_a_submit_that_is_killed_once_its_process_runs_can_be_cancelled_at_once(desk, monkeypatch):
     started = []
-    submit = Local.submit
+    submit = LocalJobs.submit
 
     def killed(self, job):
         started.append(submit(self, job))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as then:
-        then.setattr(Local, "submit", killed)
+        then.setattr(LocalJobs, "submit", killed)
         desk("submit", desk.write("paced.yaml"), "--run", str(desk.run), code=Exit.STOPPED)
     job = desk.json("jobs")[0]["job"]
     assert desk.json("cancel", job)["state"] == "cancelled"

@@ -10,7 +10,7 @@ import pytest
 from drivetrain.launch import jobs
 from drivetrain.launch.elsewhere import found
 from drivetrain.launch.states import UNKNOWN, State
-from drivetrain.launch.store import Store
+from drivetrain.launch.store import JobStore
 from drivetrain.launch.targets import ray_driver
 from drivetrain.launch.targets.ray import Ray, seen_from
 from drivetrain.launch.targets.ray_driver import Driver, prefix_of
@@ -232,7 +232,7 @@ def store(dashboard, tmp_path, monkeypatch):
     """That of another machine, whose target of this cluster asks for less."""
     (tmp_path / "targets.yaml").write_text(json.dumps({"ray": TARGET | {"nodes": 1, "address": dashboard.address}}))
     monkeypatch.setenv("DRIVETRAIN_TARGETS", str(tmp_path / "targets.yaml"))
-    return Store(tmp_path / "jobs")
+    return JobStore(tmp_path / "jobs")
 
 
 def test_a_job_that_was_submitted_elsewhere_is_found_stopped_and_started_again_from_here(there, dashboard, store):

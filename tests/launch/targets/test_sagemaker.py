@@ -11,7 +11,7 @@ import pytest
 
 from drivetrain.launch.states import State
 from drivetrain.launch.targets import sagemaker
-from drivetrain.launch.targets.aws import Api, mistakes
+from drivetrain.launch.targets.aws import AwsService, mistakes
 from drivetrain.launch.targets.remote import Refused, packed
 from drivetrain.launch.targets.sagemaker import SageMaker, main, seen_from, variables
 from drivetrain.spec.exits import Exit, Failure, Outcome
@@ -32,7 +32,7 @@ TARGET = {
 }
 
 
-class Fake(Api):
+class Fake(AwsService):
     """The calls that a target makes, on jobs in memory. Requests and answers are held against the service's model."""
 
     def __init__(self, settings):
@@ -268,7 +268,7 @@ def test_logs_are_those_of_the_ranks_machine_in_the_order_of_its_starts(service,
         events = [] if "nextToken" in request else [{"message": request["logStreamName"]}]
         return {"events": events, "nextForwardToken": "end"}
 
-    monkeypatch.setattr(Api, "__call__", lambda self, operation, **request: answer(operation, **request))
+    monkeypatch.setattr(AwsService, "__call__", lambda self, operation, **request: answer(operation, **request))
     assert list(target.logs(job, "name", 5, follow=False)) == ["first", "second"]
     assert prefixes == ["name/algo-2-"]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from drivetrain.launch import attempts
-from drivetrain.launch.conductor import CANCEL
-from drivetrain.launch.planning import plan
+from drivetrain.launch.job_runner import CANCEL
+from drivetrain.launch.preparation import plan
 from drivetrain.launch.states import State
 from drivetrain.launch.store import Record
 from drivetrain.launch.targets.config import build, settings_from

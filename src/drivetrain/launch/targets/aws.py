@@ -38,7 +38,7 @@ class AwsTarget(Container):
     endpoint: Annotated[Text | None, nothing("the service's URL; null: the region's own")] = None
 
 
-class Api:
+class AwsService:
     """One AWS service, as one target's settings reach it. Nothing is asked before the first call."""
 
     def __init__(self, service: str, settings: AwsTarget) -> None:

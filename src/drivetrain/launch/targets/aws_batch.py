@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Le
 
 from drivetrain.launch.node import FROM_FILE
-from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import Submission, Work
-from drivetrain.launch.targets.aws import Api, AwsTarget, require_valid
+from drivetrain.launch.states import UNKNOWN, JobStatus, State
+from drivetrain.launch.submission import NodeWork, Submission
+from drivetrain.launch.targets.aws import AwsService, AwsTarget, require_valid
 from drivetrain.launch.targets.container import (
     AGAIN,
     WORTH_AGAIN,
@@ -80,8 +80,8 @@ class AwsBatch:
 
     def __init__(self, settings: AwsBatchTarget) -> None:
         self._settings = settings
-        self._batch = Api("batch", settings)
-        self._logs = Api("logs", settings)
+        self._batch = AwsService("batch", settings)
+        self._logs = AwsService("logs", settings)
 
     def render(self, job: Submission) -> Sequence[Request]:
         """The job definition and the request that uses it."""
@@ -106,7 +106,7 @@ class AwsBatch:
         known = list(self._summaries("JOB_NAME", job.token))
         return max(known, key=lambda one: one["createdAt"])["jobId"] if known else None
 
-    def look(self, job: Submission, native: str) -> Seen:
+    def look(self, job: Submission, native: str) -> JobStatus:
         """From describe-jobs, which forgets a job some days after its end."""
         found = self._batch("describe_jobs", jobs=[native])["jobs"]
         return seen_from(found[0]) if found else UNKNOWN
@@ -137,7 +137,7 @@ class AwsBatch:
             if one.get("jobDefinition", PREFIX).rpartition("/")[2].startswith(PREFIX)
         ]
 
-    def work(self, native: str) -> Work:
+    def work(self, native: str) -> NodeWork:
         """From the variables of its nodes, as the job's description has them or that of its first node."""
         found = self._batch("describe_jobs", jobs=[native, f"{native}#0"])["jobs"]
         nodes = [part for one in found for part in one.get("nodeProperties", {}).get("nodeRangeProperties", ())]
@@ -240,7 +240,7 @@ class AwsBatch:
         return list(dict.fromkeys(name for name in names if name))
 
 
-def seen_from(detail: Mapping[str, Any]) -> Seen:
+def seen_from(detail: Mapping[str, Any]) -> JobStatus:
     """What a job's description or summary says. A job's own numbers are those of its main node."""
     word = detail["status"]
     attempts = detail.get("attempts", [])
@@ -252,7 +252,7 @@ def seen_from(detail: Mapping[str, Any]) -> Seen:
         state = State.CANCELLED if state.final else State.STOPPING
     elif state is State.PENDING and attempts:
         state = State.REQUEUED
-    return Seen(
+    return JobStatus(
         state=state,
         native=word,
         attempt=max(0, len(attempts) - state.final),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.launch.targets.recipe import Described
+from drivetrain.launch.targets.recipe import ResourceSpec
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported, nearest
 
@@ -51,7 +51,7 @@ def targets(own: Mapping[str, Any], path: Path | None = None) -> dict[str, dict[
     return found
 
 
-def settings_of(name: str, own: Mapping[str, Any], path: Path | None = None) -> Described:
+def settings_of(name: str, own: Mapping[str, Any], path: Path | None = None) -> ResourceSpec:
     """The settings of one target. Raises Failure(64) where there is none of this name."""
     known = targets(own, path)
     if name not in known:
@@ -60,7 +60,7 @@ def settings_of(name: str, own: Mapping[str, Any], path: Path | None = None) -> 
     return settings_from(name, known[name])
 
 
-def settings_from(name: str, data: Mapping[str, Any]) -> Described:
+def settings_from(name: str, data: Mapping[str, Any]) -> ResourceSpec:
     """Checked settings of a target. Raises RecipeMistakes (78) with all that is wrong with them."""
     from pydantic import TypeAdapter, ValidationError
 
@@ -74,7 +74,7 @@ def settings_from(name: str, data: Mapping[str, Any]) -> Described:
         raise _mistakes(name, cls, data, error) from None
 
 
-def build(settings: Described) -> Any:
+def build(settings: ResourceSpec) -> Any:
     """The target of these settings (a `Target`). Nothing is asked of anybody."""
     return imported(type(settings).factory)(settings)
 

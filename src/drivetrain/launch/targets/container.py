@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from drivetrain.launch.forkserver import die_with_parent
-from drivetrain.launch.submission import FILE, Submission, Work
+from drivetrain.launch.submission import FILE, NodeWork, Submission
 from drivetrain.launch.targets.remote import wrong
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.files import write_private
@@ -45,7 +45,7 @@ def require_container(job: Submission, *kept: str) -> None:
         raise wrong(job, cause, "set runs to a URL, or to a folder below one of the mounts, with read_only: false")
 
 
-def moved(job: Submission) -> Work:
+def moved(job: Submission) -> NodeWork:
     """The work as it is in an image, where the folder it was submitted from lies at the target's `folder`."""
     work, folder = job.work, Path(job.settings.folder)  # type: ignore[attr-defined]
     modules = Path(work.job.modules) if work.job.modules else None

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlencode
 
-from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import FILE, Submission, Work
+from drivetrain.launch.states import UNKNOWN, JobStatus, State
+from drivetrain.launch.submission import FILE, NodeWork, Submission
 from drivetrain.launch.targets.container import require_container
 from drivetrain.launch.targets.kubectl import Kubectl
 from drivetrain.launch.targets.kubernetes_apis import APIS
@@ -82,7 +82,7 @@ class Kubernetes:
         found = self._get(job.token, *self._runs)
         return job.token if found is not None and "deletionTimestamp" not in found["metadata"] else None
 
-    def look(self, job: Submission, native: str) -> Seen:
+    def look(self, job: Submission, native: str) -> JobStatus:
         """From the object's status; exit codes of failed jobs from the Job behind it."""
         found = self._get(native, *self._runs)
         if found is None:
@@ -134,12 +134,12 @@ class Kubernetes:
         found = self._call("GET", path)["items"]
         return [Listed(one["metadata"]["name"], one["metadata"]["name"], self._api.seen(one)) for one in found]
 
-    def work(self, native: str) -> Work:
+    def work(self, native: str) -> NodeWork:
         """From the job's ConfigMap, which is called as the job is."""
         found = self._get(native, "v1", "configmaps")
         if found is None:
             raise Failure(Exit.INPUT_MISSING, f"nothing is kept of {native}", "go on where it was submitted")
-        return Work.parse(found["data"][FILE], native)
+        return NodeWork.parse(found["data"][FILE], native)
 
     def reachable(self) -> str:
         """The server's version, and that it knows the API that is asked for."""

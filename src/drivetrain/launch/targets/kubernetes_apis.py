@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from drivetrain.launch.states import Seen, State
+from drivetrain.launch.states import JobStatus, State
 
 JOB = "drivetrain-job"
 """The label with a job's token."""
@@ -23,13 +23,13 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 
 
 @dataclass(frozen=True)
-class Api:
+class PodGroupApi:
     """One of the APIs that run a group of pods: where its objects are, and how their labels and states are read."""
 
     version: str
     kind: str
     plural: str
-    seen: Callable[[Mapping[str, Any]], Seen]
+    seen: Callable[[Mapping[str, Any]], JobStatus]
     group_label: str = JOB
     index_label: str = INDEX
     service: bool = False
@@ -40,30 +40,30 @@ class Api:
     """The end of the name of the Job behind it, which knows exit codes."""
 
 
-def _seen_job(found: Mapping[str, Any]) -> Seen:
+def _seen_job(found: Mapping[str, Any]) -> JobStatus:
     status, spec = found.get("status", {}), found.get("spec", {})
     failed, nodes = status.get("failed", 0), spec.get("parallelism") or 1
     return _seen(status, ready=status.get("ready", 0), attempt=-(-failed // nodes), names=("Complete", "Failed"))
 
 
-def _seen_jobset(found: Mapping[str, Any]) -> Seen:
+def _seen_jobset(found: Mapping[str, Any]) -> JobStatus:
     status = found.get("status", {})
     ready = sum(one.get("ready", 0) for one in status.get("replicatedJobsStatus", ()))
     return _seen(status, ready=ready, attempt=status.get("restarts", 0), names=("Completed", "Failed"))
 
 
-def _seen_trainjob(found: Mapping[str, Any]) -> Seen:
+def _seen_trainjob(found: Mapping[str, Any]) -> JobStatus:
     status = found.get("status", {})
     ready = sum(one.get("ready", 0) for one in status.get("jobsStatus", ()))
     return _seen(status, ready=ready, attempt=0, names=("Complete", "Failed"))
 
 
-def _seen_pytorchjob(found: Mapping[str, Any]) -> Seen:
+def _seen_pytorchjob(found: Mapping[str, Any]) -> JobStatus:
     status = found.get("status", {})
     return _seen(status, ready=int("Running" in _true(status)), attempt=0, names=("Succeeded", "Failed"))
 
 
-def _seen_hyperpod(found: Mapping[str, Any]) -> Seen:
+def _seen_hyperpod(found: Mapping[str, Any]) -> JobStatus:
     status = found.get("status", {})
     attempt = status.get("restartCount", 0)
     return _seen(status, ready=int("Running" in _true(status)), attempt=attempt, names=("Completed", "Failed"))
@@ -74,7 +74,7 @@ def _true(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {one["type"]: one for one in status.get("conditions") or () if one["status"] == "True"}
 
 
-def _seen(status: Mapping[str, Any], *, ready: int, attempt: int, names: tuple[str, str]) -> Seen:
+def _seen(status: Mapping[str, Any], *, ready: int, attempt: int, names: tuple[str, str]) -> JobStatus:
     """What the conditions say that are true; before the first one of an end, what the pods do."""
     true = _true(status)
     done, failed = names
@@ -83,13 +83,15 @@ def _seen(status: Mapping[str, Any], *, ready: int, attempt: int, names: tuple[s
         state = State.SUCCEEDED if done in true else State.FAILED
         code = re.search(r"exit code (\d+)", said) if state is State.FAILED else None
         number = int(code.group(1)) if code else None
-        return Seen(state=state, native=end["type"], attempt=attempt, reason=said, code=number, began=_start(status))
+        return JobStatus(
+            state=state, native=end["type"], attempt=attempt, reason=said, code=number, began=_start(status)
+        )
     waits = State.REQUEUED if attempt else State.PENDING
     if "Suspended" in true:
-        return Seen(state=waits, native="Suspended", attempt=attempt, reason=true["Suspended"].get("message", ""))
+        return JobStatus(state=waits, native="Suspended", attempt=attempt, reason=true["Suspended"].get("message", ""))
     if ready:
-        return Seen(state=State.RUNNING, native="running", attempt=attempt, began=_start(status))
-    return Seen(state=waits, native="waits for its pods", attempt=attempt)
+        return JobStatus(state=State.RUNNING, native="running", attempt=attempt, began=_start(status))
+    return JobStatus(state=waits, native="waits for its pods", attempt=attempt)
 
 
 def _start(status: Mapping[str, Any]) -> float | None:
@@ -98,14 +100,18 @@ def _start(status: Mapping[str, Any]) -> float | None:
 
 
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
-APIS: Mapping[str, Api] = {
-    "job": Api("batch/v1", "Job", "jobs", _seen_job, service=True, retries=True),
-    "jobset": Api("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets", _seen_jobset, retries=True, child=f"-{NODE}-0"),
-    "trainjob": Api(
+APIS: Mapping[str, PodGroupApi] = {
+    "job": PodGroupApi("batch/v1", "Job", "jobs", _seen_job, service=True, retries=True),
+    "jobset": PodGroupApi(
+        "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets", _seen_jobset, retries=True, child=f"-{NODE}-0"
+    ),
+    "trainjob": PodGroupApi(
         "trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs", _seen_trainjob, _JOBSET, child=f"-{NODE}-0"
     ),
-    "hyperpod": Api(
+    "hyperpod": PodGroupApi(
         "sagemaker.amazonaws.com/v1", "HyperPodPyTorchJob", "hyperpodpytorchjobs", _seen_hyperpod, index_label=POD_INDEX
     ),
-    "pytorchjob": Api("kubeflow.org/v1", "PyTorchJob", "pytorchjobs", _seen_pytorchjob, index_label=REPLICA_INDEX),
+    "pytorchjob": PodGroupApi(
+        "kubeflow.org/v1", "PyTorchJob", "pytorchjobs", _seen_pytorchjob, index_label=REPLICA_INDEX
+    ),
 }

@@ -9,7 +9,7 @@ from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.submission import FILE, Submission
 from drivetrain.launch.targets.container import ENDED_BY_SIGNAL, WORTH_AGAIN, moved
 from drivetrain.launch.targets.kubernetes_apis import APIS, JOB, NODE, REPLICA_INDEX
-from drivetrain.launch.targets.recipe import Described, Mount, mebibytes
+from drivetrain.launch.targets.recipe import Mount, ResourceSpec, mebibytes
 from drivetrain.launch.targets.remote import require_short, with_extras, wrong
 from drivetrain.spec.settings import seconds_of
 
@@ -25,7 +25,7 @@ _CONTAINER = "worker"
 _AGENT = 8080  # where HyperPod's agent listens
 _AS_THE_AGENT_SAYS = 'DRIVETRAIN_NODE=$GROUP_RANK exec "$@"'  # it numbers the pods once all are there
 _LARGEST = (1 << 20) - 1024  # bytes of a ConfigMap's content
-_RETRIES = Described.retries  # what it is where nobody sets it
+_RETRIES = ResourceSpec.retries  # what it is where nobody sets it
 _LONGEST = 131_000  # bytes of one environment variable
 
 

@@ -14,31 +14,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from drivetrain.launch.conductor import conduct
 from drivetrain.launch.forkserver import die_with_parent
+from drivetrain.launch.job_runner import run_job
 from drivetrain.launch.output import CONDUCTOR, FOLDER, private
-from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import FILE, Submission, Work
-from drivetrain.launch.targets.recipe import Described
-from drivetrain.launch.targets.shared import lay, owner, printed, require_files, told, unmark
+from drivetrain.launch.states import UNKNOWN, JobStatus, State
+from drivetrain.launch.submission import FILE, NodeWork, Submission
+from drivetrain.launch.targets.recipe import ResourceSpec
+from drivetrain.launch.targets.shared import complete_status, lay, owner, printed, require_files, unmark
 from drivetrain.launch.targets.target import Listed, Request
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.settings import nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalTarget(Described):
+class LocalTarget(ResourceSpec):
     """This machine, in the background. Several nodes are several groups of processes on it, which is for trying out."""
 
     unused: ClassVar[tuple[str, ...]] = (
         *("accelerators", "accelerator", "cpus", "memory", "walltime", "image", "mounts"),
         *("queue", "namespace", "role", "extras"),
     )
-    factory: ClassVar[str] = "drivetrain.launch.targets.local:Local"
+    factory: ClassVar[str] = "drivetrain.launch.targets.local:LocalJobs"
     kind: Annotated[Literal["local"], nothing("this machine")] = "local"
 
 
-class Local:
+class LocalJobs:
     """A process of this user conducts the job; its name is PID:START, so that a number that comes again is not it."""
 
     def __init__(self, settings: LocalTarget) -> None:
@@ -67,12 +67,12 @@ class Local:
         """The process that has the job."""
         return owner(job)
 
-    def look(self, job: Submission, native: str) -> Seen:
+    def look(self, job: Submission, native: str) -> JobStatus:
         """Whether the process is there, or how it has ended."""
         if _alive(native):
-            return told(job, Seen(state=State.RUNNING, native="running"))
-        seen = told(job, UNKNOWN)
-        return seen if seen.code is None else Seen(**{**vars(seen), "native": "ended"})
+            return complete_status(job, JobStatus(state=State.RUNNING, native="running"))
+        seen = complete_status(job, UNKNOWN)
+        return seen if seen.code is None else JobStatus(**{**vars(seen), "native": "ended"})
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From the files of the job's folder."""
@@ -95,7 +95,7 @@ class Local:
         """None: this machine keeps no list but the store's."""
         return ()
 
-    def work(self, native: str) -> Work:
+    def work(self, native: str) -> NodeWork:
         """Nothing: of what runs here the store has all."""
         raise Failure(
             Exit.INPUT_MISSING, f"nothing is kept of {native}", "`drivetrain jobs --all` lists what was submitted"
@@ -115,7 +115,7 @@ class _Here:
 
     elsewhere = False
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: NodeWork) -> None:
         self.native = name_of(os.getpid()) or ""
         self._nodes = work.nodes
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -159,7 +159,7 @@ class _Group:
 
 def run(file: Path) -> int:
     """Conduct the job of a file on this machine."""
-    return conduct(file, _Here(Work.read(file)))
+    return run_job(file, _Here(NodeWork.read(file)))
 
 
 def name_of(pid: int) -> str | None:

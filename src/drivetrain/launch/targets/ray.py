@@ -16,11 +16,11 @@ from urllib.request import urlopen
 from pydantic import StringConstraints
 
 from drivetrain.launch.patience import followed
-from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.states import UNKNOWN, JobStatus, State
+from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.container import moved
 from drivetrain.launch.targets.ray_driver import NEEDS, PARCEL, prefix_of
-from drivetrain.launch.targets.recipe import Described, Text, mebibytes
+from drivetrain.launch.targets.recipe import ResourceSpec, Text, mebibytes
 from drivetrain.launch.targets.remote import (
     Refused,
     away,
@@ -51,7 +51,7 @@ _POLL = 2.0  # seconds between two looks at the logs
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayTarget(Described):
+class RayTarget(ResourceSpec):
     """A Ray cluster, by its Jobs API; all its machines have drivetrain and see the run directories."""
 
     unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "walltime", "queue", "namespace", "role", "fruitless")
@@ -86,7 +86,7 @@ class Ray:
         ours = [one for one in self._known() if token_of(one["submission_id"]) == job.token]
         return max(ours, key=lambda one: one.get("start_time") or 0)["submission_id"] if ours else None
 
-    def look(self, job: Submission, native: str) -> Seen:
+    def look(self, job: Submission, native: str) -> JobStatus:
         """From the submission's details; the code is the driver's."""
         told = self._get(native)
         return seen_from(told) if told is not None else UNKNOWN
@@ -124,7 +124,7 @@ class Ray:
         ours = [one for one in self._known() if "drivetrain" in (one.get("metadata") or {})]
         return [Listed(token_of(one["submission_id"]), one["submission_id"], seen_from(one)) for one in ours]
 
-    def work(self, native: str) -> Work:
+    def work(self, native: str) -> NodeWork:
         """From the variable that the submission carries it in."""
         told = self._get(native) or {}
         return parcelled(told.get("runtime_env", {}).get("env_vars", {}).get(PARCEL), native)
@@ -198,12 +198,12 @@ class Ray:
             raise away(f"Ray: {self._settings.address}: {error}") from error
 
 
-def seen_from(told: Mapping[str, Any]) -> Seen:
+def seen_from(told: Mapping[str, Any]) -> JobStatus:
     """What the details of a submission say."""
     word, message = told["status"], told.get("message") or ""
     state = STATES.get(word, State.RUNNING)
     began = told.get("start_time")
-    return Seen(
+    return JobStatus(
         state=state,
         native=word,
         reason=" ".join(message.split())[:500] if state.final else "",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.launch.attempts import LONGEST_PAUSE, PAUSE
-from drivetrain.launch.submission import Work
+from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.targets.container import AGAIN, WORTH_AGAIN, start_worker
 from drivetrain.launch.targets.remote import unpacked
 from drivetrain.spec.exits import Exit
@@ -36,7 +36,7 @@ def prefix_of(line: str) -> tuple[int | None, str]:
     return (int(match.group(1)), match.group(2)) if match else (None, line)
 
 
-class Node:
+class NodeActor:
     """One machine's part, as an actor. Its methods run beside each other, so that it can be stopped."""
 
     def __init__(self, number: int) -> None:
@@ -76,7 +76,7 @@ class Driver:
 
     def __init__(self, text: str, needs: Mapping[str, float]) -> None:
         self._text = text
-        self._work = Work.from_json(json.loads(text))
+        self._work = NodeWork.from_json(json.loads(text))
         self._needs = dict(needs)
         self.asked = False
 
@@ -116,7 +116,7 @@ class Driver:
         ray, placed = _ray("ray"), _ray("ray.util.scheduling_strategies").PlacementGroupSchedulingStrategy
         cpus, gpus = self._needs.get("CPU", 0), self._needs.get("GPU", 0)
         return [
-            ray.remote(Node)
+            ray.remote(NodeActor)
             .options(
                 num_cpus=cpus,
                 num_gpus=gpus,

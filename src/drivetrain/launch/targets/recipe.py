@@ -48,7 +48,7 @@ class Mount(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described(Component):
+class ResourceSpec(Component):
     """What one job asks for, in the same words for every target. What a target has no use for, it refuses."""
 
     unused: ClassVar[tuple[str, ...]] = ()
@@ -81,7 +81,7 @@ class Described(Component):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Container(Described):
+class Container(ResourceSpec):
     """Jobs in containers, whose image has drivetrain and what the recipe needs."""
 
     folder: Annotated[

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from drivetrain.launch.states import Seen, State
-from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.states import JobStatus, State
+from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -32,7 +32,7 @@ def wrong(job: Submission, cause: str, hint: str) -> Failure:
     return Failure(Exit.BAD_RECIPE, f"target {job.target}: {cause}", hint)
 
 
-def require_ended(job: Submission, seen: Seen) -> None:
+def require_ended(job: Submission, seen: JobStatus) -> None:
     """Raises Failure(64) where a job is to be started again that has not ended."""
     if not seen.state.final:
         stopping = seen.state is State.STOPPING
@@ -54,7 +54,7 @@ def with_extras(job: Submission, ours: Mapping[str, Any]) -> dict[str, Any]:
     return {**ours, **extras}
 
 
-def packed(work: Work) -> str:
+def packed(work: NodeWork) -> str:
     """A work in letters that every engine accepts as a value."""
     return base64.b64encode(gzip.compress(work.text().encode(), mtime=0)).decode()
 
@@ -67,11 +67,11 @@ def unpacked(text: str) -> str:
         raise Failure(Exit.BAD_DATA, f"the job came damaged: {error}", "submit it again") from error
 
 
-def parcelled(parcel: str | None, native: str) -> Work:
+def parcelled(parcel: str | None, native: str) -> NodeWork:
     """The work of a parcel that an engine has kept; Failure(66) where it has none, 65 where it is damaged."""
     if not parcel:
         raise Failure(Exit.INPUT_MISSING, f"the engine keeps nothing of {native}", "go on where it was submitted")
-    return Work.parse(unpacked(parcel), native)
+    return NodeWork.parse(unpacked(parcel), native)
 
 
 def renamed(token: str) -> str:

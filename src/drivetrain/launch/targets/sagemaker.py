@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import Submission, Work
-from drivetrain.launch.targets.aws import Api, AwsTarget, require_valid
+from drivetrain.launch.states import UNKNOWN, JobStatus, State
+from drivetrain.launch.submission import NodeWork, Submission
+from drivetrain.launch.targets.aws import AwsService, AwsTarget, require_valid
 from drivetrain.launch.targets.container import moved, require_container, run_worker
 from drivetrain.launch.targets.recipe import Mount, Text, Word
 from drivetrain.launch.targets.remote import (
@@ -90,8 +90,8 @@ class SageMaker:
 
     def __init__(self, settings: SageMakerTarget) -> None:
         self._settings = settings
-        self._sagemaker = Api("sagemaker", settings)
-        self._logs = Api("logs", settings)
+        self._sagemaker = AwsService("sagemaker", settings)
+        self._logs = AwsService("logs", settings)
 
     def render(self, job: Submission) -> Sequence[Request]:
         """The request."""
@@ -109,7 +109,7 @@ class SageMaker:
         named = self._summaries(NameContains=job.token)
         return next((one["TrainingJobName"] for one in named if token_of(one["TrainingJobName"]) == job.token), None)
 
-    def look(self, job: Submission, native: str) -> Seen:
+    def look(self, job: Submission, native: str) -> JobStatus:
         """From describe-training-job, which forgets no job."""
         try:
             return seen_from(self._sagemaker("describe_training_job", TrainingJobName=native))
@@ -150,7 +150,7 @@ class SageMaker:
         jobs = [result["TrainingJob"] for page in found for result in page["Results"]]
         return [Listed(token_of(one["TrainingJobName"]), one["TrainingJobName"], seen_from(one)) for one in jobs]
 
-    def work(self, native: str) -> Work:
+    def work(self, native: str) -> NodeWork:
         """From the hyperparameters that carry it."""
         parts = self._sagemaker("describe_training_job", TrainingJobName=native).get("HyperParameters", {})
         return parcelled(_joined(parts), native)
@@ -233,7 +233,7 @@ class SageMaker:
         return [one["logStreamName"] for one in sorted(streams, key=lambda one: one.get("firstEventTimestamp", 0))]
 
 
-def seen_from(told: Mapping[str, Any]) -> Seen:
+def seen_from(told: Mapping[str, Any]) -> JobStatus:
     """What a description of a training job says, by its first word, its second, and what happened between."""
     word, second = told["TrainingJobStatus"], told.get("SecondaryStatus", "")
     state = STATES.get(word, State.RUNNING)
@@ -244,7 +244,7 @@ def seen_from(told: Mapping[str, Any]) -> Seen:
     reason = told.get("FailureReason") or next(
         (one.get("StatusMessage", "") for one in reversed(told.get("SecondaryStatusTransitions", ()))), ""
     )
-    return Seen(
+    return JobStatus(
         state=state,
         native=f"{word}/{second}" if second and second != word else word,
         attempt=sum(one in ("Interrupted", "Restarting") for one in passed),
@@ -309,7 +309,7 @@ def main(input: Path = INPUT, output: Path = OUTPUT) -> int:
     if code:
         cause = "see its log"
         with suppress(OSError, ValueError, KeyError):
-            cause = Outcome.read(Path(Work.from_json(json.loads(text)).job.folder) / "exit.json").line()
+            cause = Outcome.read(Path(NodeWork.from_json(json.loads(text)).job.folder) / "exit.json").line()
         (output / "failure").write_text(f"exit code {code}: {cause}"[:_REASON])
     return code
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from drivetrain.launch import attempts, code, output
-from drivetrain.launch.conductor import CANCEL, OWNER
+from drivetrain.launch.job_runner import CANCEL, OWNER
 from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.rundir import SCRATCH, prepare
-from drivetrain.launch.states import Seen, State
+from drivetrain.launch.states import JobStatus, State
 from drivetrain.launch.submission import FILE, Submission
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
@@ -79,7 +79,7 @@ def owner(job: Submission) -> str | None:
         return None
 
 
-def told(job: Submission, seen: Seen) -> Seen:
+def complete_status(job: Submission, seen: JobStatus) -> JobStatus:
     """A look at the engine, completed by what the job's own folder says of attempts and outcome."""
     known = attempts.read(job.folder)
     seen = replace(seen, attempt=max(seen.attempt, len(known.attempts) - (known.state == "ended")))

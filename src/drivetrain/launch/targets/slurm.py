@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from drivetrain.launch import attempts
-from drivetrain.launch.conductor import conduct
-from drivetrain.launch.patience import Patience
-from drivetrain.launch.states import UNKNOWN, Seen, State
-from drivetrain.launch.submission import FILE, Submission, Work
-from drivetrain.launch.targets.recipe import Described, Text
+from drivetrain.launch.job_runner import run_job
+from drivetrain.launch.patience import OutagePatience
+from drivetrain.launch.states import UNKNOWN, JobStatus, State
+from drivetrain.launch.submission import FILE, NodeWork, Submission
+from drivetrain.launch.targets.recipe import ResourceSpec, Text
 from drivetrain.launch.targets.shared import (
+    complete_status,
     lay,
     owner,
     printed,
     require_files,
     require_shared,
-    told,
     unmark,
     unmark_cancelled,
 )
@@ -85,7 +85,7 @@ _WAIT = 20  # seconds that srun gives the other nodes once one has ended
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmTarget(Described):
+class SlurmTarget(ResourceSpec):
     """A Slurm cluster whose commands work where the job is submitted, and a file system that all its nodes share."""
 
     unused: ClassVar[tuple[str, ...]] = ("image", "mounts", "namespace")
@@ -130,7 +130,7 @@ class Slurm:
         known = self._run("squeue", "--me", "-h", "-t", "all", "-n", job.token, "-o", "%i").split()
         return max(known, key=int) if known else owner(job) or self._remembered(job)
 
-    def look(self, job: Submission, native: str) -> Seen:
+    def look(self, job: Submission, native: str) -> JobStatus:
         """From squeue; of a job that slurmctld has forgotten, from accounting and the job's own folder."""
         try:
             line = self._run("squeue", "-h", "-t", "all", "-j", native, "-o", "%T|%r|%S").strip()
@@ -141,9 +141,9 @@ class Slurm:
         if not line:
             line = self._accounted("-j", native, "-o", "State,Reason,Start")
         if not line:
-            return told(job, UNKNOWN)
+            return complete_status(job, UNKNOWN)
         word, reason, start = line.splitlines()[0].split("|")[:3]
-        seen = told(job, seen_as(word, reason, start))
+        seen = complete_status(job, seen_as(word, reason, start))
         return replace(seen, state=State.REQUEUED) if self._waits_again(job, seen.state) else seen
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
@@ -182,13 +182,13 @@ class Slurm:
         ours = [line.split("|") for line in lines if line.startswith(f"{COMMENT}|")]
         return [Listed(name, native, seen_as(*rest)) for _, name, native, *rest in ours]
 
-    def work(self, native: str) -> Work:
+    def work(self, native: str) -> NodeWork:
         """From the job's folder, where its script lies."""
         match = _SCRIPT.search(self._run("scontrol", "show", "job", "-o", native))
         if match is None:
             cause = f"Slurm job {native} has another script than ours"
             raise Failure(Exit.INPUT_MISSING, cause, "it was not submitted by this program")
-        return Work.read(Path(match.group(1)) / FILE)
+        return NodeWork.read(Path(match.group(1)) / FILE)
 
     def reachable(self) -> str:
         """The controller's answer, and its partitions."""
@@ -231,7 +231,7 @@ class Slurm:
 
     def _ended(self, job: Submission, native: str) -> Callable[[], bool]:
         """Whether a job has ended, as it was when last asked, every few seconds; its files are read meanwhile."""
-        following, ended, patience = -math.inf, False, Patience()
+        following, ended, patience = -math.inf, False, OutagePatience()
 
         def ask() -> bool:
             nonlocal following, ended
@@ -290,11 +290,11 @@ def run_slurm(command: Sequence[str], timeout: float) -> str:
     raise _Refused(Exit.BAD_RECIPE, f"{command[0]}: {said}", "Slurm refuses it")
 
 
-def seen_as(word: str, reason: str, start: str) -> Seen:
+def seen_as(word: str, reason: str, start: str) -> JobStatus:
     """What squeue's and sacct's words mean: `CANCELLED by 1000` too."""
     native = word.split()[0].rstrip("+") if word.split() else "?"
     reason = "" if reason in ("None", "(null)") else reason
-    return Seen(state=STATES.get(native, State.FAILED), native=native, reason=reason, began=_unix(start))
+    return JobStatus(state=STATES.get(native, State.FAILED), native=native, reason=reason, began=_unix(start))
 
 
 def _checked(target: str, extras: Mapping[str, object]) -> dict[str, object]:
@@ -311,7 +311,7 @@ class _Allocation:
 
     elsewhere = True
 
-    def __init__(self, work: Work, environment: Mapping[str, str]) -> None:
+    def __init__(self, work: NodeWork, environment: Mapping[str, str]) -> None:
         self._nodes, self._cpus = work.nodes, environment.get("SLURM_CPUS_PER_TASK")
         self._environment = environment
         self.native = environment["SLURM_JOB_ID"]
@@ -385,4 +385,4 @@ def run(file: Path) -> int:
     """Conduct the job of a file from inside its batch job."""
     if "SLURM_JOB_ID" not in os.environ:
         raise Failure(Exit.BAD_COMMAND, "this is no batch job of Slurm", "`drivetrain submit` starts it")
-    return conduct(file, _Allocation(Work.read(file), os.environ))
+    return run_job(file, _Allocation(NodeWork.read(file), os.environ))

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from drivetrain.launch.states import Seen
-from drivetrain.launch.submission import Submission, Work
+from drivetrain.launch.states import JobStatus
+from drivetrain.launch.submission import NodeWork, Submission
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Listed:
 
     token: str
     native: str
-    seen: Seen
+    seen: JobStatus
 
 
 class Target(Protocol):
@@ -52,7 +52,7 @@ class Target(Protocol):
         """The engine's name of the job with this token; None where it has none: then it may be submitted again."""
         ...
 
-    def look(self, job: Submission, native: str) -> Seen:
+    def look(self, job: Submission, native: str) -> JobStatus:
         """Where it stands; `UNKNOWN` where the engine has forgotten it."""
         ...
 
@@ -73,7 +73,7 @@ class Target(Protocol):
         """Every job of this user's that `drivetrain submit` sent to this engine and that it still knows."""
         ...
 
-    def work(self, native: str) -> Work:
+    def work(self, native: str) -> NodeWork:
         """What a listed job was told, as its engine or its folder keeps it. Raises Failure(66) where nothing does, 65
         where that is damaged."""
         ...

@@ -142,7 +142,7 @@ class Spearman:
         return correlation.value()
 
 
-class Average:
+class MeanOfMetrics:
     """The mean of other metrics, as GLUE scores a task that has two. It gathers nothing by itself."""
 
     def __init__(self, parts: Sequence[Metric]) -> None:
@@ -163,7 +163,7 @@ class Average:
 def build_metrics(names: Sequence[str], classes: int) -> dict[str, Metric]:
     """The loss, the named metrics for so many classes, and their mean as `score`."""
     made: Mapping[str, Metric] = {name: _build(name, classes) for name in names}
-    return {"loss": Mean(), **made, "score": Average(list(made.values()))}
+    return {"loss": Mean(), **made, "score": MeanOfMetrics(list(made.values()))}
 
 
 def _build(name: str, classes: int) -> Metric:

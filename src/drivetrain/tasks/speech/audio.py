@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.documents import file_digest, find_inputs
-from drivetrain.data.fingerprint import Seen, remembered_each
+from drivetrain.data.fingerprint import FileStamp, remembered_each
 from drivetrain.data.split import choose, hashed
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.speech.recipe import Folder
@@ -30,7 +30,7 @@ _UNKNOWN = 0x7FFFFFFF  # bytes from which a wav header means that it was written
 class Clip:
     """One file: `frames` of sound, `rate` of them a second."""
 
-    seen: Seen
+    seen: FileStamp
     frames: int
     rate: int
 
@@ -73,7 +73,7 @@ def shelf(folder: Folder, rate: int, cache: Path, *, skip: bool) -> Shelf:
     if not good:
         raise Failure(Exit.BAD_DATA, f"{folder.path} has no sound that can be read", "look at path and include")
     names = [Path(path).relative_to(root).as_posix() if root.is_dir() else Path(path).name for path in good]
-    clips = tuple(Clip(Seen.now(path), answer["frames"], answer["rate"]) for path, answer in good.items())
+    clips = tuple(Clip(FileStamp.now(path), answer["frames"], answer["rate"]) for path, answer in good.items())
     keys = hashed(_deciding(folder, name) for name in names)
     marks = tuple(f"{name} {json.dumps(answer)}" for name, answer in zip(names, good.values(), strict=True))
     return Shelf(clips, keys, marks, tuple(f"{path}: {why}" for path, why in bad.items()))

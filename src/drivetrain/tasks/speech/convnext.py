@@ -7,7 +7,7 @@ from torch import Tensor, nn
 _AROUND = 7  # frames that a block sees
 
 
-class Block(nn.Module):
+class ConvNeXtBlock(nn.Module):
     """x + what a narrow look around and a wide look at the frame itself find.
 
     ConvNeXt's block (Liu et al. 2022, arXiv 2201.03545) in one dimension, as in Vocos (Siuzdak 2023, arXiv 2306.00814).
@@ -39,7 +39,7 @@ class Frames(nn.Module):
     def __init__(self, few: int, width: int, many: int, depth: int, condition: int = 0) -> None:
         super().__init__()
         self.first = nn.Conv1d(few, width, _AROUND, padding=_AROUND // 2)
-        self.blocks = nn.ModuleList(Block(width, condition) for _ in range(depth))
+        self.blocks = nn.ModuleList(ConvNeXtBlock(width, condition) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width, many)
 

@@ -93,7 +93,7 @@ class Up(nn.Module):
         return self.blocks(self.grow(x) + level)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """x + convolution(convolution(x)), each behind a norm."""
 
     def __init__(self, channels: int) -> None:
@@ -114,7 +114,7 @@ class Block(nn.Module):
 
 def blocks(channels: int, count: int) -> nn.Sequential:
     """Residual blocks, one after the other."""
-    return nn.Sequential(*(Block(channels) for _ in range(count)))
+    return nn.Sequential(*(ResidualBlock(channels) for _ in range(count)))
 
 
 def norm(channels: int) -> nn.GroupNorm:

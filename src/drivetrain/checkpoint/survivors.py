@@ -1,0 +1,49 @@
+"""What survivors leave when a peer dies: the state of the boundary they stand at, in memory, for the next start.
+
+No collective runs inside a replicated optimizer step, so a survivor holds the weights of a whole step. It is written
+in the form of a commit and verified like one, to a folder that only this supervisor knows; nothing is made durable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drivetrain.checkpoint.commit import StateTree, write_manifest, write_parts
+from drivetrain.checkpoint.files import discard, make_folder, require_space
+from drivetrain.checkpoint.manifest import MANIFEST, name_of, step_of
+from drivetrain.checkpoint.snapshot import pieces_of
+
+RECORDS = "records"
+
+
+def save_survivor_state(
+    folder: Path,
+    rank: int,
+    step: int,
+    state: StateTree,
+    metadata: Mapping[str, Any],
+    records: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Leave the state of `step` in `folder`, unless another survivor has left one as high; whether it was left.
+
+    `records` are the newest steps' ledger records: whoever keeps the ledger may have died before it wrote them. Raises
+    OSError where the memory does not suffice.
+    """
+    there = [
+        step_of(name.partition(".")[0]) or 0 for name in os.listdir(folder) if (folder / name / MANIFEST).is_file()
+    ]
+    if max(there, default=0) >= step:
+        return False
+    temporary = folder / f".tmp-{rank}"
+    discard(temporary)
+    pieces = pieces_of(state.tensors)
+    require_space(folder, sum(piece.data.numel() for piece in pieces) + (1 << 20), 8)
+    make_folder(temporary)
+    values = {**state.values, RECORDS: list(records)}
+    files = write_parts(temporary, pieces, values, threads=1)
+    write_manifest(temporary, step, files, {**metadata, "volatile": True})
+    os.rename(temporary, folder / f"{name_of(step)}.rank-{rank}")
+    return True

@@ -1,0 +1,186 @@
+"""What a rank reads in a step: a pure function of the step's number."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drivetrain.data.geometry import Chunk, Geometry
+from drivetrain.data.order import Sampler
+from drivetrain.data.quarantine import Quarantine, ReadSamples
+from drivetrain.data.source import ReadsTogether, Source
+from drivetrain.spec.exits import Exit, Failure
+
+
+class Planned(NamedTuple):
+    """A micro-batch before it is read: its place, its sample ids and their positions (int64), and the digest."""
+
+    chunk: Chunk
+    ids: np.ndarray
+    positions: np.ndarray
+    digest: int
+
+
+class MicroBatch(NamedTuple):
+    """One micro-batch, collated: its samples' ids, and its place (position of the first sample, lane, part)."""
+
+    batch: Any
+    size: int
+    start: int
+    lane: int
+    part: int
+    ids: np.ndarray
+
+
+class LocalBatch(NamedTuple):
+    """A rank's part of a step, which covers the positions [start, stop) over all ranks.
+
+    `counts` are this rank's sums of the task's counts, `digest` that of the sample ids it read. `gaps`: some rank reads
+    nothing, where others may.
+    """
+
+    step: int
+    start: int
+    stop: int
+    micro_batches: tuple[MicroBatch, ...]
+    counts: dict[str, int]
+    digest: int
+    gaps: bool
+
+
+@dataclass(frozen=True)
+class BatchReader:
+    """Shares by step, for one rank, of a run of `total` samples. Samples in quarantine are left out of their
+    micro-batches, and micro-batches without a sample out of their shares.
+
+    Raises Failure(78) where there are fewer samples than lanes: lanes would train on the same ones all the time.
+    """
+
+    source: Source
+    order: Sampler
+    geometry: Geometry
+    rank: int
+    total: int
+    collate: Callable[[Sequence[Any]], Any]
+    counts: Callable[[Any], dict[str, int]]
+    quarantine: Quarantine = field(default_factory=Quarantine)
+
+    def __post_init__(self) -> None:
+        there, lanes = len(self.source), self.geometry.lanes
+        if there < lanes:
+            cause = f"the training data has {there} samples, fewer than {lanes} lanes"
+            raise Failure(Exit.BAD_RECIPE, cause, f"give more data, or at most {there} lanes (key lanes)")
+
+    def plan(self, step: int) -> list[Planned]:
+        """The micro-batches of a step, not read yet."""
+        return self._plan(self.rank, step)
+
+    def digest(self, step: int) -> int:
+        """Of the ids of all samples that all ranks read in a step."""
+        return self._read(step).digest
+
+    def ids(self, step: int) -> list[int]:
+        """Those samples themselves, in the order of their positions."""
+        return self._read(step).ids.tolist()
+
+    def read(self, step: int) -> LocalBatch:
+        """Read and collate a step's share."""
+        plan = self.plan(step)
+        return self.assemble(step, plan, self._samples(plan))
+
+    def read_each(self, steps: Sequence[int]) -> Iterator[LocalBatch]:
+        """The shares of several steps, read `together` where that is possible. An error comes at its own step."""
+        if len(steps) > 1:
+            plans = [self.plan(step) for step in steps]
+            if read := self._read_together([one for plan in plans for one in plan]):
+                samples = iter(read)
+                return map(self.assemble, steps, plans, (list(islice(samples, len(plan))) for plan in plans))
+        return map(self.read, steps)
+
+    @cached_property
+    def together(self) -> ReadsTogether | None:
+        """The source, if it reads several batches at once for less than one after the other."""
+        return self.source if isinstance(self.source, ReadsTogether) else None
+
+    def first(self, rank: int, step: int) -> tuple[MicroBatch, ...]:
+        """The first micro-batch of any rank in a step, read here; nothing where that rank reads nothing."""
+        plan = self._plan(rank, step)[:1]
+        return self.assemble(step, plan, self._samples(plan)).micro_batches if plan else ()
+
+    def assemble(self, step: int, plan: list[Planned], samples: Sequence[Sequence[Any]]) -> LocalBatch:
+        """A share from its plan and the samples that were read for it."""
+        start, stop = self.geometry.batches.span(step)
+        counts = {} if plan else dict(self._nothing)
+        micros = []
+        digest = 0
+        for (chunk, ids, _, part_digest), read in zip(plan, samples, strict=True):
+            batch, counted = self._collated(read, len(ids))
+            micros.append(MicroBatch(batch, len(ids), chunk.start, chunk.lane, chunk.part, ids))
+            for unit, number in counted.items():
+                counts[unit] = counts.get(unit, 0) + number
+            digest += part_digest
+        stop = min(stop, self.total)
+        return LocalBatch(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step))
+
+    def _collated(self, samples: Sequence[Any], size: int) -> tuple[Any, dict[str, int]]:
+        """A micro-batch of this size and what it counts."""
+        try:
+            batch = self.collate(samples)
+            return batch, {"samples": size} | self.counts(batch)
+        except StopIteration as error:
+            raise RuntimeError("the task's collate or counts raised StopIteration: data do not end there") from error
+
+    def _samples(self, plan: Sequence[Planned]) -> Sequence[Sequence[Any]]:
+        """Those of each micro-batch."""
+        return self._read_together(plan) or [read_samples(self.source, one.ids, one.positions) for one in plan]
+
+    def _read_together(self, plan: Sequence[Planned]) -> Sequence[Sequence[Any]] | None:
+        """Those of several micro-batches by one read; None where that cannot be, or goes wrong: the error comes again
+        where its own is read."""
+        if self.together is not None and len(plan) > 1:
+            with suppress(Exception):
+                return self.together.read_each([one.ids for one in plan])
+        return None
+
+    def _plan(self, rank: int, step: int) -> list[Planned]:
+        chunks = self.geometry.share(rank, step, self.total)
+        found = [(chunk, self.quarantine.read(self.order, step, chunk.start, chunk.stop)) for chunk in chunks]
+        return [Planned(chunk, *read) for chunk, read in found if len(read.ids)]
+
+    def _read(self, step: int) -> ReadSamples:
+        start, stop = self.geometry.batches.span(step)
+        return self.quarantine.read(self.order, step, start, min(stop, self.total))
+
+    def _gaps(self, step: int) -> bool:
+        """Whether some rank reads nothing in a step: where it is ragged, or has samples in quarantine."""
+        start, stop = self.geometry.batches.span(step)
+        whole = stop <= self.total and not (self.quarantine and len(self._read(step).ids) < stop - start)
+        return not whole and not all(self._plan(rank, step) for rank in range(self.geometry.processes))
+
+    @cached_property
+    def _nothing(self) -> dict[str, int]:
+        """The counts of no sample: the units that the task counts in, as the first sample tells them."""
+        for position in range(self.total):
+            ids, positions, _ = self.quarantine.read(self.order, sys.maxsize, position, position + 1)
+            if len(ids):
+                _, counted = self._collated(read_samples(self.source, ids, positions), len(ids))
+                return dict.fromkeys(counted, 0)
+        return {"samples": 0}
+
+
+def read_samples(source: Source, ids: np.ndarray, positions: np.ndarray) -> Sequence[Any]:
+    """What a source reads.
+
+    Raises RuntimeError where it raises StopIteration, which would look like the end of the data.
+    """
+    try:
+        return source.read(ids, positions)
+    except StopIteration as error:
+        raise RuntimeError("the source raised StopIteration: data do not end there") from error

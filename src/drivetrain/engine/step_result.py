@@ -1,0 +1,143 @@
+"""What one `minimize` came to: the losses' means and the gradient norms, on their way to the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drivetrain.engine.losses import Term
+from drivetrain.runtime.group import Group
+
+CLIP_EPSILON = 1e-6
+"""Added to the norm in the clipping factor, as torch.nn.utils.clip_grad_norm_ does."""
+SLOTS = 16
+"""How many named losses one `minimize` may have where several processes add them up."""
+
+
+def slots(device: torch.device, least: int = SLOTS) -> Tensor:
+    """Zeros for `SLOTS` sums, or for `least` where these are more: float64 on the CPU, float32 on an accelerator."""
+    dtype = torch.float64 if device.type == "cpu" else torch.float32
+    return torch.zeros(max(SLOTS, least), dtype=dtype, device=device)
+
+
+class Sums:
+    """Loss sums over micro-batches of this rank, or of a lane: Python floats on the CPU, 0-d tensors elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._host = device.type == "cpu"
+        self.values: list[Any] = []
+        self.labels: list[tuple[str, str]] = []
+
+    def add(self, losses: Mapping[str, Term]) -> None:
+        """Add the losses of one micro-batch; every micro-batch must have the same ones."""
+        labels = [(name, term.over) for name, term in losses.items()]
+        values = [
+            (float(term.value.detach()) if self._host else term.value.detach()) * term.times for term in losses.values()
+        ]
+        if self.labels and self.labels != labels:
+            raise ValueError(f"losses differ between micro-batches of one step: {self.labels}, then {labels}")
+        self.labels = labels
+        known = self.values
+        self.values = [total + value for total, value in zip(known, values, strict=True)] if known else values
+
+    def pack(self) -> Tensor:
+        """All sums in one tensor of `SLOTS` numbers, the same shape on every rank, to be added up over ranks."""
+        if len(self.values) > SLOTS:
+            raise ValueError(f"{len(self.values)} named losses; {SLOTS} is the most")
+        packed = slots(self.device)
+        for slot, value in enumerate(self.values):
+            packed[slot] = value
+        return packed
+
+    def take(self) -> Tensor:
+        """All sums packed; those of the next lane begin anew."""
+        packed, self.values = self.pack(), []
+        return packed
+
+    def agree(self, group: Group) -> None:
+        """Take over the losses' names where this rank has computed none: all ranks must judge alike."""
+        told = group.gather_json(self.labels)
+        self.labels = [(name, over) for name, over in next(filter(None, told), [])]
+
+    def unpack(self, packed: Tensor) -> None:
+        """Take over the sums over all ranks (all slots, so that every rank votes on the same numbers)."""
+        self.values = packed.tolist() if self._host else list(packed.unbind())
+
+
+Why = Literal["", "not finite", "overflow", "spike"]
+"""Why a step was not made: "" where it was. An overflow is of gradients only, where the loss was scaled."""
+
+
+def check_finite(sums: Sequence[float], norms: Sequence[float], bounds: Sequence[float] | None, *, scaled: bool) -> Why:
+    """What is wrong with loss sums and gradient norms, of which none may be above its bound."""
+    if not all(map(math.isfinite, sums)):
+        return "not finite"
+    if not all(map(math.isfinite, norms)):
+        return "overflow" if scaled else "not finite"
+    if bounds is not None and any(value > bound for value, bound in zip([*sums, *norms], bounds, strict=True)):
+        return "spike"
+    return ""
+
+
+class Scalars(NamedTuple):
+    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network, why it was not made,
+    and the loss scale that it was made with."""
+
+    losses: dict[str, float]
+    norms: dict[str, float]
+    why: Why = ""
+    scale: float | None = None
+
+
+class PendingScalars(NamedTuple):
+    """A move's numbers on their way to the host: `values` are loss sums, then norms, then the loss scale where it is
+    `scaled`, once `event` has come. `bounds` are those of sums and norms."""
+
+    labels: Sequence[tuple[str, str]]
+    counts: Mapping[str, int]
+    values: Tensor
+    bounds: Sequence[float] | None
+    scaled: bool
+    event: torch.Event
+
+    def read(self, networks: Sequence[str]) -> Scalars:
+        """Those of these networks, waiting for the device where they are not there yet."""
+        self.event.synchronize()
+        values: list[float] = self.values.tolist()
+        values, scale = (values[:-1], values[-1]) if self.scaled else (values, None)
+        cut = len(values) - len(networks)
+        sums, norms = values[:cut], values[cut:]
+        why = check_finite(sums, norms, self.bounds, scaled=self.scaled)
+        return scalars(networks, self.labels, self.counts, sums, norms, why, scale)
+
+
+class StepResult(NamedTuple):
+    """Networks that moved together, or stand still where their numbers say why."""
+
+    networks: tuple[str, ...]
+    numbers: Scalars | PendingScalars
+
+    def read(self) -> Scalars:
+        """The numbers, waiting for the device where they are not there yet."""
+        return self.numbers if isinstance(self.numbers, Scalars) else self.numbers.read(self.networks)
+
+
+def scalars(
+    networks: Sequence[str],
+    labels: Sequence[tuple[str, str]],
+    counts: Mapping[str, int],
+    sums: Sequence[float],
+    norms: Sequence[float],
+    why: Why,
+    scale: float | None,
+) -> Scalars:
+    """Named numbers, of sums their means; sums beyond those that `labels` name are empty slots."""
+    means = {
+        name: value / counts[over] if counts[over] else 0.0 for (name, over), value in zip(labels, sums, strict=False)
+    }
+    return Scalars(means, dict(zip(networks, norms, strict=True)), why, scale)

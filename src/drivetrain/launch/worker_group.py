@@ -1,0 +1,246 @@
+"""One start of a run's processes on this machine: they are watched to their end, and it is said how they ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drivetrain.launch.forkserver import ForkServer
+from drivetrain.launch.job import Job
+from drivetrain.launch.machine import core_pattern, oom_kills
+from drivetrain.launch.watchdog import Watchdog
+from drivetrain.runtime.heartbeat import HeartbeatMemory
+from drivetrain.runtime.place import Node, Place
+from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.exits import Exit, Outcome
+
+GRACE = 1.0
+"""Seconds that the other workers have to end by themselves after one has failed."""
+HANDOVER = 30.0
+"""Seconds that survivors may take to leave their state in memory."""
+DUMP = 0.5
+"""Seconds that all workers have to write their stacks once one hangs."""
+_TICK = 0.1
+_LOOK = 1.0  # seconds between two looks at the signs of life
+_ENDS = (Exit.DONE, Exit.STOPPED)
+
+
+@dataclass
+class WorkerGroup:
+    """Watches the workers of one start."""
+
+    job: Job
+    node: Node
+    server: ForkServer
+    signs: HeartbeatMemory
+    stops: StopRequests
+    say: Callable[[str], None]
+    pids: dict[int, int] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)  # rank: status, in the order of their ends
+    hung: dict[int, Outcome] = field(default_factory=dict)
+    sacrificed: set[int] = field(default_factory=set)  # ended because another had failed
+    forwarded: int = 0  # of the stop requests: another start forwards all of them again
+    deadline: float | None = None
+    looked: float = 0.0
+    ooms: int = field(default_factory=oom_kills)
+    told: dict[str, Any] = field(default_factory=dict)  # step and phase under way, and time, at the first bad end
+
+    def __post_init__(self) -> None:
+        self.watchdog = (
+            Watchdog(self.job.hang_after, self.job.slow_after, self.job.compiles) if self.job.hang_after else None
+        )
+
+    @property
+    def killed(self) -> bool:
+        """Whether a worker was ended by a signal that this supervisor did not send because another had failed."""
+        return any(status < 0 and rank not in self.sacrificed for rank, status in self.ended.items())
+
+    def run(self, worker: str) -> Outcome:
+        """Start the workers and watch them to their end."""
+        try:
+            with _listener(self.node, self.job.processes * self.node.count) as listen:
+                self._start(worker, listen)
+                while len(self.ended) < self.job.processes:
+                    self._turn()
+        except ConnectionError:
+            cause, hint = "the forkserver died", "look above for its traceback"
+            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where={})
+        except OSError as error:
+            cause = f"rank 0 cannot listen at {self.node.host}:{self.node.port}: {error}"
+            hint = "see that the address is this machine's and the port is free"
+            return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where={})
+        return self._outcome()
+
+    def _rank(self, local: int) -> int:
+        """The number among all nodes' processes of one of this node's."""
+        return self.node.rank * self.job.processes + local
+
+    def _start(self, worker: str, listen: socket.socket | None) -> None:
+        for rank in range(self.job.processes):
+            place = Place(
+                rank=self._rank(rank),
+                world=self.job.processes * self.node.count,
+                local_rank=rank,
+                local_world=self.job.processes,
+                host=self.node.host,
+                port=listen.getsockname()[1] if listen else self.node.port,
+                launcher="local",
+            )
+            passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
+            self.server.start(worker, rank, [self.job.to_json(), asdict(place)], passed)
+
+    def _turn(self) -> None:
+        """One look at news, signals and the clock. Raises ConnectionError where the server is gone."""
+        if select.select([self.server], [], [], _TICK)[0]:
+            news = self.server.news()
+            if "pid" in news:
+                self.pids[news["rank"]] = news["pid"]
+            else:
+                self._end(news["rank"], news["status"])
+        if self.stops.count > self.forwarded and len(self.pids) == self.job.processes:
+            self._forward()
+        now = time.monotonic()
+        if self.watchdog and now - self.looked >= _LOOK:
+            self.looked = now
+            self._look(self.watchdog, now)
+        if self.deadline is not None and now > self.deadline and not self._handing_over(now):
+            self._kill()
+
+    def _end(self, rank: int, status: int) -> None:
+        self.ended[rank] = status
+        if self.deadline is None and self._rank_outcome(rank).code not in _ENDS:
+            signs = self.signs.look()
+            furthest = max(signs, key=lambda sign: sign.step)
+            self.told = {"step": furthest.step, "phase": furthest.phase, "noticed": time.time()}
+            # A survivor hears of it when it next talks to its peers, at the latest at the end of its step.
+            self.deadline = time.monotonic() + GRACE + min(HANDOVER, 2 * max(sign.seconds for sign in signs))
+
+    def _handing_over(self, now: float) -> bool:
+        """Whether a survivor is at it and still has time."""
+        signs = self.signs.look()
+        busy = any(signs[rank].phase == "handover" for rank in self.pids if rank not in self.ended)
+        return busy and self.deadline is not None and now < self.deadline + HANDOVER
+
+    def _look(self, watchdog: Watchdog, now: float) -> None:
+        """End workers that hang, after their stacks are written; the others then see that a peer is lost."""
+        alive = [rank for rank in self.pids if rank not in self.ended]
+        signs = self.signs.look()
+        hang = watchdog.look({rank: signs[rank] for rank in alive}, now)
+        if hang is None or self.deadline is not None:
+            return
+        self.say(f"{hang}; writing the stacks of all ranks")
+        before = {rank: self._stack_bytes(rank) for rank in alive}
+        self._signal(signal.SIGQUIT)  # workers write their stacks at it
+        self._signal(signal.SIGCONT)  # a stopped one too, and it is ended before it gets further
+        end = now + DUMP
+        while time.monotonic() < end and any(self._stack_bytes(rank) == before[rank] for rank in alive):
+            time.sleep(0.001)
+        for rank, sign in hang.signs.items():
+            where = {"rank": self._rank(rank), "step": sign.step, "phase": sign.phase}
+            hint = f"the stacks of all ranks are in {self.job.folder}/logs/stacks-*.txt"
+            self.hung[rank] = Outcome(code=Exit.HANG, cause=str(hang), hint=hint, where=where)
+            with suppress(ProcessLookupError):
+                os.kill(self.pids[rank], signal.SIGKILL)
+
+    def _stack_bytes(self, rank: int) -> int:
+        try:
+            return (Path(self.job.folder) / "logs" / f"stacks-{self._rank(rank)}.txt").stat().st_size
+        except OSError:
+            return 0
+
+    def _forward(self) -> None:
+        self.forwarded = self.stops.count
+        if self.forwarded == 1:
+            self.say("stopping: the step under way is finished and committed")
+        elif self.forwarded == 2:
+            self.say("the commit is under way; once more ends it at once, and the commit before it stays")
+        else:
+            self._kill()
+            return
+        self._signal(self.stops.last)
+
+    def _kill(self) -> None:
+        self.sacrificed |= self.pids.keys() - self.ended.keys()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for rank, pid in self.pids.items():
+            if rank not in self.ended:
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(pid, number)
+
+    def _outcome(self) -> Outcome:
+        """The first cause: the first end that is neither good nor the mere loss of a peer."""
+        outcomes = [self._rank_outcome(rank) for rank in self.ended]
+        if self.forwarded >= 3:
+            killed = "ended at once by a third signal"
+            return Outcome(code=Exit.INTERNAL, cause=killed, hint="start again: the last commit is whole", where={})
+        for unimportant in ((*_ENDS, Exit.PEER_UNAVAILABLE), _ENDS):
+            for outcome in outcomes:
+                if outcome.code not in unimportant:
+                    return outcome
+        return max(outcomes, key=lambda outcome: outcome.code)
+
+    def _rank_outcome(self, rank: int) -> Outcome:
+        """What a worker left behind, or what its end says where it left nothing."""
+        status, number = self.ended[rank], self._rank(rank)
+        if rank in self.hung:
+            return self.hung[rank]
+        try:
+            told = json.loads((Path(self.job.folder) / "logs" / f"outcome-{number}.json").read_text())
+            if status == told["code"]:
+                return Outcome.from_json(told)
+        except (OSError, ValueError):
+            pass
+        sign = self.signs.look()[rank]
+        where: dict[str, Any] = {"rank": number, "step": sign.step or None, "phase": sign.phase}
+        if status == -signal.SIGKILL and oom_kills() > self.ooms:
+            cause = f"rank {number} was ended by the kernel: out of memory"
+            hint = "take a smaller batch.micro or model, or more memory: the same again would end the same"
+            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where | {"class": "oom"})
+        if status < 0:
+            where["signal"] = signal.Signals(-status).name
+            cause = f"rank {number} was ended by {where['signal']}"
+            hint = "look for who sent it; a fault in native code leaves a core where the kernel puts them"
+            if -status in _DUMPS:
+                where["core_pattern"] = core_pattern()
+            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
+        if status in _SAYING:
+            cause = f"rank {number} exited with {status} and could not write why"
+            return Outcome(code=Exit(status), cause=cause, hint="look above for what it printed", where=where)
+        cause = f"rank {number} exited with {status} without saying why"
+        return Outcome(code=Exit.INTERNAL, cause=cause, hint="look above for what it printed", where=where)
+
+
+_SAYING = frozenset(int(code) for code in Exit) - {Exit.DONE, Exit.INTERNAL}
+"""Exit codes that say something by themselves: nothing but this program ends with them."""
+_DUMPS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+
+
+class _listener:  # noqa: N801 - used as a statement
+    """A socket for the rendezvous of several processes, bound to the loopback or to the first node's own address; None
+    for a single process, and on the other nodes."""
+
+    def __init__(self, node: Node, processes: int) -> None:
+        self._address = node.host, node.port
+        self._socket = socket.socket() if processes > 1 and node.rank == 0 else None
+
+    def __enter__(self) -> socket.socket | None:
+        if self._socket:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(self._address)
+            self._socket.listen()
+        return self._socket
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket:
+            self._socket.close()

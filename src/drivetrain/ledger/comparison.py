@@ -1,0 +1,24 @@
+"""Steps that are made again: whether they must come to the same numbers, and whether they did."""
+
+from __future__ import annotations
+
+from drivetrain.ledger.records import AttemptRecord, StepRecord
+
+PROMISES = ("claim", "recipe", "data", "environment")
+"""What two attempts must have in common for the same bits to be promised."""
+NUMBERS = ("start", "stop", "samples", "counts", "losses", "norm", "lr", "skipped", "scale")
+"""What a step that is made again must tell again."""
+
+
+def comparable(one: AttemptRecord, other: AttemptRecord) -> bool:
+    """Whether two attempts promise the same bits."""
+    return all(getattr(one, name) == getattr(other, name) for name in PROMISES)
+
+
+def unequal(one: StepRecord, other: StepRecord) -> str:
+    """The first of a step's numbers that two records tell differently, with both; empty where there is none."""
+    first, then = one.to_json(), other.to_json()  # where a number that is none equals itself
+    for name in NUMBERS:
+        if first.get(name) != then.get(name):
+            return f"{name}: {first.get(name)}, then {then.get(name)}"
+    return ""

@@ -1,0 +1,148 @@
+"""Frozen dataclasses as JSON data and back, by their annotations: the form of records and of what lies in them."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+_T = TypeVar("_T")
+_SCALARS = (int, str, bool)
+
+
+class Fields:
+    """What a frozen dataclass of JSON data inherits. Each field's name is its key; `from_` is the key `from`.
+
+    A field whose default is None is left out of the JSON where it is None. One that may be None and has no default is
+    written as null, and is None where JSON lacks it.
+    """
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields in their order; floats that are not finite are strings."""
+        told = {}
+        for name, key, optional in _keys(type(self)):
+            value = getattr(self, name)
+            if value is not None or not optional:
+                told[key] = plain(value)
+        return told
+
+
+def plain(value: Any) -> Any:
+    """JSON data with floats that are not finite as strings, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Fields):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return value
+
+
+@cache
+def reader(cls: type[_T]) -> Callable[[Mapping[str, Any]], _T]:
+    """What makes a dataclass of JSON data. Keys that are no fields are passed over.
+
+    It raises TypeError where a field is missing, TypeError or ValueError for one that is something else.
+    """
+    hints = get_type_hints(cls)
+    parts = [(field.name, key_of(field.name), _converter(hints[field.name])) for field in _fields(cls)]
+    nulls = {field.name: None for field in _fields(cls) if may_be_null(field, hints[field.name])}
+
+    def read(given: Mapping[str, Any]) -> _T:
+        return cls(**nulls | {name: convert(given[key]) for name, key, convert in parts if key in given})
+
+    return read
+
+
+def may_be_null(field: Field[Any], hint: Any) -> bool:
+    """Whether a field is written as null where it is None, and may be missing."""
+    return not has_default(field) and type(None) in get_args(hint)
+
+
+def has_default(field: Field[Any]) -> bool:
+    """Whether a field may be missing, or be left out."""
+    return field.default is not MISSING or field.default_factory is not MISSING
+
+
+def key_of(name: str) -> str:
+    """The key of a field: names that Python keeps for itself have an underscore behind them."""
+    return name.removesuffix("_")
+
+
+@cache
+def _keys(cls: type) -> tuple[tuple[str, str, bool], ...]:
+    """Name and key of each field, and whether it is left out where it is None."""
+    return tuple((field.name, key_of(field.name), field.default is None) for field in _fields(cls))
+
+
+def _fields(cls: Any) -> list[Field[Any]]:
+    """The fields in the order of the JSON: a record's chain is its last."""
+    return sorted(fields(cls), key=lambda field: field.name == "chain")
+
+
+def _converter(hint: Any) -> Callable[[Any], Any]:
+    """What makes a value of this type of JSON data; raises TypeError for another."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        (convert,) = (_converter(part) for part in inner if part is not type(None))
+        return lambda value: None if value is None else convert(value)
+    if origin is tuple:
+        return _tuple(inner)
+    if origin is Mapping:
+        return _mapping(inner[1])
+    if is_dataclass(hint):
+        return reader(hint)
+    if hint is float:
+        return _float
+    return _scalar(hint) if hint in _SCALARS else lambda value: value
+
+
+def _scalar(cls: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if not isinstance(value, cls):
+            raise TypeError(f"{value!r:.80} is no {cls.__name__}")
+        return value
+
+    return read
+
+
+def _float(value: Any) -> float:
+    """JSON has those that are not finite as strings, and may have a whole number."""
+    if isinstance(value, (int, float)):
+        return value
+    if isinstance(value, str):
+        return float(value)
+    raise TypeError(f"{value!r:.80} is no number")
+
+
+def _tuple(inner: tuple[Any, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Of any length where it ends in `...`, else of as many parts as it has types."""
+    if inner[-1] is ...:
+        convert = _converter(inner[0])
+        return lambda value: tuple(map(convert, _listed(value)))
+    converters = [_converter(part) for part in inner]
+    return lambda value: tuple(read(part) for read, part in zip(converters, _listed(value), strict=True))
+
+
+def _listed(value: Any) -> Iterable[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{value!r:.80} is no list")
+    return value
+
+
+def _mapping(hint: Any) -> Callable[[Any], Mapping[str, Any]]:
+    convert = _converter(hint)
+
+    def read(value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise TypeError(f"{value!r:.80} is no object")
+        return {key: convert(part) for key, part in value.items()}
+
+    return read

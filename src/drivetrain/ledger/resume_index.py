@@ -1,0 +1,118 @@
+"""What an attempt must know of those before it, from one pass over the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from drivetrain.ledger.comparison import comparable
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    CommandRecord,
+    CommitRecord,
+    EvaluationRecord,
+    ExitRecord,
+    FinalRecord,
+    Record,
+    RollbackRecord,
+    Scores,
+    StepRecord,
+)
+
+
+@dataclass
+class ResumeIndex:
+    """The attempts so far and when the first began (Unix time), the last step of the history that counts, and its
+    evaluations' metrics by step."""
+
+    attempts: int = 0
+    began: float | None = None
+    last_step: int = 0
+    evaluations: dict[int, Scores] = field(default_factory=dict)
+    finals: dict[int, dict[str, list[str]]] = field(default_factory=dict)
+    """Names of the sets that were scored since the run was done, by step and by what they are (validation, test)."""
+    newest: AttemptRecord | None = None
+    """The record of the newest attempt."""
+    uncommitted: dict[int, StepRecord] = field(default_factory=dict)
+    """Records of steps that no commit has yet, of the newest attempt that made each."""
+    commands: dict[str, CommandRecord] = field(default_factory=dict)
+    """What the run was told while it trained and has done, by id: the record of when it was first done."""
+    refused: set[str] = field(default_factory=set)
+    """Ids of what it was told and has not done."""
+    ended: set[str] = field(default_factory=set)
+    """Ids of what was done under other settings than an attempt after it had."""
+    pending_command: str = ""
+    """The pause or stop that the newest attempt was told, where it was cut off in it."""
+    undone: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
+    """Bad steps, the ones that the run went back to, and the samples that it has left out since."""
+    _tries: dict[int, AttemptRecord] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """One record further."""
+        match record:
+            case StepRecord():
+                self.last_step = record.step
+                self.uncommitted[record.step] = record
+            case CommitRecord():
+                self.uncommitted = {step: made for step, made in self.uncommitted.items() if step > record.step}
+            case AttemptRecord():
+                self._begin(record)
+            case RollbackRecord():
+                self._back_to(record.to)
+                self.undone.append((record.step, record.to, record.samples))
+                self.uncommitted = {step: made for step, made in self.uncommitted.items() if step <= self.last_step}
+            case EvaluationRecord():
+                self.evaluations[record.step] = record.metrics
+            case FinalRecord():
+                self.finals.setdefault(record.step, {}).setdefault(record.part, []).extend(record.metrics)
+            case CommandRecord():
+                self._tell(record)
+            case ExitRecord():
+                self.pending_command = ""
+
+    def _begin(self, attempt: AttemptRecord) -> None:
+        self.attempts += 1
+        self.ended |= {id for id, told in self.commands.items() if told.settings != attempt.settings}
+        self.newest = self._tries[attempt.attempt] = attempt
+        self.began = attempt.started if self.began is None else self.began
+        self._back_to(attempt.from_step)
+
+    def _tell(self, command: CommandRecord) -> None:
+        if command.refused is not None:
+            self.refused.add(command.id)
+            return
+        self.commands.setdefault(command.id, command)
+        told = {"pause": "pause", "resume": "", "stop": "stop"}
+        self.pending_command = told.get(command.verb, self.pending_command)
+
+    def _back_to(self, step: int) -> None:
+        """What came after this step is void."""
+        self.last_step = step
+        self.evaluations = {at: found for at, found in self.evaluations.items() if at <= step}
+        self.finals = {at: found for at, found in self.finals.items() if at <= step}
+
+    def promised(self) -> dict[int, StepRecord]:
+        """Of the steps that no commit has, those that the newest attempt must make again to the same bits."""
+        assert self.newest is not None
+        return {
+            step: made
+            for step, made in self.uncommitted.items()
+            if made.attempt != self.newest.attempt and comparable(self._tries[made.attempt], self.newest)
+        }
+
+    def evaluated(self, step: int) -> bool:
+        """Whether the evaluation of this step is there."""
+        return step in self.evaluations
+
+    def scores(self, metric: str) -> dict[int, float]:
+        """SET/METRIC by step."""
+        name, _, which = metric.partition("/")
+        found = ((step, metrics.get(name, {}).get(which)) for step, metrics in list(self.evaluations.items()))
+        return {step: float(value) for step, value in found if value is not None}
+
+    def joins(self, records: Sequence[int], step: int) -> bool:
+        """Whether the steps in the ledger, with these records' after them, reach `step` without a gap."""
+        reached = self.last_step
+        for number in sorted(records):
+            reached = number if number == reached + 1 else reached
+        return reached >= step

@@ -1,0 +1,166 @@
+"""A run's commits, as the loop makes them: begun at a boundary, written beside training, told once they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from drivetrain.checkpoint.commits import MAX_FAILURES, Commit, CommitFailure, Committer
+from drivetrain.checkpoint.mirror import Mirror
+from drivetrain.checkpoint.tensors import require_writable
+from drivetrain.ledger.records import CommitRecord, MissRecord, NoteRecord
+from drivetrain.loop.ledger_writer import LedgerWriter
+from drivetrain.loop.state import CommitMetadata, RunState
+from drivetrain.loop.step_sync import StepSync
+from drivetrain.loop.telemetry import held
+from drivetrain.spec.exits import Exit, Failure
+
+MIRROR_PATIENCE = 120.0
+"""Seconds that a run which is at its end waits for its last commit to be copied."""
+
+
+@dataclass(frozen=True)
+class CommitStorage:
+    """What writes commits, on the rank that does, and what copies them elsewhere, if anything does."""
+
+    committer: Committer
+    mirror: Mirror | None
+
+
+class PendingCommit(NamedTuple):
+    """A commit under way: for which step and position (samples), how many seconds training stood still for it, and for
+    the one before it, and what it holds, in bytes by kind."""
+
+    step: int
+    position: int
+    seconds: float
+    waited: float
+    held: dict[str, int]
+
+
+class Commits:
+    """Begins commits, one at a time, and tells the ledger how each has ended.
+
+    Every rank has one, so that all know alike which step is covered; without `storage` nothing is written.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        ledger: LedgerWriter,
+        sync: StepSync,
+        metadata: CommitMetadata,
+        coverage: Callable[[int], dict[str, int]],
+        storage: CommitStorage | None = None,
+    ) -> None:
+        """`metadata` are the first commit's but for position and ledger; `coverage` says how many samples of each
+        source lie before a position."""
+        self._state = state
+        self._ledger = ledger
+        self._sync = sync
+        self._metadata = metadata
+        self._coverage = coverage
+        self._storage = storage
+        self._pending: PendingCommit | None = None
+        self._covered = -1  # the step that is committed, or whose commit is under way
+
+    def resume(self, step: int) -> None:
+        """Go on from the commit of this step."""
+        self._covered = step
+
+    def prepare(self) -> None:
+        """Before the first step. Raises Failure(78) where a commit could not hold a tensor of this state."""
+        tensors = self._state.tensors
+        require_writable(tensors)
+        if self._storage:
+            self._storage.committer.prepare(tensors)
+
+    def covers(self, step: int) -> bool:
+        """Whether this step needs no commit: there is one, or it is under way."""
+        return self._covered == step
+
+    def begin(self) -> None:
+        """Begin the commit of this boundary. The one before is waited for."""
+        state, ledger = self._state, self._ledger
+        step, position = state.progress.step, state.progress.position
+        self._wait()
+        waited, sizes = ledger.lap("commit"), {}
+        if self._storage:
+            tree = state.tree()
+            sizes = held(state.engine, tree.tensors)
+            self._storage.committer.begin(step, tree, self.metadata.to_json())
+        self._pending = PendingCommit(step, position, ledger.lap("commit"), waited, sizes)
+        self._covered = step
+
+    def poll(self) -> None:
+        """Tell the ledger of the commit under way, if it has ended. Nothing waits."""
+        if self._storage and self._pending:
+            self._record_commit_result(self._storage.committer.finished())
+
+    def close(self) -> Failure | None:
+        """Wait for the commit under way and its copy; the failure where it is not there: nothing comes after it."""
+        result = self._storage.committer.wait() if self._storage else None
+        seconds = self._ledger.lap("commit")
+        if self._pending:
+            self._pending = self._pending._replace(seconds=self._pending.seconds + seconds)
+        self._record_commit_result(result)
+        if self._storage and self._storage.mirror:
+            self._storage.mirror.close(MIRROR_PATIENCE)
+            self._note_mirror(self._storage.mirror)
+        return _failed(result) if isinstance(result, CommitFailure) else self._sync.failure
+
+    @property
+    def metadata(self) -> CommitMetadata:
+        """That of a commit of this moment. Every record so far is written: the chain's hash covers them."""
+        self._ledger.flush()
+        return replace(self._metadata, position=self._state.progress.position, ledger=self._ledger.tail)
+
+    def _wait(self) -> None:
+        if self._storage and self._pending:
+            self._record_commit_result(self._storage.committer.wait())
+
+    def _record_commit_result(self, result: Commit | CommitFailure | None) -> None:
+        """Tell the ledger how the commit under way has ended, where it has."""
+        if result is None or self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        if isinstance(result, CommitFailure):
+            self._record_failure(result)
+            return
+        self._metadata = replace(self._metadata, parent=result.name)
+        self._ledger.record(
+            CommitRecord(
+                step=result.step,
+                position=pending.position,
+                name=result.name,
+                seconds=pending.seconds + pending.waited,
+                waited=pending.waited,
+                writing=result.writing,
+                bytes=result.bytes,
+                held=pending.held,
+                manifest=result.manifest,
+                removed=result.removed,
+                coverage=self._coverage(pending.position),
+            )
+        )
+        if self._storage and self._storage.mirror:
+            self._storage.mirror.push(result.name)
+            self._note_mirror(self._storage.mirror)
+
+    def _record_failure(self, result: CommitFailure) -> None:
+        """Its step is not covered, and is tried again when a commit is due. After too many, all ranks end."""
+        self._covered = -1
+        self._ledger.record(MissRecord(step=result.step, code=int(result.code), cause=result.cause))
+        assert self._storage is not None
+        if self._storage.committer.failures >= MAX_FAILURES or result.code is Exit.OWNED_ELSEWHERE:
+            self._sync.failure = _failed(result)
+
+    def _note_mirror(self, mirror: Mirror) -> None:
+        for text in mirror.notes():
+            self._ledger.record(NoteRecord(text=text))
+
+
+def _failed(result: CommitFailure) -> Failure:
+    hint = "the commit before is whole; free space, then start again"
+    return Failure(result.code, result.cause, hint, step=result.step)

@@ -1,0 +1,134 @@
+"""What the loop tells the ledger, and where the seconds of an attempt went."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from drivetrain.ledger.comparison import unequal
+from drivetrain.ledger.ledger import LedgerFile, told_step
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    ExitRecord,
+    LoopRecord,
+    RollbackRecord,
+    StepRecord,
+)
+from drivetrain.ledger.resume_index import ResumeIndex
+
+_BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause", "rollback")
+GROUP = 0.1
+"""Seconds for which a step's record may wait for others. Steps that take longer are written one by one."""
+RECENT = 1.0
+"""Seconds of records that a rank without a ledger remembers: more than the one that keeps it may have lost."""
+
+
+class Stopwatch:
+    """Laps without gaps: every moment since the start belongs to exactly one of them."""
+
+    def __init__(self, started: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.last = started  # when the last lap ended
+
+    def lap(self) -> float:
+        """Seconds since the last lap ended."""
+        now = self._clock()
+        seconds, self.last = now - self.last, now
+        return seconds
+
+
+class LedgerWriter:
+    """Writes one attempt's records; on ranks that do not keep the ledger there is no writer, and nothing is written.
+
+    Records of short steps wait up to `GROUP` seconds and are written together, which takes a third of the time; every
+    other record is written at once, after those. `seconds` adds up the attempt's time by bucket. `allowed` raises
+    where the directory is no longer ours, before anything is written.
+    """
+
+    def __init__(
+        self,
+        writer: LedgerFile | None,
+        attempt: int,
+        watch: Stopwatch,
+        history: ResumeIndex | None = None,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.attempt = attempt
+        self.watch = watch
+        self.seconds: dict[str, float] = dict.fromkeys(_BUCKETS, 0.0)
+        self._writer = writer
+        self._history = history or ResumeIndex()
+        self._allowed = allowed
+        self._promised: dict[int, StepRecord] = {}
+        self._kept: list[dict[str, Any]] = []
+        self._recent: deque[dict[str, Any]] = deque()
+        self._written = watch.last
+
+    def lap(self, bucket: str) -> float:
+        """End a lap that belongs to this bucket."""
+        seconds = self.watch.lap()
+        self.seconds[bucket] += seconds
+        return seconds
+
+    def step(self, **fields: Any) -> str:
+        """The record of one step; what of it is not as it was when an equal claim made it before, if anything."""
+        self._kept.append(fields)
+        if self.watch.last - self._written >= GROUP:
+            self.flush()
+        made = self._promised.pop(fields["step"], None) if self._promised else None
+        return unequal(made, told_step(fields)) if made else ""
+
+    def record(self, record: LoopRecord) -> None:
+        """Any other record; its time and attempt are filled in."""
+        self.flush()
+        if self._writer:
+            self._allowed()
+            written = replace(record, time=time.time(), attempt=self.attempt)
+            self._history.add(written)
+            if isinstance(written, AttemptRecord):
+                self._promised = self._history.promised()
+            elif isinstance(written, RollbackRecord):  # what comes after it is made of other samples
+                self._promised = {step: made for step, made in self._promised.items() if step <= written.to}
+            self._writer.append(written.to_json())
+
+    @property
+    def tail(self) -> str:
+        """The chain's newest hash; empty where no ledger is kept."""
+        return self._writer.tail if self._writer else ""
+
+    def sync(self) -> None:
+        """Make all records durable."""
+        self.flush()
+        if self._writer:
+            self._writer.sync()
+
+    @property
+    def recent(self) -> list[dict[str, Any]]:
+        """The records of the last steps, for whoever has to write them in the ledger keeper's place."""
+        return [*self._recent, *self._kept]
+
+    def complete(self, records: Sequence[Mapping[str, Any]], last: int, attempt: int) -> None:
+        """Write the step records that come after step `last`, which the attempt before made and could not write."""
+        if self._writer:
+            self._writer.append_steps(attempt, (fields for fields in records if fields["step"] > last))
+
+    def flush(self) -> None:
+        """Write the records that wait."""
+        kept, self._kept = self._kept, []
+        self._written = self.watch.last
+        if self._writer:
+            self._allowed()
+            self._writer.append_steps(self.attempt, kept)
+        else:
+            self._recent.extend(kept)
+            while self._recent and self._recent[0]["time"] < time.time() - RECENT:
+                self._recent.popleft()
+
+    def exit(self, code: int, cause: str, progress: Mapping[str, Any]) -> None:
+        """The last record of an attempt."""
+        step, position = progress["step"], progress["position"]
+        self.record(ExitRecord(code=code, cause=cause, step=step, position=position, seconds=self.seconds))
+        self.sync()

@@ -1,0 +1,66 @@
+"""Makes one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from drivetrain.data.batch_reader import LocalBatch
+from drivetrain.engine.engine import Engine
+from drivetrain.loop.checks import StepChecks
+from drivetrain.loop.guard import Guard
+from drivetrain.loop.reader import Reader
+from drivetrain.loop.step import Step
+from drivetrain.loop.task import Task
+
+
+@dataclass(frozen=True)
+class OpenStep:
+    """A step that is being made, or is made and not recorded yet. `counts` are global, by unit."""
+
+    step: Step
+    batch: LocalBatch
+    counts: Mapping[str, int]
+
+
+class StepRunner:
+    """Runs `Task.update` on one batch after the other."""
+
+    def __init__(self, task: Task, engine: Engine, guard: Guard, checks: StepChecks, reader: Reader) -> None:
+        self.open: OpenStep | None = None
+        """The step that no record is kept of yet."""
+        self.updated = False
+        """Whether everything that the open step moves has moved."""
+        self._task = task
+        self._engine = engine
+        self._guard = guard
+        self._checks = checks
+        self._reader = reader
+
+    def run(self, batch: LocalBatch, counts: Mapping[str, int]) -> None:
+        """Make the step of a batch, unless the recipe or the quarantine leaves it out.
+
+        Raises whatever the task raises, and Failure(83) where another rank comes to other bits.
+        """
+        engine, checks, number = self._engine, self._checks, batch.step
+        for network_optimizer in engine.network_optimizers.values():  # 4 schedules stand at the step's end
+            network_optimizer.advance(batch.stop)
+        engine.buffers.begin()
+        probe = checks.probe(batch)
+        limits = partial(self._guard.limits, number)
+        step = Step(engine, batch, counts, limits, probe, checks.recompute(batch, self._reader))
+        self.open, self.updated = OpenStep(step, batch, counts), False
+        if not self._guard.leaves_out(number, counts):
+            self._task.update(step)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
+        if engine.averages:  # also where nothing moved: a step that is left out is the same for whatever reason
+            turns = [name for name in engine.network_optimizers if engine.own[name].moves(number)]
+            engine.averages.update(number, turns)
+        self.updated = True
+        checks.report(probe, step.calls, number, counts)
+
+    def close_step(self) -> OpenStep:
+        """The open step, which is from now on the records' to keep."""
+        step, self.open = self.open, None
+        assert step is not None, "a step is closed once"
+        return step

@@ -1,0 +1,102 @@
+"""What the ranks tell each other in a step: one row of whole numbers each, by the pulse."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from drivetrain.data.batch_reader import LocalBatch
+from drivetrain.runtime.pulse import Pulse
+from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.exits import Exit, Failure
+
+UNITS = 8
+"""How many units `Task.counts` may have."""
+WIDTH = 3 + UNITS
+"""Numbers in a row: the exit code that this rank asks for, whether it has heard a command, digest of the step's sample
+ids, counts of the next step."""
+_DIGEST = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """What all ranks together said: why to end (the largest code that one asks for, 0 for none), whether there are
+    commands, the digest of all sample ids of the step, the next step's global counts."""
+
+    end: int
+    commands: bool
+    digest: int
+    counts: dict[str, int]
+
+
+class StepSync:
+    """Sends this rank's row at the start of a step and hears all rows at its end, off the training stream.
+
+    The counts of step s+1 travel with the pulse of step s, so that divisors are known before backward. A process that
+    is alone hears itself, and a stop as soon as it is asked for.
+    """
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        stops: StopRequests,
+        *,
+        alone: bool,
+        speaks: bool = True,
+        commanded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`alone`: there is no other rank. `speaks`: what this rank reads is counted here, and not by another one.
+        `commanded` says whether this rank has heard a command."""
+        self._pulse = pulse
+        self._stops = stops
+        self._commanded = commanded
+        self._alone = alone
+        self._speaks = speaks
+        self.failure: Failure | None = None
+        """Why this rank wants all to end with an error; they do at the next boundary."""
+        self.deadline = math.inf
+        """Unix time from which on this rank asks for a stop."""
+        self._units: tuple[str, ...] = ()
+        self._digest = 0
+        self._counts: dict[str, int] = {}
+
+    def send(self, batch: LocalBatch | None = None, ahead: LocalBatch | None = None) -> None:
+        """Start telling: whether to end, what `batch` read, what `ahead` counts.
+
+        Raises ValueError where a task counts more than `UNITS` units.
+        """
+        self._digest = batch.digest if batch else 0
+        self._counts = ahead.counts if ahead else {}
+        if self._alone:
+            return
+        if len(self._counts) > UNITS:
+            raise ValueError(f"counts() gives {len(self._counts)} units; {UNITS} is the most")
+        self._units = tuple(sorted(self._counts)) or self._units  # a rank without samples counts nothing
+        row = [self._requested, int(self._commanded())]
+        if self._speaks:
+            row += [_signed(self._digest), *(self._counts.get(unit, 0) for unit in self._units)]
+        self._pulse.send(row + [0] * (WIDTH - len(row)))
+
+    def receive(self) -> SyncResult:
+        """Wait for all rows; every rank hears the same."""
+        if self._alone:
+            return SyncResult(self._requested, self._commanded(), self._digest, self._counts)
+        rows = self._pulse.receive()
+        commands, digest, *numbers = (int(total) for total in rows[:, 1:].sum(axis=0))
+        counts = dict(zip(self._units, numbers, strict=False))
+        return SyncResult(int(rows[:, 0].max()), commands > 0, digest & _DIGEST, counts)
+
+    @property
+    def _requested(self) -> int:
+        if self.failure:
+            return self.failure.outcome.code
+        if time.time() >= self.deadline and self._stops.requested is None:
+            self._stops.requested = "the deadline"
+        return Exit.STOPPED if self._stops.requested is not None else Exit.DONE
+
+
+def _signed(digest: int) -> int:
+    """The same 64 bits as a signed number."""
+    return digest - (1 << 64) if digest >> 63 else digest

@@ -1,0 +1,88 @@
+"""A dry run: everything is built, the first batch of each set is tried, and nothing that is kept is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils._pytree import keystr, tree_flatten_with_path
+
+from drivetrain.data.batch_reader import LocalBatch
+from drivetrain.data.source import Source
+from drivetrain.engine.engine import Engine
+from drivetrain.engine.transfer import to_device
+from drivetrain.launch.job import DRY_RUN
+from drivetrain.loop.loop import Loop
+from drivetrain.loop.task import Task
+from drivetrain.loop.telemetry import held
+from drivetrain.run.opened import OpenedRun
+from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.files import write_json
+
+
+def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
+    """Try one step and one batch of each set, and leave a summary in the folder: the networks are thrown away."""
+    batches, timetable, group, inputs = loop.reader.batches, loop.commands.tuning.timetable, opened.group, opened.inputs
+    batch = batches.read(1)
+    _try_step(loop, batch)
+    own = [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in batch.micro_batches]
+    engine = loop.state.engine
+    summary = {
+        "networks": {name: _parameters(network) for name, network in engine.networks.items()},
+        "device": str(engine.device),
+        "processes": group.world,
+        "lanes": batches.geometry.lanes,
+        "steps": timetable.steps,
+        "samples": timetable.total,
+        "sources": {name: len(source) for name, source in inputs.train.items()},
+        "validation": _try_sets(engine, opened.task, inputs.validation),
+        "test": _try_sets(engine, opened.task, inputs.test),
+        "first_step": {"samples": batch.stop - batch.start, "micro_batches": group.gather_json(own)},
+        "bytes": held(engine, loop.state.tensors),
+    }
+    if group.leader:
+        write_json(opened.context.folder / DRY_RUN, summary)
+    group.barrier()  # whoever waits for the first end finds it
+    return Outcome(code=Exit.DONE, cause="a dry run: nothing was trained and nothing is kept", hint="", where={})
+
+
+def _try_step(loop: Loop, batch: LocalBatch) -> None:
+    """The first step as the loop would make it, whatever it comes to."""
+    counts: dict[str, int] = {}
+    for own in loop.group.gather_json(batch.counts):
+        for unit, number in own.items():
+            counts[unit] = counts.get(unit, 0) + number
+    loop.runner.run(batch, counts)
+
+
+def _parameters(network: nn.Module) -> dict[str, int]:
+    """How many numbers a network's parameters have, and how many of them train."""
+    sizes = {parameter: parameter.numel() for parameter in network.parameters()}
+    return {
+        "parameters": sum(sizes.values()),
+        "trainable": sum(size for parameter, size in sizes.items() if parameter.requires_grad),
+    }
+
+
+def _try_sets(engine: Engine, task: Task, sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
+    """Each set's size, and its first samples collated and scored as in an evaluation."""
+    tried = {}
+    for name, source in sources.items():
+        ids = np.arange(min(2, len(source)), dtype=np.int64)
+        batch = task.collate(source.read(ids, ids))
+        with engine.evaluating() as networks:
+            task.evaluate(networks, to_device(batch, engine.device), task.metrics())
+        tried[name] = {"samples": len(source), "batch": _shapes(batch)}
+    return tried
+
+
+def _shapes(batch: Any) -> dict[str, str]:
+    """Type and shape of each tensor of a batch, by its place there."""
+    leaves, _ = tree_flatten_with_path(batch)
+    return {
+        keystr(path): f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+        for path, leaf in leaves
+        if isinstance(leaf, Tensor)
+    }

@@ -1,0 +1,64 @@
+"""The first stage of a start: the processes have joined, the run directory is taken, and the inputs are open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from drivetrain.checkpoint.compatible import BITS
+from drivetrain.engine.placement import Placement, Replicated
+from drivetrain.loop.task import Task
+from drivetrain.run.build import Inputs, open_inputs, require_loss, require_metrics
+from drivetrain.run.context import AttemptContext
+from drivetrain.run.resume import Resumer
+from drivetrain.runtime.group import Group
+from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """What an attempt has before it looks for a state to go on from."""
+
+    context: AttemptContext
+    group: Group
+    device: torch.device
+    resumer: Resumer
+    task: Task
+    inputs: Inputs
+
+    @property
+    def placement(self) -> Placement:
+        """What this rank holds of every tensor: all of it."""
+        return Replicated(self.group)
+
+
+def open_run(
+    context: AttemptContext,
+    group: Group,
+    device: torch.device,
+    resumer: Resumer,
+    build_task: Callable[[Recipe], Task],
+) -> OpenedRun:
+    """Take the run directory and open what the recipe names. Every rank calls it, and has the same inputs after it.
+
+    Raises Failure: 85 or 76 where the directory is not this run's, 78 where the task does not fit the recipe, and
+    what sources raise.
+    """
+    recipe = context.recipe
+    group.agree("recipe", bits_digest(recipe))
+    if recipe.exact or recipe.guard.recompute:  # bits are compared between ranks
+        group.agree("the environment", {name: context.environment[name] for name in BITS})
+    if group.leader:
+        resumer.claim()
+    resumer.share(group, first_here=context.place.local_rank == 0)
+    context.startup.lap("join")
+    task = build_task(recipe)
+    inputs = open_inputs(recipe, context.folder, task)
+    group.agree("data", inputs.digests)
+    context.startup.lap("data")
+    require_loss(recipe, task)
+    require_metrics(recipe, task)
+    return OpenedRun(context, group, device, resumer, task, inputs)

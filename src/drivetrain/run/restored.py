@@ -1,0 +1,150 @@
+"""The second stage of a start: networks, optimizers and the ledger, in the state that the attempt goes on from."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from drivetrain.checkpoint.commits import LoadedCommit
+from drivetrain.data.geometry import choose_lanes
+from drivetrain.engine.engine import Engine
+from drivetrain.engine.recipe import scale_of, waits_of
+from drivetrain.ledger.ledger import LedgerFile
+from drivetrain.ledger.records import InitialRecord
+from drivetrain.ledger.resume_index import ResumeIndex
+from drivetrain.loop.progress import Timetable
+from drivetrain.loop.state import StateValues
+from drivetrain.loop.tuning import LiveRecipe, settings_digest
+from drivetrain.optim.network_optimizer import build_network_optimizers
+from drivetrain.run.build import Inputs, build_engine, build_networks, freeze_networks
+from drivetrain.run.commands import ReplayedCommands, commands_to_replay
+from drivetrain.run.opened import OpenedRun
+from drivetrain.run.replay import Replay, replayed
+from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RestoredRun:
+    """The state that an attempt goes on from, and what the ledger says of the attempts before.
+
+    `ledger_file` is open on the rank that keeps it; on the others `history` is empty. `commit` is where the state comes
+    from, None at the start of a run, `initial` tells of weights that were loaded there. `replay` is
+    the run whose commands are done again, known on the leader.
+    """
+
+    ledger_file: LedgerFile | None
+    history: ResumeIndex
+    commit: LoadedCommit | None
+    replay: Replay | None
+    commands: ReplayedCommands
+    live: LiveRecipe
+    timetable: Timetable
+    engine: Engine
+    values: StateValues
+    lanes: int
+    initial: list[InitialRecord]
+
+
+def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
+    """Build what trains, and put the newest commit's state in place. Every rank calls it; `stack` closes the ledger.
+
+    Raises Failure: 76 where a commit does not fit, 86 where none verifies, and what building raises.
+    """
+    context, group, resumer, recipe = opened.context, opened.group, opened.resumer, opened.context.recipe
+    networks = build_networks(opened.task, recipe, opened.device)
+    context.startup.lap("build")
+    history = ResumeIndex()
+    ledger_file = stack.enter_context(closing(resumer.open_ledger(history))) if group.leader else None
+    commit = resumer.find(group, history)
+    replay = _replay(opened, history) if group.leader else None
+    own = _commands(opened, history, commit, replay).to_json() if group.leader else None
+    commands = ReplayedCommands.from_json(group.broadcast_json(own))
+    live = LiveRecipe(context.resolved, commands.texts)
+    timetable = _timetable(recipe, live.recipe, opened.inputs)
+    initial = resumer.initialize(networks, fresh=commit is None)
+    freeze_networks(recipe, networks)
+    tuned, waits = live.recipe, waits_of(recipe.networks)
+    optimizers = build_network_optimizers(
+        networks, tuned.optimizer, tuned.schedule, timetable.total, timetable.scale, waits
+    )
+    lanes = _lanes(recipe, opened.placement.data.world, commit)
+    engine = build_engine(recipe, networks, optimizers, group, opened.device, lanes, context.heartbeat)
+    values = StateValues()
+    if commit:
+        own = {name: opened.placement.part(name, whole) for name, whole in commit.state.tensors.items()}
+        commit = replace(commit, state=replace(commit.state, tensors=own))
+        values = resumer.restore(commit, opened.inputs.digests, context.environment, engine, timetable)
+    # Ranks that hold the same parts and start unequal would never become equal.
+    replicas = opened.placement.replicas
+    replicas.agree("the weights", _weights_digest(networks) if replicas.world > 1 else None)
+    context.startup.lap("load")
+    return RestoredRun(ledger_file, history, commit, replay, commands, live, timetable, engine, values, lanes, initial)
+
+
+def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:
+    """The run that this one makes again, if it does; only the ledger's keeper knows."""
+    context, job = opened.context, opened.context.job
+    before = history.newest.replay if history.newest else None
+    return replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
+
+
+def _commands(
+    opened: OpenedRun, history: ResumeIndex, commit: LoadedCommit | None, replay: Replay | None
+) -> ReplayedCommands:
+    """What the run was told before this attempt; what becomes of it is noted."""
+    notes = opened.resumer.notes
+    commands = commands_to_replay(
+        history,
+        commit.step if commit else 0,
+        settings_digest(opened.context.recipe),
+        committed=opened.resumer.committed(commit),
+        replay=replay.commands if replay else None,
+    )
+    if history.pending_command:
+        notes.append(f"it was cut off after it was told to {history.pending_command}: that still counts")
+    if commands.dropped:
+        texts = "; ".join(f"{record.verb} {record.argument}" for record in commands.dropped)
+        notes.append(f"the recipe has changed, so this no longer counts: {texts}")
+    return commands
+
+
+def _timetable(recipe: Recipe, tuned: Recipe, inputs: Inputs) -> Timetable:
+    """When a run ends, evaluates and commits; `tuned` is the recipe with what was set while it trained."""
+    scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
+    total = recipe.budget.samples_at(scale)
+    return Timetable(
+        total=total,
+        steps=scale.batches.steps(total),
+        scale=scale,
+        evaluate_every=tuned.evaluate.every,
+        commit_every=tuned.checkpoint.every,
+        commit_evaluated=recipe.checkpoint.keep_best is not None,
+    )
+
+
+def _lanes(recipe: Recipe, world: int, commit: LoadedCommit | None) -> int:
+    """The recipe's lanes; `auto` are those of the commit to go on from, or at the first start what fits."""
+    if recipe.lanes != "auto":
+        return recipe.lanes
+    if commit:
+        return commit.metadata["lanes"]
+    batch, exact = recipe.batch, recipe.exact
+    whole = batch.micro if exact and batch.micro else 1  # samples that stay together
+    return choose_lanes(math.gcd(*batch.sizes) // whole, world, apart=exact)
+
+
+def _weights_digest(networks: Mapping[str, nn.Module]) -> str:
+    """A checksum over all weights: ranks that start unequal would never become equal."""
+    checksum = 0
+    for network in networks.values():
+        for parameter in network.parameters():
+            data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            checksum = zlib.crc32(data, checksum)  # type: ignore[arg-type]
+    return f"{checksum:08x}"

@@ -1,0 +1,128 @@
+"""Signs of life: what each process is doing, in memory that the supervisor reads without asking. Imports no torch."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from dataclasses import dataclass
+
+PHASES = (
+    "start",
+    "data",
+    "forward",
+    "backward",
+    "reduce",
+    "optimizer",
+    "pulse",
+    "evaluation",
+    "show",
+    "snapshot",
+    "commit",
+    "profile",
+    "pause",
+    "compare",
+    "rollback",
+    "handover",
+    "teardown",
+)
+"""What a process can be at. Behind these, commits pass through write, publish and rotate on a thread of their own."""
+_NUMBERS = {name: number for number, name in enumerate(PHASES)}
+_SLOT = struct.Struct("<QQQQd")
+SIZE = 64
+"""Bytes of a process's slot: a cache line."""
+BEAT = 0.5
+
+
+@dataclass(frozen=True)
+class HeartbeatSlot:
+    """One look at a process.
+
+    `beats` grows while its threads can run, `moves` while it gets anywhere; `seconds` is what its last step took, 0
+    before the first one.
+    """
+
+    beats: int
+    moves: int
+    step: int
+    phase: str
+    seconds: float
+
+
+class Heartbeat:
+    """Written by one process, from its start to its end."""
+
+    def __init__(self, memory: mmap.mmap | None = None, rank: int = 0) -> None:
+        """`memory` is shared with a supervisor; without, nobody looks."""
+        self._memory = memory if memory is not None else mmap.mmap(-1, SIZE)
+        self._at = rank * SIZE if memory is not None else 0
+        self._beats = 0
+        self._moves = 0
+        self.step = 0
+        self.seconds = 0.0
+        self._phase = 0
+        self._since = time.perf_counter()
+        self._spent = [0.0] * len(PHASES)
+
+    @classmethod
+    def shared(cls, descriptor: int, rank: int) -> Heartbeat:
+        """With the memory behind a descriptor that the supervisor passed on."""
+        return cls(mmap.mmap(descriptor, 0), rank)
+
+    def start(self) -> None:
+        """Beat from now on, on a thread: a process that is stopped, or holds the interpreter's lock, does not."""
+        self.enter("start")
+        threading.Thread(target=self._beat, args=(threading.Event(),), name="heartbeat", daemon=True).start()
+
+    def enter(self, phase: str) -> None:
+        """The process is at this phase from now on; said again, that it got on within it."""
+        now, number = time.perf_counter(), _NUMBERS[phase]
+        self._spent[self._phase] += now - self._since
+        self._phase, self._since = number, now
+        self._moves += 1
+        _SLOT.pack_into(self._memory, self._at, self._beats, self._moves, self.step, number, self.seconds)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by phase since this was last asked; phases that took none are left out."""
+        now = time.perf_counter()
+        self._spent[self._phase] += now - self._since
+        self._since = now
+        spent, self._spent = self._spent, [0.0] * len(PHASES)
+        return {phase: seconds for phase, seconds in zip(PHASES, spent, strict=True) if seconds}
+
+    def passing(self, phase: str, step: int) -> None:
+        """A commit's own thread is at this phase. Nobody is told: drills put their faults here."""
+
+    def _beat(self, never: threading.Event) -> None:
+        while not never.wait(BEAT):
+            self._beats += 1
+            struct.pack_into("<Q", self._memory, self._at, self._beats)
+
+
+class HeartbeatMemory:
+    """The supervisor's side: memory for some processes, and looks at it."""
+
+    def __init__(self, processes: int) -> None:
+        self.descriptor = os.memfd_create("drivetrain-signs", os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, SIZE * processes)
+        self._memory = mmap.mmap(self.descriptor, 0)
+        self._processes = processes
+
+    def look(self) -> list[HeartbeatSlot]:
+        """What each process is doing now."""
+        return [self._sign(rank) for rank in range(self._processes)]
+
+    def clear(self) -> None:
+        """Before the processes are started again."""
+        self._memory[:] = bytes(len(self._memory))
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()
+        os.close(self.descriptor)
+
+    def _sign(self, rank: int) -> HeartbeatSlot:
+        beats, moves, step, phase, seconds = _SLOT.unpack_from(self._memory, rank * SIZE)
+        return HeartbeatSlot(beats, moves, step, PHASES[phase % len(PHASES)], seconds)

@@ -1,0 +1,110 @@
+"""What the loop knows of its commits, before and after they have ended."""
+
+import pytest
+import torch
+
+import engines
+from drivetrain.checkpoint.commits import MAX_FAILURES, Commit, CommitFailure
+from drivetrain.engine.placement import Replicated
+from drivetrain.loop.commits import Commits, CommitStorage
+from drivetrain.loop.guard import Guard
+from drivetrain.loop.ledger_writer import LedgerWriter, Stopwatch
+from drivetrain.loop.progress import Progress
+from drivetrain.loop.recipe import Guard as Settings
+from drivetrain.loop.state import CommitMetadata, RunState
+from drivetrain.loop.step_sync import WIDTH, StepSync
+from drivetrain.runtime.group import Group
+from drivetrain.runtime.pulse import Pulse
+from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.exits import Exit
+
+
+class Disk:
+    """A committer whose commits end as they are told to."""
+
+    def __init__(self):
+        self.failures = 0
+        self.begun = []
+        self.result = None
+
+    def begin(self, step, tree, metadata):
+        self.begun.append((step, metadata))
+
+    def finished(self):
+        return self.result
+
+    def wait(self):
+        return self.result
+
+
+def commits(disk):
+    group = Group()
+    state = RunState(engines.build(), Replicated(group), Guard(Settings()), Progress(4, 32))
+    sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)
+    metadata = CommitMetadata("r", {}, {}, "step-00000002", 1, {}, 1)
+    ledger = LedgerWriter(None, 1, Stopwatch(0.0, lambda: 0.0))
+    return Commits(state, ledger, sync, metadata, lambda position: {}, CommitStorage(disk, None)), state, sync
+
+
+def committed(step):
+    return Commit(f"step-{step:08d}", step, 1, "", 0.0)
+
+
+def failed(step, code=Exit.STORAGE):
+    return CommitFailure(step, code, "the disk is full")
+
+
+def test_a_step_is_covered_while_its_commit_is_under_way_and_after():
+    disk = Disk()
+    own, _, _ = commits(disk)
+    assert not own.covers(4)
+    own.begin()
+    assert own.covers(4)
+    own.poll()
+    disk.result = committed(4)
+    own.poll()
+    assert own.covers(4)
+
+
+def test_a_commit_that_failed_covers_nothing_and_is_no_parent():
+    disk = Disk()
+    own, state, _ = commits(disk)
+    own.begin()
+    disk.result = failed(4)
+    own.poll()
+    assert not own.covers(4)
+    state.progress = Progress(6, 48)
+    own.begin()
+    assert [(step, metadata["parent"]) for step, metadata in disk.begun] == [(4, "step-00000002"), (6, "step-00000002")]
+    disk.result = committed(6)
+    own.poll()
+    assert own.metadata.parent == "step-00000006"
+
+
+@pytest.mark.parametrize(("failures", "code", "ends"), [(1, 74, False), (MAX_FAILURES, 74, True), (1, 85, True)])
+def test_after_too_many_failures_or_a_lost_directory_all_ranks_end(failures, code, ends):
+    disk = Disk()
+    own, _, sync = commits(disk)
+    own.begin()
+    disk.failures, disk.result = failures, failed(4, Exit(code))
+    own.poll()
+    assert (sync.failure is not None) == ends
+    if ends:
+        assert sync.failure.outcome.code == code
+
+
+def test_a_commit_that_fails_at_the_end_of_a_run_is_its_failure():
+    disk = Disk()
+    own, _, _ = commits(disk)
+    own.begin()
+    disk.result = failed(4)
+    failure = own.close()
+    assert failure is not None
+    assert failure.outcome.where["step"] == 4
+
+
+def test_a_tensor_that_no_file_can_hold_is_refused_before_the_first_step():
+    own, state, _ = commits(Disk())
+    state.engine.networks["model"].register_buffer("odd", torch.zeros(2, 2).to_sparse())
+    with pytest.raises(Exception, match="which no commit can hold"):
+        own.prepare()

@@ -1,0 +1,108 @@
+"""Digests: those of shipped recipes are frozen, and a field that is added later moves none of them."""
+
+from dataclasses import dataclass, field, make_dataclass, replace
+from typing import Annotated
+
+import pytest
+
+from drivetrain.loop.tuning import settings_digest
+from drivetrain.spec.affects import bits_digest, differences
+from drivetrain.spec.load import load, shipped_names
+from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.settings import Settings, bits
+
+FROZEN = {
+    "denoise": "69a7eac8b34a",
+    "denoise-demo": "a1d0b9697c4a",
+    "enhance": "ecc87b251e46",
+    "enhance-demo": "929d9c12db9a",
+    "glue": "eab9cce0678f",
+    "glue-mnli": "f9c75dc28f24",
+    "llama-130m": "797ded9e3e99",
+    "llama-1b": "f6fb78aa1459",
+    "llama-20m": "060477e08580",
+    "llama-350m": "8197520d93e5",
+    "llama-35m": "3afc7eca327c",
+    "llama-60m": "ea7f91323a82",
+    "llama-7b": "d5d279abe3d7",
+    "llama-9m": "d1bd92e31066",
+    "quickstart": "bf4e1cd98e69",
+    "vocoder": "ba5fe44440b8",
+    "vocoder-demo": "fabac337532d",
+}
+"""Run directories are named by these, and a resume is refused where one moves: a new recipe adds a line, no line
+changes. A field that moved them is `bits(..., later=True)`."""
+
+
+def test_the_digest_of_every_shipped_recipe_is_what_it_was():
+    assert {name: bits_digest(load(name).recipe) for name in shipped_names()} == FROZEN
+
+
+def test_the_digest_of_what_may_be_set_is_what_it_was():
+    """Where it moves, what a run was told with `set` ends at its next start."""
+    assert settings_digest(load("quickstart").recipe) == "0319a1e1f5a2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Settings):
+    """A section that is added to recipes."""
+
+    size: Annotated[int, bits("how large")] = 1
+    names: Annotated[tuple[str, ...], bits("whose", later=True)] = ()
+
+
+def recipe_with(**added):
+    """The quickstart's recipe, of a class that has these fields too: NAME=(hint, field)."""
+    cls = make_dataclass("Newer", [(name, *what) for name, what in added.items()], bases=(Recipe,), frozen=True)
+    return cls(**vars(load("quickstart").recipe))
+
+
+@pytest.fixture
+def newer():
+    """A recipe with a number, a list and a section that were added later."""
+    later = bits("added", later=True)
+    return recipe_with(
+        ratio=(Annotated[float, later], field(default=1.0, kw_only=True)),
+        chosen=(Annotated[tuple[str, ...], later], field(default_factory=tuple, kw_only=True)),
+        part=(Annotated[Part, later], field(default_factory=Part, kw_only=True)),
+    )
+
+
+def test_a_later_field_moves_no_digest_while_it_has_its_default(newer):
+    assert bits_digest(newer) == FROZEN["quickstart"]
+    assert settings_digest(newer) == settings_digest(load("quickstart").recipe)
+
+
+@pytest.mark.parametrize(
+    "change", [{"ratio": 2.0}, {"chosen": ("a",)}, {"part": Part(size=2)}, {"part": Part(names=("a",))}]
+)
+def test_a_later_field_with_another_value_moves_the_digest_and_is_told_as_a_difference(newer, change):
+    changed = replace(newer, **change)
+    assert bits_digest(changed) != bits_digest(newer)
+    found = differences(newer, changed)
+    assert {(one.affects, one.path.startswith(next(iter(change)))) for one in found} == {("bits", True)}
+
+
+def test_a_later_field_is_told_with_its_default_where_it_is_set(newer):
+    assert str(differences(newer, replace(newer, ratio=2.0))[0]) == "ratio: 1.0 -> 2.0"
+
+
+def test_a_later_field_of_a_section_at_its_default_is_left_out_where_the_section_is_not(newer):
+    one, other = replace(newer, part=Part(size=2)), replace(newer, part=Part(size=2, names=("a",)))
+    assert bits_digest(one) != bits_digest(other)
+    without = recipe_with(
+        part=(Annotated[OlderPart, bits("added", later=True)], field(default_factory=OlderPart, kw_only=True))
+    )
+    assert bits_digest(one) == bits_digest(replace(without, part=OlderPart(size=2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OlderPart(Settings):
+    """`Part` before `names` was added to it."""
+
+    size: Annotated[int, bits("how large")] = 1
+
+
+def test_a_field_that_is_not_declared_later_moves_the_digest():
+    plain = recipe_with(ratio=(Annotated[float, bits("added")], field(default=1.0, kw_only=True)))
+    assert bits_digest(plain) != FROZEN["quickstart"]

@@ -1,0 +1,1 @@
+"""Run directories that an older drivetrain has left: the README says when they are made."""
