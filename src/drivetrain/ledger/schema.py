@@ -54,7 +54,9 @@ def _described(schema: dict[str, Any], cls: Any) -> dict[str, Any]:
     for part in fields(cls):
         if part.default is None:
             _without_null(schema["properties"][key_of(part.name)])
-    for base in (base for base in reversed(cls.__mro__) if is_dataclass(base)):
+    for base in reversed(cls.__mro__):
+        if not is_dataclass(base):
+            continue
         (tree,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(tree, ast.ClassDef)
         for one, after in pairwise(tree.body):

@@ -225,10 +225,15 @@ def _prove_replay(replay: Replay, records: Iterable[Record], settings: str, cert
     for id, record in replay.commands.items():
         if record.verb not in REPLAYED or record.settings != settings or record.step >= certificate.steps:
             continue
-        if id not in own or any(own[id][name] != record[name] for name in ("step", "verb", "argument", "effect")):
+        if id not in own or _done(own[id]) != _done(record):
             said = f"`{record.verb} {record.argument}` after step {record.step}"
             raise _broken(f"{replay.run} was told {said}, this replay was not", record)
         certificate.replayed += 1
+
+
+def _done(command: CommandRecord) -> tuple[object, ...]:
+    """What a command was, when it was done, and what it came to."""
+    return command.step, command.verb, command.argument, command.effect
 
 
 def _prove_repeats(records: Iterable[Record], tries: Mapping[int, AttemptRecord], certificate: Certificate) -> None:
@@ -310,7 +315,8 @@ def _wrong_commit(
         own = (manifest["step"], manifest["position"])
         yield f"it is of step {own[0]} and position {own[1]}; the ledger was at {at[0]} and {at[1]}"
     attempt = tries.get(manifest["attempt"])
-    if attempt is None or any(manifest[key] != attempt[key] for key in ("recipe", "data", "lanes")):
+    inputs = (manifest["recipe"], manifest["data"], manifest["lanes"])
+    if attempt is None or inputs != (attempt.recipe, attempt.data, attempt.lanes):
         yield "it is of another recipe, other data or other lanes than its attempt"
 
 
