@@ -148,7 +148,7 @@ def step_of(task, index=1):
     )
     for network_optimizer in network_optimizers.values():
         network_optimizer.advance(4)
-    engine = Engine(networks, network_optimizers, Group(), torch.device("cpu"), "fp32", 0)
+    engine = Engine(networks, network_optimizers, alone())
     batches = [{"clean": noise(2, 1600, seed=number)} for number in range(2)]
     micro = tuple(MicroBatch(b, 2, 2 * n, n, 0, np.arange(2 * n, 2 * n + 2)) for n, b in enumerate(batches))
     return engine, Step(engine, LocalBatch(index, 0, 4, micro, {}, 0, False), {"samples": 4})
