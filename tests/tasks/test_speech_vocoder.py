@@ -190,7 +190,7 @@ def test_the_discriminator_hears_what_the_generator_made_before_it_moved():
         fakes = [task._telling(step_of(task)[1], "hinge", engine.networks, m.batch) for m in step._share.micro_batches]
     step.minimize("generator", partial(task._copying, step, "hinge"))
     step.minimize("discriminator", partial(task._telling, step, "hinge"))
-    told = step.calls[1].move.read().losses["discriminator"]
+    told = step.calls[1].result.read().losses["discriminator"]
     assert told == pytest.approx(sum(each["discriminator"].value.item() for each in fakes) / 4, rel=1e-5)
 
 
