@@ -18,9 +18,9 @@ from drivetrain.spec.batches import Batches
 CPU = torch.device("cpu")
 
 
-def alone(precision="fp32", **settings):
+def alone(precision="fp32"):
     """One process on the CPU."""
-    return Execution(Replicated(Group()), CPU, precision, 0, **settings)
+    return Execution(Replicated(Group()), CPU, precision, 0)
 
 
 def build(optimizer=None, names=("model",), **settings):
@@ -62,4 +62,4 @@ def scaled_engine(start=2.0**10, precision="fp32", window=2000, **settings):
     network_optimizers = build_network_optimizers(networks, SGD(lr=0.1, clip=0.5), Constant(), 100, Scale(Batches(8)))
     network_optimizers["model"].advance(8)
     scaler = Scaler(Scaling(start=start, window=window), CPU) if start else None
-    return Engine(networks, network_optimizers, alone(precision, **settings), scaler=scaler)
+    return Engine(networks, network_optimizers, alone(precision), scaler=scaler, **settings)

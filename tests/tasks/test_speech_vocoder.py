@@ -17,7 +17,6 @@ from drivetrain.ledger.ledger import read
 from drivetrain.loop.step import Step
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, Constant
-from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit
@@ -28,6 +27,7 @@ from drivetrain.tasks.speech.discriminator import Discriminator, discriminator_l
 from drivetrain.tasks.speech.spectra import mel_distance
 from drivetrain.tasks.speech.vocoder import Vocoder, settled
 from drivetrain.tasks.speech.vocoding import Vocoding
+from engines import alone
 
 SMALL = settings.Vocoder(rate=8000, seconds=0.2, bands=20, latent=8, extra=4, width=16, depth=1)
 

@@ -22,7 +22,6 @@ from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import ValidationSet
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
-from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.check import source_names

@@ -22,7 +22,7 @@ from drivetrain.loop.progress import Timetable
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.tuning import LiveRecipe, settings_digest
 from drivetrain.optim.network_optimizer import build_network_optimizers
-from drivetrain.run.build import Inputs, build_engine, execution_of, build_networks, freeze_networks
+from drivetrain.run.build import Inputs, build_engine, build_networks, execution_of, freeze_networks
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.replay import Replay, replayed
