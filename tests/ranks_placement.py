@@ -15,7 +15,6 @@ from drivetrain.data.order import Order
 from drivetrain.engine.engine import Engine, Execution, MinimizeInputs
 from drivetrain.loop.evaluation import Evaluator, ValidationSet
 from drivetrain.loop.guard import Guard
-from drivetrain.loop.metrics import Mean
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Guard as GuardSettings
 from drivetrain.loop.replicas import Replicas
@@ -65,14 +64,30 @@ class Halves:
         return whole.chunk(2)[self.group.rank] if whole.ndim else whole
 
 
+class Count:
+    """How many samples were scored, over all lanes: a mean would not show that some were told twice."""
+
+    def __init__(self):
+        self.total = 0.0
+
+    def state(self):
+        return [self.total]
+
+    def merge(self, state):
+        self.total += state[0]
+
+    def value(self):
+        return self.total
+
+
 class Scored(Task):
     """Counts the samples that it scores."""
 
     def metrics(self):
-        return {"samples": Mean()}
+        return {"samples": Count()}
 
     def evaluate(self, networks, batch, metrics):
-        metrics["samples"].add(float(batch.sum()), len(batch))
+        metrics["samples"].total += len(batch)
 
 
 class Numbers:

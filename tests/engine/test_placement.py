@@ -50,7 +50,7 @@ def test_two_halves_come_to_what_one_whole_does(tmp_path, importable, whole):
     assert len(upper["ids"]) == 8
     assert upper["digest"], "samples are told once, though both read them"
     assert upper["counts"] == {"samples": 8}
-    assert upper["scores"] == lower["scores"]
+    assert upper["scores"] == lower["scores"] == {"samples": SAMPLES}
 
 
 def test_whole_tensors_are_the_leaders_to_commit():
