@@ -135,7 +135,8 @@ class Engine:
         if inspection and inspection.checksums:
             self.heartbeat.enter("compare")
             require_same(inspection.checksums.sums, again, self._placement.data, work.step, names)
-        self.heartbeat.enter("reduce")
+        if not isinstance(moving.reduction, Unreduced):  # a phase that takes no time is not told
+            self.heartbeat.enter("reduce")
         moving.reduction.finish(sums)
         # After all sums: where parameters move within backward, the others wait there for this rank's zeros.
         if work.gaps:  # a rank without samples hears from the others which losses there are
