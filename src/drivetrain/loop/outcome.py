@@ -33,30 +33,46 @@ def outcome_of(step: Step, guard: Guard, counts: Mapping[str, int]) -> StepOutco
 
     `counts` are the step's global ones.
     """
-    calls, networks = step.calls, step.networks
-    if not calls and (why := guard.leaves_out(step.index, counts)):
-        return StepOutcome(skipped=dict.fromkeys(networks, why))
+    if not step.calls and (why := guard.leaves_out(step.index, counts)):
+        return StepOutcome(skipped=dict.fromkeys(step.networks, why))
     outcome = StepOutcome()
-    for one in calls:
-        scalars, call = one.result.read(), one.inputs.call
-        moved_before = not outcome.norms.keys().isdisjoint(scalars.norms)  # in this step
-        again = f"#{call + 1}" if moved_before else ""
-        alone = len(calls) == 1 and len(one.result.networks) == len(networks)
-        prefix = "" if alone else f"{'+'.join(one.result.networks)}{again}."
+    for call in step.calls:
+        scalars = call.result.read()
+        again = _again(call, scalars, outcome)
+        prefix = "" if _is_the_step(call, step) else f"{'+'.join(call.result.networks)}{again}."
         outcome.losses |= {prefix + name: value for name, value in scalars.losses.items()}
         outcome.norms |= {name + again: norm for name, norm in scalars.norms.items()}
         outcome.scale = scalars.scale or outcome.scale
-        if spikes := guard.judge(step.index, call, scalars):
-            outcome.spikes += f"{'; ' if outcome.spikes else ''}{prefix}{spikes}"
-        if not scalars.why:
-            outcome.moved += one.result.networks
-            continue
-        outcome.skipped.update({name + again: scalars.why for name in one.result.networks})
-        harmless = scalars.why == "overflow" and not _exhausted(scalars, guard)
-        outcome.left_out |= not harmless
-        if scalars.why != "spike" and not harmless and guard.settings.nonfinite != "skip":
-            outcome.culprit = outcome.culprit or one
+        if spikes := guard.judge(step.index, call.inputs.call, scalars):
+            before = f"{outcome.spikes}; " if outcome.spikes else ""
+            outcome.spikes = f"{before}{prefix}{spikes}"
+        if scalars.why:
+            outcome.skipped.update({name + again: scalars.why for name in call.result.networks})
+            _blame(call, scalars, outcome, guard)
+        else:
+            outcome.moved += call.result.networks
     return outcome
+
+
+def _again(call: MinimizeCall, scalars: Scalars, outcome: StepOutcome) -> str:
+    """What is added to names of networks that have moved in this step before: the number of the call."""
+    moved_before = not outcome.norms.keys().isdisjoint(scalars.norms)
+    return f"#{call.inputs.call + 1}" if moved_before else ""
+
+
+def _is_the_step(call: MinimizeCall, step: Step) -> bool:
+    """Whether a step is this call alone, for all networks: then its losses need no other name than their own."""
+    return len(step.calls) == 1 and len(call.result.networks) == len(step.networks)
+
+
+def _blame(call: MinimizeCall, scalars: Scalars, outcome: StepOutcome, guard: Guard) -> None:
+    """What follows from a call that did not move its networks."""
+    # An overflow halves the loss scale, and the next step is made with that: no fault, as long as it can be halved.
+    if scalars.why == "overflow" and not _exhausted(scalars, guard):
+        return
+    outcome.left_out = True
+    if scalars.why != "spike" and guard.settings.nonfinite != "skip":
+        outcome.culprit = outcome.culprit or call
 
 
 def _exhausted(scalars: Scalars, guard: Guard) -> bool:
