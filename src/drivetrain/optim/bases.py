@@ -89,11 +89,13 @@ class AdamW(_Plain):
         beta1, beta2 = self._settings.betas
         # torch's kernel counts each tensor's steps, and adds this one; here all tensors are of one age.
         steps = torch.full((len(tensors),), age - 1.0, device=tensors[0].device).unbind()
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
         adamw(
             tensors,
             grads,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            means,
+            squares,
             [],
             list(steps),
             fused=True,

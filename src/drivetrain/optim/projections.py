@@ -51,7 +51,11 @@ class Projection(Unprojected):
     def moved(self) -> Shape:
         """The projected gradient's: on a side with a basis there is the rank instead."""
         rows, columns = _matrix_shape(self.shape)
-        return self.rank if self.left else rows, self.rank if self.right else columns
+        if self.left:
+            rows = self.rank
+        if self.right:
+            columns = self.rank
+        return rows, columns
 
     @property
     def owners(self) -> dist.ProcessGroup | None:
