@@ -13,8 +13,10 @@ from drivetrain.checkpoint.state import capture, restore
 from drivetrain.optim.bases import AdamW8bit
 from drivetrain.optim.galore import made_at
 from drivetrain.optim.network_optimizer import build_network_optimizers
+from drivetrain.optim.projecting import Projecting
 from drivetrain.optim.quantized import BLOCK, levels
 from drivetrain.optim.recipe import (
+    AdamW,
     Constant,
     GaLore,
     GaLoreGroup,
@@ -621,3 +623,11 @@ def test_parameters_without_gradients_stand_still_and_a_closure_is_called_once()
     assert len(calls) == 1
     moved = {name for name, parameter in network.named_parameters() if not torch.equal(parameter, start[name])}
     assert moved == {"body.weight", "body.bias", "mlp.weight", "mlp.bias"}
+
+
+@pytest.mark.parametrize("settings", [GaLore(match=".", reduce="projected"), GaLore(match="."), AdamW()])
+def test_who_may_be_given_projections_is_declared_and_is_what_reduce_says(settings):
+    built = build_network_optimizers({"m": nn.Linear(4, 3)}, settings, Constant(), 100, Scale(Batches(1)))["m"]
+    assert built.projected == settings.sums_projections
+    assert (built.projecting is built.optimizer) == settings.sums_projections
+    assert isinstance(built.optimizer, Projecting) == isinstance(settings, GaLore)

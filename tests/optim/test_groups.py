@@ -1,8 +1,10 @@
+from dataclasses import dataclass
+
 import pytest
 from torch import nn
 
 from drivetrain.optim.groups import assign
-from drivetrain.optim.recipe import AdamW, ParameterGroup
+from drivetrain.optim.recipe import AdamW, MatrixChoice, ParameterGroup
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -61,3 +63,30 @@ def test_frozen_and_tied_parameters_are_taken_once_or_never():
     assert "body.bias" not in names
     assert "head.weight" not in names
     assert names.count("embed.weight") == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaring(AdamW):
+    """Settings of an optimizer that nobody else knows of."""
+
+    hidden: bool
+
+    @property
+    def matrices(self):
+        return MatrixChoice("pattern", "embed", hidden=self.hidden)
+
+    def without_matrices(self, networks, parameters):
+        return f"nothing of {networks}", parameters
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(True, {"body.weight"}), (False, {"embed.weight"})])
+def test_matrices_are_what_an_optimizers_settings_declare(hidden, expected):
+    groups = assign({"m": network()}, Declaring(hidden=hidden))["m"]
+    assert {name for group in groups if group.matrix for name in group.names} == expected
+
+
+def test_an_optimizer_of_matrices_says_in_its_own_words_that_there_are_none():
+    with pytest.raises(Failure) as caught:
+        assign({"m": nn.LayerNorm(4)}, Declaring(hidden=True))
+    assert (caught.value.outcome.code, caught.value.outcome.cause) == (Exit.BAD_RECIPE, "nothing of m")
+    assert caught.value.outcome.hint == "weight, bias"

@@ -87,12 +87,15 @@ class AdamW(_Plain):
     def move(self, tensors: list[Tensor], grads: list[Tensor], states: Sequence[State], age: int, lr: float) -> None:
         """By torch's fused kernel."""
         beta1, beta2 = self._settings.betas
+        # torch's kernel counts each tensor's steps, and adds this one; here all tensors are of one age.
         steps = torch.full((len(tensors),), age - 1.0, device=tensors[0].device).unbind()
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
         adamw(
             tensors,
             grads,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            means,
+            squares,
             [],
             list(steps),
             fused=True,
@@ -110,9 +113,10 @@ class AdamW8bit(AdamW):
     """AdamW whose moments are remembered in 8 bits; tensors of fewer than `LEAST` numbers keep theirs as they are."""
 
     dtypes: ClassVar[Mapping[str, torch.dtype]] = {
-        f"{moment}_{part}": dtype
-        for moment in ("exp_avg", "exp_avg_sq")
-        for part, dtype in (("codes", torch.uint8), ("scales", torch.float32))
+        "exp_avg_codes": torch.uint8,
+        "exp_avg_scales": torch.float32,
+        "exp_avg_sq_codes": torch.uint8,
+        "exp_avg_sq_scales": torch.float32,
     }
     LEAST = 4096
 
@@ -121,13 +125,20 @@ class AdamW8bit(AdamW):
         if math.prod(shape) < self.LEAST:
             return super().slots(shape)
         scales = (blocks_of(math.prod(shape)),)
-        return {slot: shape if slot.endswith("codes") else scales for slot in self.dtypes}
+        return {
+            "exp_avg_codes": shape,
+            "exp_avg_scales": scales,
+            "exp_avg_sq_codes": shape,
+            "exp_avg_sq_scales": scales,
+        }
 
     def inseparable(self, shape: Shape, parts: int) -> str:
         """Numbers that share a scale are quantized together, so each part must be whole blocks."""
         numbers = math.prod(shape)
         whole = numbers < self.LEAST or (shape[0] % parts == 0 and numbers // parts % BLOCK == 0)
-        return "" if whole else f"it has a scale for each {BLOCK} numbers in a row, and some lie in two parts"
+        if whole:
+            return ""
+        return f"it has a scale for each {BLOCK} numbers in a row, and some lie in two parts"
 
     def move(self, tensors: list[Tensor], grads: list[Tensor], states: Sequence[State], age: int, lr: float) -> None:
         """One tensor after the other, so that the moments of one only are there as numbers."""
@@ -135,6 +146,7 @@ class AdamW8bit(AdamW):
             if "exp_avg" in state:
                 super().move([tensor], [grad], [state], age, lr)
                 continue
+            # In float32, as the moments are for a while: the kernel takes tensors of one type.
             moments, moved = self.moments(state), tensor.float()
             super().move([moved], [grad.float()], [moments], age, lr)
             tensor.copy_(moved)
@@ -145,17 +157,17 @@ class AdamW8bit(AdamW):
         if "exp_avg" in state:
             return super().moments(state)
         return {
-            moment: restored(state[f"{moment}_codes"], state[f"{moment}_scales"], signed=moment not in self.squares)
-            for moment in ("exp_avg", "exp_avg_sq")
+            "exp_avg": restored(state["exp_avg_codes"], state["exp_avg_scales"], signed=True),
+            "exp_avg_sq": restored(state["exp_avg_sq_codes"], state["exp_avg_sq_scales"], signed=False),
         }
 
     def remember(self, state: State, moments: State) -> None:
         """As the nearest codes."""
         if "exp_avg" in state:
             super().remember(state, moments)
-        else:
-            for name, moment in moments.items():
-                quantize(moment, state[f"{name}_codes"], state[f"{name}_scales"], signed=name not in self.squares)
+            return
+        for name, moment in moments.items():
+            quantize(moment, state[f"{name}_codes"], state[f"{name}_scales"], signed=name not in self.squares)
 
 
 class SGD(_Plain):
@@ -174,6 +186,7 @@ class SGD(_Plain):
     def move(self, tensors: list[Tensor], grads: list[Tensor], states: Sequence[State], age: int, lr: float) -> None:
         """All tensors at once."""
         if self._momentum:
+            # They begin with zeros, so the first one is the gradient, as torch's is.
             velocities = [state["momentum_buffer"] for state in states]
             torch._foreach_mul_(velocities, self._momentum)
             torch._foreach_add_(velocities, grads)

@@ -34,9 +34,12 @@ class FusedAdam:
         """One step by the gradients of those parameters that have one: to the same bits as the optimizer's own step, by
         which the first one is made, and each that is not quite ordinary."""
         groups, remembered = self._optimizer.param_groups, self._optimizer.state
-        states = [remembered.get(parameter) for group in groups for parameter in group["params"]]
-        begun = [state for state in states if state]
-        whole = len(begun) == len(gradients) == len(states)
+        begun, parameters = [], 0
+        for group in groups:
+            parameters += len(group["params"])
+            # State is looked up in each step: loading a commit, or a test of a step, puts other tensors in its place.
+            begun += [state for parameter in group["params"] if (state := remembered.get(parameter))]
+        whole = len(begun) == len(gradients) == parameters
         if not whole or self._does_more():
             self._optimizer.step()
             return
@@ -58,6 +61,7 @@ class FusedAdam:
     def _count_together(self, states: Sequence[dict[str, Any]]) -> None:
         """Make the steps in these states elements of one tensor, where they are not yet."""
         now = [state["step"] for state in states]
+        # By identity: another tensor there, even an equal one, has been put in place since the last step.
         if len(now) == len(self._steps) and all(map(is_, now, self._steps)):
             return
         self._count = torch.stack(now)
@@ -71,12 +75,17 @@ def _move(
 ) -> None:
     kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
     beta1, beta2 = group["betas"]
+    means = [state["exp_avg"] for state in states]
+    squares = [state["exp_avg_sq"] for state in states]
+    largest = []
+    if group["amsgrad"]:
+        largest = [state["max_exp_avg_sq"] for state in states]
     kernel(
         group["params"],
         gradients,
-        [state["exp_avg"] for state in states],
-        [state["exp_avg_sq"] for state in states],
-        [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+        means,
+        squares,
+        largest,
         steps,
         lr=group["lr"],
         beta1=beta1,
@@ -89,5 +98,9 @@ def _move(
 
 
 def _are_plain(parameters: Sequence[nn.Parameter]) -> bool:
-    kinds = {(type(parameter.data), parameter.device.type) for parameter in parameters}
-    return kinds == {(Tensor, "cpu")} and len({parameter.dtype for parameter in parameters}) == 1
+    # The type of `data`: a parameter may wrap a subclass, such as a DTensor, for which the kernel has no way.
+    kinds = {(type(parameter.data), parameter.device.type, parameter.dtype) for parameter in parameters}
+    if len(kinds) != 1:
+        return False
+    ((kind, device, _),) = kinds
+    return kind is Tensor and device == "cpu"

@@ -7,11 +7,12 @@ knows, and afterwards they are taken out of it again. Nothing is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, overload
 
 import torch
@@ -36,7 +37,8 @@ def torchao(groups: Groups, *, name: str, betas: tuple[float, float], eps: float
 
     def make(groups: Groups) -> torch.optim.Optimizer:
         made = kind(groups, betas=betas, eps=eps)
-        for group in made.param_groups:  # as its rates are: a number would be compiled in, and again when it changes
+        # A tensor, as its rates are: a number would be compiled in, and again when it changes.
+        for group in made.param_groups:
             group["weight_decay"] = torch.tensor(group["weight_decay"])
         return made
 
@@ -51,7 +53,8 @@ def bitsandbytes(groups: Groups, *, name: str, betas: tuple[float, float], eps: 
     """
     kind = getattr(_library("bitsandbytes", "bitsandbytes.optim"), name)
     optimizer = LowBit(groups, lambda groups: kind(groups, betas=betas, eps=eps))
-    for device in {parameter.device for group in groups for parameter in group["params"]}:
+    # It says so by an error of its kernels only, so a small tensor is moved on each of the devices.
+    for device in {parameter.device for parameter in _members(groups)}:
         try:
             optimizer.state_shapes(nn.Parameter(torch.zeros(64, 64, device=device)))
         except RuntimeError as error:
@@ -70,6 +73,10 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
+def _members(groups: Groups) -> Iterable[nn.Parameter]:
+    return chain.from_iterable(group["params"] for group in groups)
+
+
 class LowBit(torch.optim.Optimizer):
     """Another library's optimizer.
 
@@ -81,7 +88,7 @@ class LowBit(torch.optim.Optimizer):
         """`make` builds the library's optimizer from groups of "params", "lr" and "weight_decay"; `eager`: what it
         would compile is not. Raises Failure(78) for sharded parameters."""
         super().__init__(groups, {})
-        if any(isinstance(parameter, DTensor) for group in self.param_groups for parameter in group["params"]):
+        if any(isinstance(parameter, DTensor) for parameter in _members(self.param_groups)):
             raise Failure(
                 Exit.BAD_RECIPE,
                 "optimizer: the blocks that share a scale are those of whole parameters, but these are sharded",
@@ -89,7 +96,11 @@ class LowBit(torch.optim.Optimizer):
             )
         self._make = make
         self._eager = eager
-        self._library = make([{key: group[key] for key in ("params", *_RATES)} for group in self.param_groups])
+        # Groups of its own: a library adds to them, and may put tensors in the place of rates.
+        its_groups = []
+        for group in self.param_groups:
+            its_groups.append({"params": group["params"], **{rate: group[rate] for rate in _RATES}})
+        self._library = make(its_groups)
         self._slots: dict[tuple[object, ...], dict[str, _Slot]] = {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -99,7 +110,10 @@ class LowBit(torch.optim.Optimizer):
 
     def state_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
         """The shape of each tensor of a parameter's state."""
-        return {name: shape for slot in self._slots_of(parameter).values() for name, shape in slot.shapes.items()}
+        shapes: dict[str, Shape] = {}
+        for slot in self._slots_of(parameter).values():
+            shapes.update(slot.shapes)
+        return shapes
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -119,13 +133,18 @@ class LowBit(torch.optim.Optimizer):
                 loss = closure()
         for own, its in zip(self.param_groups, self._library.param_groups, strict=True):
             for rate in _RATES:
-                its[rate] = its[rate].fill_(own[rate]) if isinstance(its[rate], Tensor) else own[rate]
-        moving = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+                # What is compiled reads rates from these very tensors.
+                if isinstance(its[rate], Tensor):
+                    its[rate].fill_(own[rate])
+                else:
+                    its[rate] = own[rate]
+        moving = [parameter for parameter in _members(self.param_groups) if parameter.grad is not None]
         for parameter in moving:
             if state := self.state[parameter]:
                 slots = self._slots_of(parameter)
                 self._library.state[parameter] = {name: slot.packed(state) for name, slot in slots.items()}
         self._run(self._library)
+        # Popped: between steps the plain state is the only one, which a commit may replace at any time.
         for parameter in moving:
             self.state[parameter] = _plain(self._library.state.pop(parameter))
         return loss
@@ -170,7 +189,10 @@ def _slot(name: str, value: Any) -> _Slot:
     layout = value.shape, value.stride()
 
     def packed(state: Mapping[str, Tensor]) -> Any:
-        tensors = {part: table if part == _TABLE else state[f"{name}_{part}"] for part in parts}
+        tensors = {_TABLE: table}
+        for part in parts:
+            if part != _TABLE:
+                tensors[part] = state[f"{name}_{part}"]
         return kind.__tensor_unflatten__(tensors, context, *layout)
 
     return _Slot(shapes, packed)
@@ -185,8 +207,9 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Tensor]:
         if not isinstance(value, Tensor):
             plain[name] = torch.tensor(float(value))
         elif is_traceable_wrapper_subclass(value):
-            parts, _ = value.__tensor_flatten__()
-            plain |= {f"{name}_{part}": getattr(value, part) for part in parts if part != _TABLE}
+            for part in value.__tensor_flatten__()[0]:
+                if part != _TABLE:
+                    plain[f"{name}_{part}"] = getattr(value, part)
         else:
             plain[name] = value
     return plain

@@ -16,13 +16,19 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def __init__(self, groups: Sequence[dict[str, Any]], muon: Mapping[str, Any], adamw: Mapping[str, Any]) -> None:
         super().__init__(groups, {})
-        matrices = [group for group in self.param_groups if group["matrix"]]
-        others = [group for group in self.param_groups if not group["matrix"]]
-        self._parts: list[torch.optim.Optimizer] = []  # an optimizer without parameters is refused by torch
+        matrices, others = [], []
+        for group in self.param_groups:
+            if group["matrix"]:
+                matrices.append(group)
+            else:
+                others.append(group)
+        # torch refuses an optimizer without parameters.
+        self._parts: list[torch.optim.Optimizer] = []
         if matrices:
             self._parts.append(torch.optim.Muon(matrices, **muon))
         if others:
             self._parts.append(torch.optim.AdamW(others, **adamw))
+        # The parts hold these very groups and this very state, so rates that are set here reach them.
         for part in self._parts:
             part.state = self.state
 

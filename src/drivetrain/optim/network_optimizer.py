@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.groups import Parameters, assign
+from drivetrain.optim.projecting import Projecting
 from drivetrain.optim.recipe import Optimizer, Schedule
 from drivetrain.optim.schedules import Factor, build_decay, build_factor
 from drivetrain.spec.amount import Scale
@@ -40,18 +43,26 @@ class NetworkOptimizer:
     @property
     def gradients(self) -> list[Tensor]:
         """Of all parameters that have one, as the optimizer will take them."""
-        given = self._given  # mostly empty: looking a parameter up takes torch longer than taking its gradient
-        found = [given.get(p, p.grad) for p in self.parameters] if given else [p.grad for p in self.parameters]
+        given = self.projecting.given if self.projecting is not None else None
+        # Looking a parameter up takes torch longer than taking its gradient, so nothing is looked up in an empty one.
+        if given:
+            found = [given.get(parameter, parameter.grad) for parameter in self.parameters]
+        else:
+            found = [parameter.grad for parameter in self.parameters]
         return [gradient for gradient in found if gradient is not None]
 
     @cached_property
-    def _given(self) -> Mapping[nn.Parameter, Tensor]:
-        return getattr(self.optimizer, "given", {})  # GaLore has it, whose import is left to who uses it
+    def projecting(self) -> Projecting | None:
+        """The optimizer where it may be given projections in place of gradients, otherwise None."""
+        if not self.projected:
+            return None
+        assert isinstance(self.optimizer, Projecting)
+        return self.optimizer
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
         """The trainable parameters, group by group."""
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+        return list(chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
 
     def step(self, gradients: list[Tensor]) -> None:
         """Move the network by its `gradients`."""
@@ -62,7 +73,9 @@ class NetworkOptimizer:
 
     @cached_property
     def _fused(self) -> FusedAdam | None:
-        return FusedAdam(self.optimizer) if FusedAdam.fits(self.optimizer) else None
+        if not FusedAdam.fits(self.optimizer):
+            return None
+        return FusedAdam(self.optimizer)
 
     @cached_property
     def skips_by_itself(self) -> bool:
@@ -91,50 +104,67 @@ def build_network_optimizers(
     scale: Scale,
     waits: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, NetworkOptimizer]:
-    """An network_optimizer for each network that has a trainable parameter.
+    """A NetworkOptimizer for each network that has a trainable parameter.
 
     `budget` is the run's length in samples; `waits` are the steps that some networks stand still for at first, which
     their schedules do not count. Raises Failure(78) where a mapping by network names another set of networks than the
     task's, where a group takes no parameter, where a schedule's landmarks are not in order, and where a network waits
     for longer than the budget.
     """
-    trainable = {name: net for name, net in networks.items() if any(p.requires_grad for p in net.parameters())}
+    trainable = _trainable(networks)
     optimizers = _by_network(optimizer, trainable, "optimizer")
     schedules = _by_network(schedule, trainable, "schedule")
-    groups = (
-        {name: assign({name: net}, optimizers[name])[name] for name, net in trainable.items()}
-        if isinstance(optimizer, Mapping)
-        else assign(trainable, optimizer)
-    )
-    return {
-        name: _updater(name, optimizers[name], schedules[name], groups[name], budget, scale, waits.get(name, 0))
-        for name in trainable
-    }
+    # One optimizer for all networks is satisfied by any of them: a pattern need not take a parameter of each.
+    groups = {} if isinstance(optimizer, Mapping) else assign(trainable, optimizer)
+    if isinstance(optimizer, Mapping):
+        for name, module in trainable.items():
+            groups |= assign({name: module}, optimizers[name])
+    built = {}
+    for name in trainable:
+        stretch = _stretch(name, budget, scale, waits.get(name, 0))
+        built[name] = _build(name, optimizers[name], schedules[name], groups[name], stretch)
+    return built
 
 
-def _updater(
-    name: str,
-    optimizer: Optimizer,
-    schedule: Schedule,
-    groups: Sequence[Parameters],
-    budget: int,
-    scale: Scale,
-    wait: int,
-) -> NetworkOptimizer:
+def _trainable(networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """The networks that have a trainable parameter."""
+    found = {}
+    for name, module in networks.items():
+        if any(parameter.requires_grad for parameter in module.parameters()):
+            found[name] = module
+    return found
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """The part of a run in which a network moves: `length` samples, after the first `before` of the run. `scale` turns
+    amounts from its start on into samples."""
+
+    before: int
+    length: int
+    scale: Scale
+
+
+def _stretch(network: str, budget: int, scale: Scale, wait: int) -> _Stretch:
     before = scale.batches.samples(wait)
-    left, scale = budget - before, replace(scale, batches=scale.batches.since(wait))
-    if left <= 0:
-        cause = f"networks.{name} moves first after {before} samples, and the budget is {budget}"
+    if before >= budget:
+        cause = f"networks.{network} moves first after {before} samples, and the budget is {budget}"
         raise Failure(Exit.BAD_RECIPE, cause, "let it begin earlier, or train for longer")
+    return _Stretch(before, budget - before, replace(scale, batches=scale.batches.since(wait)))
+
+
+def _build(
+    name: str, optimizer: Optimizer, schedule: Schedule, groups: Sequence[Parameters], stretch: _Stretch
+) -> NetworkOptimizer:
     return NetworkOptimizer(
         network=name,
         optimizer=_torch_optimizer(optimizer, groups),
-        factors=tuple(build_factor(group.schedule or schedule, left, scale) for group in groups),
-        decay=build_decay(optimizer.weight_decay_schedule, left, scale),
+        factors=tuple(build_factor(group.schedule or schedule, stretch.length, stretch.scale) for group in groups),
+        decay=build_decay(optimizer.weight_decay_schedule, stretch.length, stretch.scale),
         clip=optimizer.clip,
-        before=before,
+        before=stretch.before,
         layerwise=optimizer.layerwise,
-        projected=getattr(optimizer, "reduce", "whole") == "projected",
+        projected=optimizer.sums_projections,
     )
 
 
@@ -147,15 +177,18 @@ def retuned(
     """
     result = {}
     for name, network_optimizer in network_optimizers.items():
-        group_of = {
-            member: place for place, g in enumerate(fresh[name].optimizer.param_groups) for member in g["names"]
-        }
-        places = [group_of[group["names"][0]] for group in network_optimizer.optimizer.param_groups]
-        for group, place in zip(network_optimizer.optimizer.param_groups, places, strict=True):
-            other = fresh[name].optimizer.param_groups[place]
-            group.update({key: other[key] for key in ("peak", "full_decay")})
-        factors = tuple(fresh[name].factors[place] for place in places)
-        result[name] = replace(network_optimizer, factors=factors, decay=fresh[name].decay, clip=fresh[name].clip)
+        new = fresh[name]
+        # Other rates may sort the parameters into other groups, so a group is found again by its first parameter.
+        place_of: dict[str, int] = {}
+        for place, group in enumerate(new.optimizer.param_groups):
+            place_of.update(dict.fromkeys(group["names"], place))
+        factors = []
+        for group in network_optimizer.optimizer.param_groups:
+            place = place_of[group["names"][0]]
+            other = new.optimizer.param_groups[place]
+            group.update(peak=other["peak"], full_decay=other["full_decay"])
+            factors.append(new.factors[place])
+        result[name] = replace(network_optimizer, factors=tuple(factors), decay=new.decay, clip=new.clip)
     return result
 
 
@@ -175,21 +208,22 @@ def _torch_optimizer(settings: Optimizer, groups: Sequence[Parameters]) -> torch
     """The optimizer with its groups; fused where torch has kernels for all of their devices."""
     options = settings.arguments()
     if settings.fused_on:
-        tensors = [p for group in groups for p in group.parameters]
-        options["fused"] = all(p.device.type in settings.fused_on and p.is_floating_point() for p in tensors) or None
-    return imported(settings.factory)(
-        [
-            {
-                "params": list(group.parameters),
-                "names": list(group.names),
-                "lr": group.lr,
-                "peak": group.lr,
-                "weight_decay": group.weight_decay,
-                "full_decay": group.weight_decay,
-                "matrix": group.matrix,
-                **group.options,
-            }
-            for group in groups
-        ],
-        **options,
-    )
+        tensors = chain.from_iterable(group.parameters for group in groups)
+        fits = all(tensor.device.type in settings.fused_on and tensor.is_floating_point() for tensor in tensors)
+        # None, not False: that would keep torch from its foreach kernels as well.
+        options["fused"] = fits or None
+    return imported(settings.factory)([_torch_group(group) for group in groups], **options)
+
+
+def _torch_group(group: Parameters) -> dict[str, Any]:
+    """ "peak" and "full_decay" are the recipe's; "lr" and "weight_decay" those of the step, as `advance` sets them."""
+    return {
+        "params": list(group.parameters),
+        "names": list(group.names),
+        "lr": group.lr,
+        "peak": group.lr,
+        "weight_decay": group.weight_decay,
+        "full_decay": group.weight_decay,
+        "matrix": group.matrix,
+        **group.options,
+    }

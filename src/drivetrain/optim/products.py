@@ -28,6 +28,7 @@ def add_product(weights: Tensor, first: Tensor, second: Tensor, keep: float, sca
     if not _by_onednn(first, second):
         weights.addmm_(first, second, beta=keep, alpha=scale)
         return
+    # oneDNN's product does not add, so it is added block by block, while it is still in the cache.
     rows = max(1, BLOCK // weights.shape[1])
     for some, factor in zip(weights.split(rows), first.split(rows), strict=True):
         if keep != 1.0:
@@ -36,6 +37,7 @@ def add_product(weights: Tensor, first: Tensor, second: Tensor, keep: float, sca
 
 
 def _by_onednn(first: Tensor, second: Tensor) -> bool:
+    # Empty products, and other types and devices, are torch's own; so are all where it gives oneDNN them by itself.
     plain = first.dtype is torch.float32 and first.device.type == "cpu" and first.numel() and second.numel()
     return bool(plain) and _has_onednn() and torch.get_float32_matmul_precision() != "medium"
 

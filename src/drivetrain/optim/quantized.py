@@ -16,6 +16,7 @@ def quantize(values: Tensor, codes: Tensor, scales: Tensor, *, signed: bool) -> 
     what is nearest in `levels` to a value over the scale."""
     blocks = _blocks(values)
     scales.copy_(blocks.abs().amax(dim=1))
+    # A block of zeros has the scale 0, and is to become codes of 0, not NaN.
     relative = blocks / scales.clamp_min(torch.finfo(scales.dtype).tiny)[:, None]
     found = torch.bucketize(relative, _borders(signed, values.device), out_int32=True)
     codes.copy_(found.flatten()[: values.numel()].view(values.shape))
@@ -36,8 +37,12 @@ def blocks_of(numbers: int) -> int:
 def levels(signed: bool, device: torch.device) -> Tensor:
     """The 256 numbers of the dynamic tree data type, ascending, float32: seven powers of ten, each with twice as many
     steps as the one below it; 0; and 1. From -1 where they are signed."""
-    steps = torch.cat([10.0**-power * _middles(2 ** ((6 if signed else 7) - power)) for power in range(7)])
-    parts = [steps, torch.tensor([0.0, 1.0], dtype=torch.float64), *([-steps] if signed else [])]
+    # Signed codes give a bit to the sign, and so half as many steps to each power.
+    bits = 6 if signed else 7
+    steps = torch.cat([10.0**-power * _middles(2 ** (bits - power)) for power in range(7)])
+    parts = [steps, torch.tensor([0.0, 1.0], dtype=torch.float64)]
+    if signed:
+        parts.append(-steps)
     return torch.cat(parts).sort().values.float().to(device)
 
 

@@ -62,10 +62,10 @@ def build_factor(settings: Schedule, budget: int, scale: Scale) -> Factor:
     Raises Failure(78) where its landmarks are not in order.
     """
     warmup = settings.warmup.samples_at(scale) if settings.warmup else 0
-    length: Amount | None = getattr(settings, "length", None)
-    total = length.samples_at(scale) if length else budget
+    total, what = budget, "budget"
+    if settings.end:
+        total, what = settings.end.samples_at(scale), "length"
     if warmup >= total and warmup > 0:
-        what = "length" if length else "budget"
         raise Failure(
             Exit.BAD_RECIPE,
             f"schedule.warmup: {warmup} samples, but the {what} is {total}",
@@ -81,7 +81,8 @@ def build_decay(settings: WeightDecaySchedule | None, budget: int, scale: Scale)
     """
     if settings is None:
         return lambda position: 1.0
-    span = Span(0, settings.length.samples_at(scale) if settings.length else budget, scale)
+    total = settings.length.samples_at(scale) if settings.length else budget
+    span = Span(0, total, scale)
     change = settings.end - settings.start
     if settings.kind == "linear":
         return lambda position: settings.start + change * span.progress(position)
@@ -191,7 +192,10 @@ def exponential(settings: Exponential, span: Span) -> Factor:
 
     def factor(position: int) -> float:
         after = span.after(position)
-        stretches = max(0, after - 1) // every if settings.staircase else after / every
+        stretches = after / every
+        if settings.staircase:
+            # What counts are stretches before the last sample: a step that just fills one still has its factor.
+            stretches = max(0, after - 1) // every
         return span.rise(position) * max(settings.floor, settings.rate**stretches)
 
     return factor
@@ -204,5 +208,6 @@ def steps(settings: StepSchedule, span: Span) -> Factor:
         raise Failure(
             Exit.BAD_RECIPE, f"schedule.milestones: not in order: they lie at {starts} samples", "put them in order"
         )
-    factors = [1.0, *(milestone.factor for milestone in settings.milestones)]
+    factors = [1.0]
+    factors.extend(milestone.factor for milestone in settings.milestones)
     return lambda position: span.rise(position) * factors[bisect_left(starts, position)]

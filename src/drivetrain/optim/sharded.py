@@ -30,6 +30,7 @@ class RowShard:
         """All rows, (total, n), from those that are here; the same on every rank of the group."""
         if self.group is None:
             return part
+        # A sum bears shards of unequal sizes, even empty ones; each number is added to zeros only, so none is rounded.
         everything = part.new_zeros(self.total, *part.shape[1:])
         everything[self.here] = part
         return self.sum(everything)
@@ -37,7 +38,9 @@ class RowShard:
 
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    return tensor
 
 
 def shared_like(parameter: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

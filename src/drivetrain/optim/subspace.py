@@ -16,6 +16,7 @@ def exact(matrix: Tensor, rank: int) -> Tensor:
 
     They are eigenvectors of its Gram matrix: an order of magnitude cheaper than all factors.
     """
+    # eigh gives the least eigenvalue first.
     _, vectors = torch.linalg.eigh(matmul(matrix, matrix.mT))
     vectors = vectors[:, -rank:].flip(1)
     return vectors * _signs(vectors)
@@ -27,6 +28,7 @@ def subspace(matrix: Tensor, rank: int, start: Tensor, iterations: int) -> Tenso
     `start` (n, rank + some) is what the matrix is first applied to: random numbers, or columns that are nearly right.
     """
     basis = orthonormal(matmul(matrix, start))
+    # Orthonormal after each: powers of a matrix would leave all columns in its first direction.
     for _ in range(iterations):
         basis = orthonormal(matmul(matrix, matmul(matrix.mT, basis)))
     vectors = matmul(basis, exact(matmul(basis.mT, matrix), rank))

@@ -44,8 +44,11 @@ class Benchmark:
 
     def columns(self, unlabelled: bool) -> dict[str, str]:
         """What the files call the columns that a sample has, by the columns' names."""
-        files = {name: name for name in self.texts} | {new: old for old, new in self.renamed.items()}
-        return {name: files[name] for name in self.texts} | ({} if unlabelled else {"label": self.label})
+        files = {new: old for old, new in self.renamed.items()}
+        columns = {name: files.get(name, name) for name in self.texts}
+        if not unlabelled:
+            columns["label"] = self.label
+        return columns
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -106,19 +109,23 @@ def open_glue(settings: Glue, cache: Path) -> Source:
         raise Failure(Exit.BAD_RECIPE, f"{settings.set} is a set of mnli, not of {settings.task}", "name another set")
     benchmark = BENCHMARKS[settings.task or ""]
     folder = Path(settings.path or "")
-    folder = folder / benchmark.folder if (folder / benchmark.folder).is_dir() else folder
+    if (folder / benchmark.folder).is_dir():
+        folder = folder / benchmark.folder
     common = {name: getattr(settings, name) for name in ("name", "weight", "part", "split", "by")}
     if (folder / "dataset_dict.json").is_file():
         subset = _subset(settings)
         return open_datasets(Datasets(path=str(folder), subset=subset, **common), cache)
     file = _file(folder, benchmark, settings.set)
+    # GLUE keeps the labels of its test sets to itself; a distribution from before it has them.
     unlabelled = settings.set.startswith("test") and file.name not in benchmark.raw.values()
     columns = benchmark.columns(unlabelled)
-    headless = benchmark.headless if not unlabelled else ()
+    # All test sets have a first line that names the columns.
+    headless = () if unlabelled else benchmark.headless
     table = Table(
         path=str(file),
         columns=tuple(columns.values()),
         delimiter="\t",
+        # A quotation mark is a part of the text here, and often has no partner in its line.
         quotes=False,
         header=headless or None,
         malformed=settings.malformed,
@@ -135,14 +142,19 @@ def _file(folder: Path, benchmark: Benchmark, name: str) -> Path:
     if not given.is_file() and not raw.is_file():
         hint = f"path is a folder that holds {benchmark.folder}, or is it, with GLUE's TSV files or a saved DatasetDict"
         raise Failure(Exit.INPUT_MISSING, f"there is no {given}", hint, file=str(given))
-    return given if given.is_file() else raw
+    if given.is_file():
+        return given
+    return raw
 
 
 def _subset(settings: Glue) -> str:
     """What `datasets` calls a set."""
     part, _, kind = settings.set.partition("_")
-    part = "validation" if part == "dev" else part
-    return f"{part}_{kind or 'matched'}" if settings.task == "mnli" and part != "train" else part
+    if part == "dev":
+        part = "validation"
+    if settings.task != "mnli" or part == "train":
+        return part
+    return f"{part}_{kind or 'matched'}"
 
 
 class Renamed:
@@ -160,8 +172,10 @@ class Renamed:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> list[dict[str, Any]]:
         """The rows with these numbers."""
-        rows = self._source.read(ids, positions)
-        return [{new: row[old] for old, new in self._names.items()} for row in rows]
+        renamed = []
+        for row in self._source.read(ids, positions):
+            renamed.append({new: row[old] for old, new in self._names.items()})
+        return renamed
 
     def place(self, number: int) -> str:
         """FILE:LINE of a row."""

@@ -41,6 +41,7 @@ class Confusion:
 
     def add(self, predicted: np.ndarray, true: np.ndarray) -> None:
         """Add samples: classes of int64 [samples] each."""
+        # Not `+=` at these places: it would count a pair of classes once, however often it is there.
         np.add.at(self._counts, (true, predicted), 1)
 
     def state(self) -> list[float]:
@@ -53,7 +54,9 @@ class Confusion:
 
     def value(self) -> float:
         """What the counts come to; NaN where there are none."""
-        return self._of(self._counts) if self._counts.any() else math.nan
+        if not self._counts.any():
+            return math.nan
+        return self._of(self._counts)
 
     def _of(self, counts: np.ndarray) -> float:
         raise NotImplementedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +44,8 @@ def open_tokenizer(settings: Classification) -> Any:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             place(settings), revision=settings.revision or "main", trust_remote_code=False
         )
-    tokenizer.padding_side = "right"  # a decoder's class is read at the last token that is no padding
+    # A decoder's class is read at the last token that is no padding.
+    tokenizer.padding_side = "right"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token_id is None:
@@ -61,6 +63,8 @@ def build_model(settings: Classification, labels: Sequence[str], tokenizer: Any)
     """
     transformers = _library("transformers")
     names = dict(enumerate(labels)) or {0: "score"}
+    numbers = {name: number for number, name in names.items()}
+    problem = "single_label_classification" if labels else "regression"
     with _told(settings):
         config = transformers.AutoConfig.from_pretrained(
             place(settings),
@@ -68,8 +72,8 @@ def build_model(settings: Classification, labels: Sequence[str], tokenizer: Any)
             trust_remote_code=False,
             num_labels=len(names),
             id2label=names,
-            label2id={name: number for number, name in names.items()},
-            problem_type="single_label_classification" if labels else "regression",
+            label2id=numbers,
+            problem_type=problem,
         )
     config.pad_token_id = tokenizer.pad_token_id
     _require_room(settings, config, tokenizer)
@@ -81,10 +85,12 @@ def build_model(settings: Classification, labels: Sequence[str], tokenizer: Any)
             model, fresh, notes = _load(factory, settings, config)
         else:
             model, fresh, notes = factory.from_config(config), (), ("all weights are drawn",)
+    # A configuration may name a type of its own; what is computed in is the engine's precision.
     model.float()
     turned: frozenset[str] = frozenset()
     if settings.lora is not None:
         turned = _adapt(model, settings.lora, {*fresh, *head(model)})
+    # Not all models know of `token_type_ids`, though their tokenizers may give them.
     takes = frozenset(inspect.signature(model.forward).parameters)
     return Built(model, config.to_dict(), turned, takes, notes)
 
@@ -94,6 +100,7 @@ def place(settings: Classification) -> str:
     if not settings.model.startswith(_PACKAGE):
         return settings.model
     name, _, rest = settings.model.removeprefix(_PACKAGE).partition("/")
+    # A name with dots would import the package's parents.
     spec = find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise Failure(Exit.INPUT_MISSING, f"task.model: no package {name!r} is installed", "install it")
@@ -103,7 +110,8 @@ def place(settings: Classification) -> str:
 def head(model: nn.Module) -> list[str]:
     """Names of the parameters that are not the pretrained model's but those of what stands on top of it."""
     base = f"{getattr(model, 'base_model_prefix', '')}."
-    return [name for name, _ in model.named_parameters() if not name.startswith(base)]
+    names = [name for name, _ in model.named_parameters()]
+    return [name for name in names if not name.startswith(base)]
 
 
 def merged(tensors: Mapping[str, Tensor], lora: Lora, turned: frozenset[str]) -> dict[str, Tensor]:
@@ -114,9 +122,13 @@ def merged(tensors: Mapping[str, Tensor], lora: Lora, turned: frozenset[str]) ->
         if ".lora_" in name:
             continue
         if found and rest == "weight":
-            down, up = (tensors[f"{layer}.lora_{side}.default.weight"] for side in "AB")
+            down = tensors[f"{layer}.lora_A.default.weight"]
+            up = tensors[f"{layer}.lora_B.default.weight"]
+            # In float64, so that the sum is rounded once.
             added = (up.double() @ down.double()) * (lora.alpha / lora.rank)
-            tensor = (tensor.double() + (added.T if layer in turned else added)).to(tensor.dtype)
+            if layer in turned:
+                added = added.T
+            tensor = (tensor.double() + added).to(tensor.dtype)
         result[f"{layer}.{rest}" if found else name] = tensor
     return result
 
@@ -125,10 +137,19 @@ def adapters(tensors: Mapping[str, Tensor], settings: Classification) -> tuple[d
     """Adapters and head in the layout of `peft`, and the `adapter_config.json` that goes with them."""
     lora = settings.lora
     assert lora is not None
-    layers = sorted({name.partition(".lora_A.")[0] for name in tensors if ".lora_A." in name})
     base = _common_head(tensors)
-    kept = {name.replace(".default.", "."): tensor for name, tensor in tensors.items() if ".lora_" in name}
-    kept |= {name: tensor for name, tensor in tensors.items() if name.partition(".")[0] in base}
+    layers: set[str] = set()
+    adapted: dict[str, Tensor] = {}
+    saved: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        layer, found, _ = name.partition(".lora_A.")
+        if found:
+            layers.add(layer)
+        if ".lora_" in name:
+            # `peft` puts the adapter's own name, "default", back in when it loads them.
+            adapted[name.replace(".default.", ".")] = tensor
+        if name.partition(".")[0] in base:
+            saved[name] = tensor
     config = {
         "peft_type": "LORA",
         "task_type": "SEQ_CLS",
@@ -136,18 +157,23 @@ def adapters(tensors: Mapping[str, Tensor], settings: Classification) -> tuple[d
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": lora.dropout,
-        "target_modules": layers,
+        "target_modules": sorted(layers),
         "modules_to_save": base,
         "bias": "none",
         "inference_mode": True,
     }
-    return {f"base_model.model.{name}": tensor for name, tensor in kept.items()}, config
+    return {f"base_model.model.{name}": tensor for name, tensor in (adapted | saved).items()}, config
 
 
 def _common_head(tensors: Mapping[str, Tensor]) -> list[str]:
     """The outermost modules that have no adapter inside: those of the head."""
-    outer = {name.partition(".")[0] for name in tensors}
-    return sorted(outer - {name.partition(".")[0] for name in tensors if ".lora_" in name})
+    outer, adapted = set(), set()
+    for name in tensors:
+        module = name.partition(".")[0]
+        outer.add(module)
+        if ".lora_" in name:
+            adapted.add(module)
+    return sorted(outer - adapted)
 
 
 def _load(factory: Any, settings: Classification, config: Any) -> tuple[nn.Module, tuple[str, ...], tuple[str, ...]]:
@@ -165,8 +191,11 @@ def _load(factory: Any, settings: Classification, config: Any) -> tuple[nn.Modul
     fresh, unused = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
     loaded = len(model.state_dict()) - len(fresh)
     notes = [f"{settings.model}: {loaded} tensors loaded"]
-    notes += [f"{len(fresh)} drawn anew ({_some(fresh)})"] if fresh else []
-    notes += [f"{len(unused)} of the file not used ({_some(unused)})"] if unused else []
+    if fresh:
+        notes.append(f"{len(fresh)} drawn anew ({_some(fresh)})")
+    if unused:
+        notes.append(f"{len(unused)} of the file not used ({_some(unused)})")
+    # transformers only warns of it, and would train a model that is all drawn anew.
     if not loaded:
         cause = f"task.model: no tensor of {settings.model} has a name that {type(model).__name__} knows"
         raise Failure(Exit.INCOMPATIBLE, cause, "its config.json is of another model than its weights")
@@ -178,10 +207,10 @@ def _require_safe(settings: Classification) -> None:
     folder = Path(place(settings))
     if not folder.is_dir() or any(folder.glob("*.safetensors")):
         return
-    pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern)]
-    if pickles:
-        cause = f"task.model: {folder} has its weights in {pickles[0]}, a pickle, which may run any code"
-        raise Failure(Exit.SECURITY, cause, "convert them to safetensors where you trust them")
+    for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt"):
+        for pickle in folder.glob(pattern):
+            cause = f"task.model: {folder} has its weights in {pickle.name}, a pickle, which may run any code"
+            raise Failure(Exit.SECURITY, cause, "convert them to safetensors where you trust them")
     hint = "save_pretrained writes it; `pretrained: false` draws all weights"
     raise Failure(Exit.INPUT_MISSING, f"task.model: {folder} has no *.safetensors", hint)
 
@@ -202,16 +231,17 @@ def _require_room(settings: Classification, config: Any, tokenizer: Any) -> None
 
 def _set_dropout(config: Any, value: float) -> None:
     """Every probability of dropping something out that the configuration has. Raises Failure(78) where it has none."""
-    names = [name for name, old in vars(config).items() if re.search(r"(dropout|pdrop)", name) and _probability(old)]
+    names = []
+    for name, old in vars(config).items():
+        # Neither a switch nor a null of such a name is a probability.
+        number = isinstance(old, (int, float)) and not isinstance(old, bool)
+        if number and re.search(r"(dropout|pdrop)", name):
+            names.append(name)
     if not names:
         cause = f"task.dropout: the configuration of {config.model_type} says nothing of dropout"
         raise Failure(Exit.BAD_RECIPE, cause, "leave it out")
     for name in names:
         setattr(config, name, value)
-
-
-def _probability(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _adapt(model: nn.Module, lora: Lora, also: set[str]) -> frozenset[str]:
@@ -223,13 +253,22 @@ def _adapt(model: nn.Module, lora: Lora, also: set[str]) -> frozenset[str]:
     except re.error as error:
         cause = f"task.lora.match: {lora.match!r} is no regular expression: {error}"
         raise Failure(Exit.BAD_RECIPE, cause, "mend the pattern") from error
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, (nn.Linear, conv1d))}
     heads = {name.rpartition(".")[0] for name in also}
-    chosen = [name for name in layers if pattern.search(name) and name not in heads]
+    layers: list[str] = []
+    chosen: list[str] = []
+    turned: set[str] = set()
+    for name, module in model.named_modules():
+        if not isinstance(module, (nn.Linear, conv1d)):
+            continue
+        layers.append(name)
+        # What is fresh is trained whole: an adapter beside it would be a second way to the same weights.
+        if pattern.search(name) and name not in heads:
+            chosen.append(name)
+            if isinstance(module, conv1d):
+                turned.add(name)
     if not chosen:
         cause = f"task.lora: {lora.match!r} matches no linear layer of {type(model).__name__} below its head"
-        raise Failure(Exit.BAD_RECIPE, cause, f"mend task.lora.match; there are {_some(list(layers))}")
-    turned = frozenset(name for name in chosen if isinstance(layers[name], conv1d))
+        raise Failure(Exit.BAD_RECIPE, cause, f"mend task.lora.match; there are {_some(layers)}")
     config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -240,7 +279,7 @@ def _adapt(model: nn.Module, lora: Lora, also: set[str]) -> frozenset[str]:
     peft.inject_adapter_in_model(config, model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(".lora_" in name or name in also)
-    return turned
+    return frozenset(turned)
 
 
 @contextmanager
@@ -253,8 +292,9 @@ def _told(settings: Classification) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        cause = f"task.model: {settings.model} cannot be used: {lines[0] if lines else type(error).__name__}"
+        lines = filter(str.strip, str(error).splitlines())
+        why = next(lines, type(error).__name__)
+        cause = f"task.model: {settings.model} cannot be used: {why}"
         hint = "give a folder that save_pretrained wrote, or a hub's id where the hub can be reached"
         raise Failure(Exit.INPUT_MISSING, cause, hint) from error
     finally:
@@ -273,4 +313,16 @@ def _library(name: str) -> Any:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:_TOLD]) + (", ..." if len(names) > _TOLD else "")
+    more = ", ..." if len(names) > _TOLD else ""
+    return ", ".join(names[:_TOLD]) + more
+
+
+def tokenizer_files(tokenizer: Any) -> dict[str, bytes]:
+    """What `save_pretrained` writes of a tokenizer, by file names in their order."""
+    files = {}
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        for path in sorted(Path(folder).iterdir()):
+            if path.is_file():
+                files[path.name] = path.read_bytes()
+    return files

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from drivetrain.loop.task import Part, Task
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.classification.glue import BENCHMARKS
 from drivetrain.tasks.classification.metrics import build_metrics
-from drivetrain.tasks.classification.models import adapters, build_model, merged, open_tokenizer
+from drivetrain.tasks.classification.models import adapters, build_model, merged, open_tokenizer, tokenizer_files
 from drivetrain.tasks.classification.recipe import Classification
 from drivetrain.tasks.classification.texts import UNLABELLED, Reading, label_names, tokenized
 
@@ -36,8 +34,9 @@ class ClassificationTask(Task):
     def __init__(self, settings: Classification) -> None:
         self._settings = settings
         self._benchmark = BENCHMARKS.get(settings.glue or "")
-        self._labels = self._benchmark.labels if self._benchmark else settings.labels
-        self._regression = settings.regression or (self._benchmark is not None and not self._labels)
+        self._labels, self._regression = settings.labels, settings.regression
+        if self._benchmark is not None:
+            self._labels, self._regression = self._benchmark.labels, not self._benchmark.labels
         self._turned: frozenset[str] = frozenset()
         self._takes = frozenset(_INPUTS)
         self._config: dict[str, Any] = {}
@@ -56,8 +55,10 @@ class ClassificationTask(Task):
         benchmark, settings = self._benchmark, self._settings
         if self._labels is None and not self._regression:
             self._labels = label_names(source, settings.label)
-        texts = benchmark.texts if benchmark else settings.texts or ()
-        reading = Reading(texts, "label" if benchmark else settings.label, self._names, settings.length)
+        texts, label = settings.texts or (), settings.label
+        if benchmark is not None:
+            texts, label = benchmark.texts, "label"
+        reading = Reading(texts, label, self._names, settings.length)
         return tokenized(source, reading, self._tokenizer, by_length=by_length, unlabelled=part == "test")
 
     def networks(self) -> dict[str, nn.Module]:
@@ -72,20 +73,11 @@ class ClassificationTask(Task):
         if "tokens" not in samples[0]:
             cause = "task classification reads what it has tokenized itself"
             raise Failure(Exit.BAD_RECIPE, cause, "use a source of rows")
-        unit = self._settings.multiple
-        width = -(-max(len(sample["tokens"]) for sample in samples) // unit) * unit
-        shape = len(samples), width
-        ids, mask = np.full(shape, self._tokenizer.pad_token_id, np.int64), np.zeros(shape, np.int64)
-        kinds = None if samples[0]["segments"] is None else np.zeros(shape, np.int64)
-        for place, sample in enumerate(samples):
-            span = slice(len(sample["tokens"]))
-            ids[place, span], mask[place, span] = sample["tokens"], 1
-            if kinds is not None:
-                kinds[place, span] = sample["segments"]
-        labels = np.array([sample["label"] for sample in samples], np.float32 if self._regression else np.int64)
-        rows = np.array([sample["row"] for sample in samples], np.int64)
-        batch = {"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds, "labels": labels, "rows": rows}
-        return {name: torch.from_numpy(part) for name, part in batch.items() if part is not None}
+        batch = _padded(samples, self._tokenizer.pad_token_id, self._settings.multiple)
+        kind = np.float32 if self._regression else np.int64
+        batch["labels"] = np.array([sample["label"] for sample in samples], kind)
+        batch["rows"] = np.array([sample["row"] for sample in samples], np.int64)
+        return {name: torch.from_numpy(part) for name, part in batch.items()}
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Batch) -> Tensor:
         """The mean over samples."""
@@ -104,7 +96,9 @@ class ClassificationTask(Task):
         if not count:
             return
         metrics["loss"].add(float(self._loss(logits[known], labels[known])) * count, count)
-        predicted = (logits[:, 0] if self._regression else logits.argmax(-1))[known].cpu().numpy()
+        predicted = logits[:, 0] if self._regression else logits.argmax(-1)
+        predicted = predicted[known].cpu().numpy()
+        # `score` reads the others, and gathers nothing.
         for name in metrics.keys() - {"loss", "score"}:
             metrics[name].add(predicted, labels[known].cpu().numpy())
 
@@ -112,30 +106,30 @@ class ClassificationTask(Task):
         """The row's number, its label or score as GLUE's server wants them, and the probability of each label."""
         logits, rows = self._logits(nets, batch).float(), batch["rows"].tolist()
         if self._regression:
-            return [{"index": row, "prediction": score} for row, score in zip(rows, logits[:, 0].tolist(), strict=True)]
-        names = self._names
-        said = [*range(len(names))] if self._benchmark and self._benchmark.numbered else names
-        found = zip(rows, logits.argmax(-1).tolist(), logits.softmax(-1).tolist(), strict=True)
-        return [
-            {"index": row, "prediction": said[best], "probabilities": dict(zip(names, shares, strict=True))}
-            for row, best, shares in found
-        ]
+            scores = zip(rows, logits[:, 0].tolist(), strict=True)
+            return [{"index": row, "prediction": score} for row, score in scores]
+        names = said = self._names
+        if self._benchmark is not None and self._benchmark.numbered:
+            said = range(len(names))
+        found = []
+        for row, best, shares in zip(rows, logits.argmax(-1).tolist(), logits.softmax(-1).tolist(), strict=True):
+            probabilities = dict(zip(names, shares, strict=True))
+            found.append({"index": row, "prediction": said[best], "probabilities": probabilities})
+        return found
 
     def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], Exported]:
         """What `from_pretrained` reads, the tokenizer's files included; adapters as `peft` has them."""
-        return self._exported
 
-    def _exported(self, tensors: Mapping[str, Tensor]) -> Exported:
-        lora, files = self._settings.lora, self._tokenizer_files()
-        if lora is not None and lora.export == "adapters":
-            return Exported(*adapters(tensors, self._settings), "adapter_model", "adapter_config", files, marked=False)
-        whole = dict(tensors) if lora is None else merged(tensors, lora, self._turned)
-        return Exported(whole, self._config, files=files)
+        def exported(tensors: Mapping[str, Tensor]) -> Exported:
+            lora, files = self._settings.lora, tokenizer_files(self._tokenizer)
+            if lora is None:
+                return Exported(dict(tensors), self._config, files=files)
+            if lora.export == "merged":
+                return Exported(merged(tensors, lora, self._turned), self._config, files=files)
+            found, config = adapters(tensors, self._settings)
+            return Exported(found, config, "adapter_model", "adapter_config", files, marked=False)
 
-    def _tokenizer_files(self) -> dict[str, bytes]:
-        with tempfile.TemporaryDirectory() as folder:
-            self._tokenizer.save_pretrained(folder)
-            return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
+        return exported
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self._regression:
@@ -143,7 +137,8 @@ class ClassificationTask(Task):
         return F.cross_entropy(logits.float(), labels)
 
     def _logits(self, nets: Mapping[str, nn.Module], batch: Batch) -> Tensor:
-        return nets["model"](**{name: batch[name] for name in _INPUTS if name in batch and name in self._takes}).logits
+        inputs = {name: batch[name] for name in _INPUTS if name in batch and name in self._takes}
+        return nets["model"](**inputs).logits
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -158,3 +153,20 @@ class ClassificationTask(Task):
     @cached_property
     def _tokenizer(self) -> Any:
         return open_tokenizer(self._settings)
+
+
+def _padded(samples: Sequence[Mapping[str, Any]], pad: int, multiple: int) -> dict[str, np.ndarray]:
+    """Tokens of samples, int64 [samples, longest], the longest rounded up to a multiple."""
+    longest = max(len(sample["tokens"]) for sample in samples)
+    shape = len(samples), -(-longest // multiple) * multiple
+    batch = {"input_ids": np.full(shape, pad, np.int64), "attention_mask": np.zeros(shape, np.int64)}
+    # Either all samples of a source have segments or none: its tokenizer decides.
+    if samples[0]["segments"] is not None:
+        batch["token_type_ids"] = np.zeros(shape, np.int64)
+    for place, sample in enumerate(samples):
+        span = slice(len(sample["tokens"]))
+        batch["input_ids"][place, span] = sample["tokens"]
+        batch["attention_mask"][place, span] = 1
+        if "token_type_ids" in batch:
+            batch["token_type_ids"][place, span] = sample["segments"]
+    return batch

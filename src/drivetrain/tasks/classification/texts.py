@@ -59,6 +59,7 @@ class Tokenized:
         self._tokens, self._segments, self._labels = tokens, segments, labels
         self._ends = np.cumsum(lengths)
         self._starts = self._ends - lengths
+        # Stable, so that rows of one length are numbered alike by every version of numpy.
         self._rows = np.argsort(lengths, kind="stable") if by_length else np.arange(len(lengths))
 
     def __len__(self) -> int:
@@ -71,8 +72,11 @@ class Tokenized:
 
     def digest(self) -> str:
         """SHA-256 of all that samples are made of."""
-        parts = [self._tokens, self._ends, self._labels, *([] if self._segments is None else [self._segments])]
-        return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+        digest = hashlib.sha256()
+        for part in (self._tokens, self._ends, self._labels, self._segments):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
 
     def _sample(self, row: int) -> dict[str, Any]:
         span = slice(self._starts[row], self._ends[row])
@@ -83,17 +87,25 @@ class Tokenized:
 def label_names(source: Source, label: str) -> tuple[str, ...]:
     """The labels that a source has: numbers in their order, words by the alphabet. Raises Failure(65) for fewer than
     two, 78 for numbers that are not whole, which are scores rather than names."""
-    found = {row[label] for _, row in _rows(source, (label,)) if not _empty(row[label])}
+    found = set()
+    for _, row in _rows(source, (label,)):
+        if not _empty(row[label]):
+            found.add(row[label])
     if len(found) < 2:
         cause = f"column {label!r} of the training data has {len(found)} labels, where two or more are wanted"
         raise Failure(Exit.BAD_DATA, cause, "name another column, or give task.labels, or `regression: true`")
-    numbers = {value: number for value in found if (number := _number(value)) is not None}
+    numbers: dict[Any, float] = {}
+    for value in found:
+        number = _number(value)
+        if number is not None:
+            numbers[value] = number
     if len(numbers) < len(found):
         return tuple(sorted(map(str, found)))
     ordered = sorted(found, key=numbers.__getitem__)
-    if broken := [value for value in ordered if not numbers[value].is_integer()]:
-        cause = f"task.label: column {label!r} of the training data has {len(found)} numbers such as {broken[0]}"
-        raise Failure(Exit.BAD_RECIPE, cause, "`regression: true` for scores; task.labels where they name classes")
+    for value in ordered:
+        if not numbers[value].is_integer():
+            cause = f"task.label: column {label!r} of the training data has {len(found)} numbers such as {value}"
+            raise Failure(Exit.BAD_RECIPE, cause, "`regression: true` for scores; task.labels where they name classes")
     return tuple(map(str, ordered))
 
 
@@ -107,21 +119,21 @@ def tokenized(source: Source, reading: Reading, tokenizer: Any, *, by_length: bo
         for number, row in enumerate(rows, first):
             _require_texts(row, reading.texts, source, number)
             labels.append(_label(row, reading, source, number, unlabelled))
-        blocks.append(block := _encoded(rows, reading, tokenizer))
+        block = _encoded(rows, reading, tokenizer)
+        blocks.append(block)
         if not block.lengths.all():
             raise _bad(source, first + int(block.lengths.argmin()), "its text gives no token", "mend or remove it")
+    tokens = np.concatenate([block.tokens for block in blocks])
+    lengths = np.concatenate([block.lengths for block in blocks])
     parts = [block.segments for block in blocks if block.segments is not None]
-    made = Tokenized(
-        np.concatenate([block.tokens for block in blocks]),
-        np.concatenate(parts) if parts else None,
-        np.concatenate([block.lengths for block in blocks]),
-        np.array(labels, np.float64),
-        by_length=by_length,
-    )
-    cut = sum(block.cut for block in blocks)
-    cuts = (f"{cut} of {len(made)} samples are cut to {reading.length} tokens",) if cut else ()
+    segments = np.concatenate(parts) if parts else None
+    made = Tokenized(tokens, segments, lengths, np.array(labels, np.float64), by_length=by_length)
+    # The samples themselves too: another version of the tokenizer gives other ones of the same rows.
     made.fingerprint = combined([source.fingerprint, made.digest()])
-    made.notes = (*getattr(source, "notes", ()), *cuts)
+    made.notes = tuple(getattr(source, "notes", ()))
+    cut = sum(block.cut for block in blocks)
+    if cut:
+        made.notes += (f"{cut} of {len(made)} samples are cut to {reading.length} tokens",)
     return made
 
 
@@ -136,16 +148,18 @@ class _Block(NamedTuple):
 
 
 def _encoded(rows: Sequence[dict[str, Any]], reading: Reading, tokenizer: Any) -> _Block:
-    columns = [[row[name] for row in rows] for name in reading.texts]
+    columns = []
+    for name in reading.texts:
+        columns.append([row[name] for row in rows])
     found = tokenizer(*columns, truncation=True, max_length=reading.length)
     lengths = np.array([len(tokens) for tokens in found["input_ids"]], np.int64)
-    flat = {
-        name: np.fromiter(chain.from_iterable(found[name]), kind, lengths.sum())
-        for name, kind in (("input_ids", np.int32), ("token_type_ids", np.uint8))
-        if name in found
-    }
+    tokens = np.fromiter(chain.from_iterable(found["input_ids"]), np.int32, lengths.sum())
+    segments = None
+    if "token_type_ids" in found:
+        segments = np.fromiter(chain.from_iterable(found["token_type_ids"]), np.uint8, lengths.sum())
+    # Tokenizers in plain Python have no encodings, and do not tell what they have cut.
     cut = sum(bool(each.overflowing) for each in found.encodings or ())
-    return _Block(flat["input_ids"], flat.get("token_type_ids"), lengths, cut)
+    return _Block(tokens, segments, lengths, cut)
 
 
 def _blocks(source: Source) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -187,8 +201,9 @@ def _label(row: dict[str, Any], reading: Reading, source: Source, number: int, u
     if missing and unlabelled:
         return UNLABELLED if reading.labels else math.nan
     if missing:
+        # A column that is not there at all is told as that, not as a label that is missing in this row.
         _require_columns(row, (reading.label,), source, number)
-        why = "it has no label" + (f" but {value!r}" if value else "")
+        why = f"it has no label but {value!r}" if value else "it has no label"
         raise _bad(source, number, why, "only test sets may be without labels; task.labels says what is one")
     if not reading.labels:
         if number_ is None:
@@ -214,7 +229,9 @@ def _place(value: Any, labels: Sequence[str]) -> int | None:
         return labels.index(str(value))
     number, names = _number(value), [_number(label) for label in labels]
     if None in names:
-        return int(number) if number is not None and number in range(len(labels)) else None
+        if number is None or number not in range(len(labels)):
+            return None
+        return int(number)
     return names.index(number) if number in names else None
 
 
@@ -224,7 +241,9 @@ def _number(value: Any) -> float | None:
         number = float(value)
     except (TypeError, ValueError):
         return None
-    return number if math.isfinite(number) else None
+    if not math.isfinite(number):
+        return None
+    return number
 
 
 def _bad(source: Source, number: int, why: str, hint: str) -> Failure:

@@ -29,7 +29,11 @@ _OUTSIDE = {
 
 def llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors under Hugging Face's names, and the configuration that `LlamaForCausalLM.from_pretrained` reads."""
-    renamed = {_name(name): tensor for name, tensor in tensors.items() if not (settings.tied and name == "head.weight")}
+    renamed = {}
+    for name, tensor in tensors.items():
+        # A tied head is the embedding, under whose name readers look for it.
+        if name != "head.weight" or not settings.tied:
+            renamed[_name(name)] = tensor
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -28,6 +28,7 @@ class Llama(nn.Module):
         if settings.tied:
             self.head.weight = self.embed.weight
         cos, sin = rotary_table(settings.context, settings.width // settings.heads, settings.rope_base)
+        # Not persistent: they follow from the settings, and commits need not keep them.
         self.cos = nn.Buffer(cos, persistent=False)
         self.sin = nn.Buffer(sin, persistent=False)
         self._initialize()
@@ -49,8 +50,10 @@ class Llama(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim < 2:
                 continue
-            last = name.endswith(("attention.out.weight", "mlp.down.weight"))
-            nn.init.normal_(parameter, std=0.02 / (math.sqrt(2 * self.settings.depth) if last else 1.0))
+            std = 0.02
+            if name.endswith(("attention.out.weight", "mlp.down.weight")):
+                std /= math.sqrt(2 * self.settings.depth)
+            nn.init.normal_(parameter, std=std)
 
 
 class Layer(nn.Module):
@@ -115,6 +118,7 @@ def within(documents: Tensor) -> Tensor:
 
     Padding sees itself only, and nothing sees padding. What ends a document is a token of it like any other.
     """
+    # A row that sees nothing would be NaN after the softmax, and NaN spreads; so padding sees itself.
     rows, columns = documents.unsqueeze(2), documents.unsqueeze(1)
     places = torch.arange(documents.shape[1], device=documents.device)
     before, itself = places.unsqueeze(1) > places, places.unsqueeze(1) == places
@@ -126,6 +130,7 @@ def positions_within(documents: Tensor) -> Tensor:
     places = torch.arange(documents.shape[1], device=documents.device)
     first = torch.ones_like(documents, dtype=torch.bool)
     first[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    # Places only grow, so the largest place of a beginning so far is that of one's own document.
     return places - (places * first).cummax(dim=1).values
 
 

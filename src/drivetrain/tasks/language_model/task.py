@@ -67,9 +67,12 @@ class LanguageModelTask(Task):
         """Samples of packed documents; where nothing is to be predicted, the target is `IGNORED`."""
         if self._settings.needs_documents and "documents" not in samples[0]:
             raise _no_documents("samples without the key 'documents'")
-        names = ["tokens", "targets", "mask", *(["documents"] if self._settings.needs_documents else [])]
+        names = ["tokens", "targets", "mask"]
+        if self._settings.needs_documents:
+            names.append("documents")
         parts = {name: stacked(samples, name) for name in names}
         predicted, targets = parts["mask"].astype(bool), parts["targets"]
+        # `documents` has context + 1 places: i + 1 is that of the target of input i.
         if self._bounds.loss == "within":
             predicted = predicted & (parts["documents"][:, 1:] == parts["documents"][:, :-1])
             targets = np.where(predicted, targets, IGNORED)
@@ -122,8 +125,10 @@ class LanguageModelTask(Task):
 
 def _predicted(batch: Mapping[str, Tensor]) -> int:
     """Tokens that are targets."""
-    left_out = int(batch["left_out"].sum()) if "left_out" in batch else 0
-    return batch["targets"].numel() - left_out
+    count = batch["targets"].numel()
+    if "left_out" in batch:
+        count -= int(batch["left_out"].sum())
+    return count
 
 
 def _no_documents(what: str) -> Failure:

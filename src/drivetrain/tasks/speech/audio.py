@@ -21,7 +21,8 @@ from drivetrain.tasks.speech.recipe import Folder
 
 LIBRARIES = ("soundfile", "soxr", "scipy")
 _BLOCK = 1 << 16  # frames that are decoded at a time
-_MARGIN = 64  # frames that are read beyond a segment's end, since resampling sees what is around
+# Frames that are read beyond a segment's end, since resampling sees what is around.
+_MARGIN = 64
 _CUT = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)  # libsndfile's words for it
 _UNKNOWN = 0x7FFFFFFF  # bytes from which a wav header means that it was written to a pipe
 
@@ -61,22 +62,44 @@ def shelf(folder: Folder, rate: int, cache: Path, *, skip: bool) -> Shelf:
     Raises Failure(66) where a path is missing, 65 where a file cannot be read, unless these are to be skipped, and
     where no file is left or the folder's key does not fit a path.
     """
-    root = Path(folder.path)
-    paths = [found.path for found in find_inputs([folder.path], folder.include)]
-    array_rate = getattr(folder, "array_rate", None) or rate
-    given = remembered_each(paths, cache, f"sound {array_rate}", partial(_examined, rate=array_rate))
-    found = {path: json.loads(answer) for path, answer in zip(paths, given, strict=True)}
-    bad = {path: answer["unreadable"] for path, answer in found.items() if "unreadable" in answer}
+    good, bad = _sorted_out(folder, rate, cache)
     if bad and not skip:
         raise _unreadable(bad)
-    good = {path: answer for path, answer in found.items() if "unreadable" not in answer}
     if not good:
         raise Failure(Exit.BAD_DATA, f"{folder.path} has no sound that can be read", "look at path and include")
-    names = [Path(path).relative_to(root).as_posix() if root.is_dir() else Path(path).name for path in good]
-    clips = tuple(Clip(FileStamp.now(path), answer["frames"], answer["rate"]) for path, answer in good.items())
+    names, clips, marks = [], [], []
+    for path, known in good.items():
+        # Paths below the folder, so that a copy of it elsewhere has the same fingerprint and the same parts.
+        name = _below(Path(folder.path), Path(path))
+        names.append(name)
+        clips.append(Clip(FileStamp.now(path), known["frames"], known["rate"]))
+        marks.append(f"{name} {json.dumps(known)}")
     keys = hashed(_deciding(folder, name) for name in names)
-    marks = tuple(f"{name} {json.dumps(answer)}" for name, answer in zip(names, good.values(), strict=True))
-    return Shelf(clips, keys, marks, tuple(f"{path}: {why}" for path, why in bad.items()))
+    skipped = tuple(f"{path}: {why}" for path, why in bad.items())
+    return Shelf(tuple(clips), keys, tuple(marks), skipped)
+
+
+def _sorted_out(folder: Folder, rate: int, cache: Path) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """What is known of a folder's files that can be read, and why the others cannot, by path."""
+    paths = [found.path for found in find_inputs([folder.path], folder.include)]
+    # Arrays do not tell their rate, so what is remembered of them holds for the rate that they were taken to have.
+    array_rate = getattr(folder, "array_rate", None) or rate
+    answers = remembered_each(paths, cache, f"sound {array_rate}", partial(_examined, rate=array_rate))
+    good, bad = {}, {}
+    for path, answer in zip(paths, answers, strict=True):
+        known = json.loads(answer)
+        if "unreadable" in known:
+            bad[path] = known["unreadable"]
+        else:
+            good[path] = known
+    return good, bad
+
+
+def _below(root: Path, path: Path) -> str:
+    """A file's path below the folder that was given; its name where a file or a pattern was."""
+    if not root.is_dir():
+        return path.name
+    return path.relative_to(root).as_posix()
 
 
 def part_of(whole: Shelf, folder: Folder) -> Shelf:
@@ -85,9 +108,9 @@ def part_of(whole: Shelf, folder: Folder) -> Shelf:
     if len(chosen) == 0:
         cause = f"{folder.path}: none of {len(whole.clips)} files is in {folder.part}"
         raise Failure(Exit.BAD_DATA, cause, "look at part, split and key")
-    return Shelf(
-        tuple(whole.clips[i] for i in chosen), whole.keys[chosen], tuple(whole.marks[i] for i in chosen), whole.skipped
-    )
+    clips = tuple(whole.clips[i] for i in chosen)
+    marks = tuple(whole.marks[i] for i in chosen)
+    return Shelf(clips, whole.keys[chosen], marks, whole.skipped)
 
 
 def whole(clip: Clip, rate: int) -> np.ndarray:
@@ -100,6 +123,7 @@ def segment(clip: Clip, rate: int, samples: int, place: float) -> np.ndarray:
 
     `place` in [0, 1) says from where on: 0 is its beginning. Raises Failure(65) where the file has changed.
     """
+    # Rounded up: fewer frames would give fewer samples. `place` is below 1, so the last start leaves as many.
     wanted = -(-samples * clip.rate // rate)
     start = int(place * (max(0, clip.frames - wanted) + 1))
     read = _read(clip, start, min(wanted + _MARGIN, clip.frames - start))
@@ -142,7 +166,9 @@ def _array(raw: Any) -> np.ndarray:
 def _resampled(sound: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     import soxr
 
-    return sound if rate == wanted else soxr.resample(sound, rate, wanted)
+    if rate == wanted:
+        return sound
+    return soxr.resample(sound, rate, wanted)
 
 
 def _examined(path: str, rate: int) -> str:
@@ -162,6 +188,7 @@ def _counted(path: str, array_rate: int) -> tuple[int, int]:
         if path.endswith(".npy"):
             return _sound_in([_array(raw)]), array_rate
         with soundfile.SoundFile(raw) as file:
+            # libsndfile reads what is there of a wav that is cut off, and promises no more than that.
             cut = _CUT.search(file.extra_info)
             if cut and int(cut[2]) < int(cut[1]) < _UNKNOWN:
                 raise ValueError(f"it is cut off: {cut[2]} of {cut[1]} bytes of sound are there")
@@ -196,7 +223,8 @@ def _deciding(folder: Folder, name: str) -> str:
 def _unreadable(bad: Mapping[str, str]) -> Failure:
     """Failure(65) for files and why they cannot be read: it names the first, its details all of them."""
     lines = [f"{path}: {why}" for path, why in bad.items()]
-    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    others = len(lines) - 1
+    more = f", and {others} more" if others else ""
     failure = Failure(
         Exit.BAD_DATA, f"{lines[0]}{more}", "mend or remove it, or set unreadable: skip", file=next(iter(bad))
     )

@@ -35,6 +35,7 @@ class Denoiser(nn.Module):
         self.down = nn.ModuleList(Down(few, many, settings.blocks) for few, many in pairwise(widths))
         self.middle = blocks(widths[-1], 2 * settings.blocks)
         self.up = nn.ModuleList(Up(many, few, settings.blocks) for few, many in reversed(list(pairwise(widths))))
+        # Zeros: it starts with one mask for all places, and turns no phase.
         last = nn.Conv2d(widths[0], 3, 1)
         for parameter in last.parameters():
             nn.init.zeros_(parameter)
@@ -53,6 +54,7 @@ class Denoiser(nn.Module):
 
     def changes(self, seen: Tensor) -> Tensor:
         """[batch, 3, frequencies, frames] to the same shape: what `changed` does to each place."""
+        # Sizes that can be halved so often; what is put there is cut off again.
         height, width = seen.shape[2:]
         step = 1 << self.settings.depth
         x = self.first(F.pad(seen, (0, -width % step, 0, -height % step)))

@@ -27,8 +27,9 @@ class Discriminator(nn.Module):
     def __init__(self, settings: recipe.Discriminator, rate: int) -> None:
         super().__init__()
         periods = [Period(period, settings.width) for period in settings.periods]
-        windows = [window_of(rate, seconds) for seconds in WINDOWS if settings.spectra]
-        self.parts = nn.ModuleList([*periods, *(Spectrum(size, settings.width) for size in windows)])
+        self.parts = nn.ModuleList(periods)
+        if settings.spectra:
+            self.parts.extend(Spectrum(window_of(rate, seconds), settings.width) for seconds in WINDOWS)
 
     def forward(self, sound: Tensor) -> Seen:
         """What each part sees in the sound."""
@@ -86,7 +87,10 @@ def discriminator_loss(real: Seen, fake: Seen, kind: Kind) -> Tensor:
 
 def generator_loss(fake: Seen, kind: Kind) -> Tensor:
     """How little is taken for speech of what was made, [batch]; the other side of `discriminator_loss`."""
-    return _mean([-each if kind == "hinge" else (each - 1).square() for each in _opinions(fake)])
+    opinions = _opinions(fake)
+    if kind == "hinge":
+        return _mean([-each for each in opinions])
+    return _mean([(each - 1).square() for each in opinions])
 
 
 def feature_distance(real: Seen, fake: Seen) -> Tensor:
@@ -95,8 +99,11 @@ def feature_distance(real: Seen, fake: Seen) -> Tensor:
     The feature matching of HiFi-GAN, made relative as in Defossez et al. 2022, "EnCodec", arXiv 2210.13438, section
     3.4, so that no layer outweighs the others.
     """
-    pairs = [pair for true, false in zip(real, fake, strict=True) for pair in zip(true[:-1], false[:-1], strict=True)]
-    ratios = [_by_sample((true - false).abs()) / _by_sample(true.abs()).clamp(min=1e-5) for true, false in pairs]
+    ratios = []
+    for true_part, false_part in zip(real, fake, strict=True):
+        # Without the last one, the opinion: that is what `generator_loss` is of.
+        for true, false in zip(true_part[:-1], false_part[:-1], strict=True):
+            ratios.append(_by_sample((true - false).abs()) / _by_sample(true.abs()).clamp(min=1e-5))
     return torch.stack(ratios).mean(dim=0)
 
 

@@ -38,11 +38,17 @@ class Distorter:
             (settings.clip, self._clip),
             (settings.band, self._band),
         ]
-        drawn = [effect for probability, effect in effects if draw.random() < probability]
+        drawn = []
+        for probability, effect in effects:
+            if draw.random() < probability:
+                drawn.append(effect)
         distorted = sound
         for place in draw.permutation(len(drawn)):
             distorted = drawn[place](distorted, draw)
-        return louder(distorted, power(sound)) if drawn else sound
+        # Sound without an effect keeps its bits: a gain of about one would not.
+        if not drawn:
+            return sound
+        return louder(distorted, power(sound))
 
     def hiss(self, sound: np.ndarray, draw: np.random.Generator) -> np.ndarray:
         """White noise to be added to a mixture [samples]; zeros where none is drawn."""
@@ -77,7 +83,9 @@ def power(sound: np.ndarray) -> float:
 def louder(sound: np.ndarray, wanted: float) -> np.ndarray:
     """The same sound with this power; silence stays silent."""
     found = power(sound)
-    return sound * math.sqrt(wanted / found) if found else sound
+    if not found:
+        return sound
+    return sound * math.sqrt(wanted / found)
 
 
 def reverberated(sound: np.ndarray, response: np.ndarray) -> np.ndarray:

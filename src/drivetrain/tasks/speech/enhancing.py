@@ -17,7 +17,7 @@ from drivetrain.spec.registry import imported
 from drivetrain.tasks.speech import recipe
 from drivetrain.tasks.speech.denoiser import Denoiser
 from drivetrain.tasks.speech.flow import Flow, path, solved
-from drivetrain.tasks.speech.listener import Batch, Listener, Networks
+from drivetrain.tasks.speech.listener import Batch, Listener, Networks, stacked
 from drivetrain.tasks.speech.showing import show_sounds
 from drivetrain.tasks.speech.spectra import mel_distance, silent, stft_distance, unit
 from drivetrain.tasks.speech.task import add_si_sdr, denoising_losses
@@ -44,7 +44,7 @@ class Enhancing(Listener[recipe.Enhancing]):
 
     def collate(self, samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
         """Mixtures, the speech in them, and the same before anything happened to it."""
-        return {name: torch.from_numpy(np.stack([sample[name] for sample in samples])) for name in _PARTS}
+        return {name: stacked(samples, name) for name in _PARTS}
 
     def loss(self, nets: Networks, batch: Batch) -> Losses:
         """The denoiser's losses and the flow's, summed over samples."""
@@ -54,6 +54,7 @@ class Enhancing(Listener[recipe.Enhancing]):
         concentration = mixture.new_full((1,), _SHARES)
         shares = Beta(concentration, concentration).sample(torch.Size([len(mixture)]))
         generator = _stage_one(nets)
+        # Neither the generator nor, by the flow's loss, the denoiser moves.
         with torch.no_grad():
             heard = _heard(generator, mixture, denoised, shares)
             start = self._start(generator, heard, torch.randn_like)

@@ -49,11 +49,13 @@ def find_sounds(source: Path) -> dict[Path, int]:
     if not source.is_dir():
         raise Failure(Exit.INPUT_MISSING, f"{source} is no folder", "give a folder of wav and flac files")
     found = {}
-    for path in (Path(each.path) for each in find_inputs([str(source)], INCLUDE)):
+    for each in find_inputs([str(source)], INCLUDE):
+        path = Path(each.path)
         try:
             found[path] = soundfile.info(str(path)).frames
         except RuntimeError:
-            found[path] = 0  # converting it will say why
+            # Converting it will say why.
+            found[path] = 0
     return found
 
 
@@ -113,7 +115,10 @@ def overlap_added(
     tail = None
     for chunk in _chunks(blocks, size, half):
         found = enhance(chunk)
-        yield found[:half] if tail is None else tail[:half] * (1 - rise) + found[:half] * rise
+        if tail is None:
+            yield found[:half]
+        else:
+            yield tail[:half] * (1 - rise) + found[:half] * rise
         tail = found[half:]
     if tail is not None:
         yield tail
@@ -146,8 +151,10 @@ def _convert(change: Change, settings: Framed, path: Path, target: Path, told: C
                 for block in enhanced(change, settings, blocks, heard.samplerate, heard.channels):
                     _write(written, block[:left])
                     left -= min(left, len(block))
-            if left or not heard.frames:
-                raise ValueError(f"it ends {left} frames early" if left else "it holds no sound")
+            if left:
+                raise ValueError(f"it ends {left} frames early")
+            if not heard.frames:
+                raise ValueError("it holds no sound")
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
@@ -174,11 +181,15 @@ def _chunks(blocks: Iterable[np.ndarray], size: int, hop: int) -> Iterator[np.nd
     """Chunks of `size` frames, each `hop` after the one before, the last filled up with zeros."""
     kept, first = None, True
     for block in blocks:
-        kept = block if kept is None else np.concatenate([kept, block])
+        if kept is not None:
+            block = np.concatenate([kept, block])
+        kept = block
         while len(kept) >= size:
             yield kept[:size]
             kept, first = kept[hop:], False
-    if kept is not None and len(kept) > (0 if first else size - hop):
+    # After the first chunk, what is kept begins with frames that the last chunk has had already.
+    seen = 0 if first else size - hop
+    if kept is not None and len(kept) > seen:
         yield np.pad(kept, ((0, size - len(kept)), (0, 0)))
 
 

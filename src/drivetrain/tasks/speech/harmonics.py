@@ -6,7 +6,8 @@ import numpy as np
 
 from drivetrain.runtime.seeds import mix
 
-_VOICE = 1 << 36  # a place in the seeds' path that no step has
+# A place in the seeds' path that no step has.
+_VOICE = 1 << 36
 _FORMANTS = ((300.0, 900.0), (900.0, 2400.0), (2400.0, 3400.0))  # Hz between which each of them lies
 _WIDTH = 120.0  # Hz of a formant
 _PITCH = (90.0, 260.0)  # Hz
@@ -25,6 +26,7 @@ class Voices:
 
     def take(self, number: int, draw: np.random.Generator) -> np.ndarray:
         """A voice, float64 [samples]. It draws nothing from the position."""
+        # Not the run's seed: a voice is as a file is, and a fingerprint says which voices they are.
         own = np.random.default_rng(mix(0, _VOICE, number))
         times = np.arange(self._samples) / self._rate
         pitch = own.uniform(*_PITCH) * (1 + 0.15 * np.sin(2 * np.pi * own.uniform(0.5, 2) * times + own.uniform(0, 6)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from drivetrain.loop.metrics import Mean, Metric
@@ -42,3 +44,8 @@ class Listener(Task, Generic[Chosen]):
 
     def _add_scores(self, metrics: Mapping[str, Mean], estimate: Tensor, target: Tensor) -> None:
         add_scores(metrics, self._settings.scores, estimate, target, self._rate)
+
+
+def stacked(samples: Sequence[Mapping[str, np.ndarray]], name: str) -> Tensor:
+    """One of the sounds of all samples, float32 [samples of the batch, samples of sound]."""
+    return torch.from_numpy(np.stack([sample[name] for sample in samples]))

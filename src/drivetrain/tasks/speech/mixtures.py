@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -39,44 +40,48 @@ class _Noises(Protocol):
     def take(self, draw: np.random.Generator) -> np.ndarray: ...
 
 
+@dataclass(frozen=True)
+class Sounds:
+    """What mixtures are made of: speech, noise if there is to be any, and what happens to both on their way."""
+
+    spoken: _Spoken
+    noises: _Noises | None
+    distorter: Distorter
+
+
 class Mixtures:
     """Samples are dicts of float32 [samples]: `speech`, the same in noise as `mixture`, and `clean`, as it was before
     `distort`. All that is drawn follows from the seed and the position, whoever reads it."""
 
     thread_safe = True
 
-    def __init__(
-        self,
-        settings: Mixed,
-        spoken: _Spoken,
-        noises: _Noises | None,
-        distorter: Distorter,
-        seed: int,
-        fingerprint: str,
-        notes: Sequence[str] = (),
-    ) -> None:
-        self._settings, self._spoken, self._noises, self._distorter = settings, spoken, noises, distorter
+    def __init__(self, settings: Mixed, sounds: Sounds, seed: int, fingerprint: str, notes: Sequence[str] = ()) -> None:
+        self._settings = settings
+        self._sounds = sounds
         self._seed = seed
         self.fingerprint = fingerprint
         self.notes = tuple(notes)
 
     def __len__(self) -> int:
         """How many pieces of speech there are."""
-        return len(self._spoken)
+        return len(self._sounds.spoken)
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> list[Sample]:
         """The pieces of speech with these numbers, mixed as their positions have it."""
         return [self._sample(int(i), int(position)) for i, position in zip(ids, positions, strict=True)]
 
     def _sample(self, number: int, position: int) -> Sample:
+        sounds = self._sounds
+        # The order of draws decides the sample, so an SNR is drawn where there is no noise, too.
         draw = np.random.default_rng(mix(self._seed, _MIXED, position))
         snr, level = draw.uniform(*self._settings.snr), draw.uniform(*self._settings.level)
-        clean = self._spoken.take(number, draw)
-        speech = self._distorter(clean, draw)
+        clean = sounds.spoken.take(number, draw)
+        speech = sounds.distorter(clean, draw)
         mixture = speech
-        if self._noises is not None:
-            mixture = speech + at_snr(speech, self._distorter(self._noises.take(draw), draw), snr)
-        mixture = mixture + self._distorter.hiss(mixture, draw)
+        if sounds.noises is not None:
+            mixture = speech + at_snr(speech, sounds.distorter(sounds.noises.take(draw), draw), snr)
+        mixture = mixture + sounds.distorter.hiss(mixture, draw)
+        # One gain for all three, so that they still add up, and differ by nothing but noise and distortion.
         peak = np.max(np.abs(mixture))
         gain = 10 ** (level / 20) / peak if peak else 1.0
         parts = {"mixture": mixture, "speech": speech, "clean": clean}
@@ -136,20 +141,20 @@ def open_folders(settings: SpeechFolders, cache: Path, seed: int) -> Source:
         return part_of(shelf(folder, rate, cache, skip=settings.unreadable == "skip"), folder)
 
     speech = opened(settings.speech)
-    background = opened(settings.background) if settings.background else None
-    responses = opened(settings.responses) if settings.responses else None
-    shelves = {"speech": speech, "background": background, "responses": responses}
-    there = {name: each for name, each in shelves.items() if each}
-    rooms = Rooms(responses.clips, rate) if responses else None
-    return Mixtures(
-        settings,
-        Clips(speech.clips, rate, samples),
-        Noises(background.clips, rate, samples) if background else None,
-        Distorter(settings.distort, rate, rooms),
-        seed,
-        combined([f"{name} {mark}" for name, each in there.items() for mark in each.marks]),
-        [note for name, each in there.items() for note in _notes(name, each)],
-    )
+    shelves = {"speech": speech}
+    noises = rooms = None
+    if settings.background:
+        shelves["background"] = background = opened(settings.background)
+        noises = Noises(background.clips, rate, samples)
+    if settings.responses:
+        shelves["responses"] = responses = opened(settings.responses)
+        rooms = Rooms(responses.clips, rate)
+    marks, notes = [], []
+    for name, each in shelves.items():
+        marks.extend(f"{name} {mark}" for mark in each.marks)
+        notes.extend(_notes(name, each))
+    sounds = Sounds(Clips(speech.clips, rate, samples), noises, Distorter(settings.distort, rate, rooms))
+    return Mixtures(settings, sounds, seed, combined(marks), notes)
 
 
 def open_harmonics(settings: Harmonics, cache: Path, seed: int) -> Source:
@@ -160,21 +165,19 @@ def open_harmonics(settings: Harmonics, cache: Path, seed: int) -> Source:
     """
     require_libraries(["scipy"])
     rate, samples = _shape(settings)
-    source = Mixtures(
-        settings,
-        Voices(settings.samples, rate, samples),
-        ColouredNoise(rate, samples),
-        Distorter(settings.distort, rate),
-        seed,
-        combined(["harmonics", "1", *map(str, (settings.samples, rate, samples))]),
-    )
-    return parted(source, settings, "harmonics")
+    voices = Voices(settings.samples, rate, samples)
+    sounds = Sounds(voices, ColouredNoise(rate, samples), Distorter(settings.distort, rate))
+    # "1" is the version of the computation: it has no files whose contents could tell one from another.
+    fingerprint = combined(["harmonics", "1", str(settings.samples), str(rate), str(samples)])
+    return parted(Mixtures(settings, sounds, seed, fingerprint), settings, "harmonics")
 
 
 def at_snr(speech: np.ndarray, noise: np.ndarray, snr: float) -> np.ndarray:
     """Noise as loud as an SNR (dB) has it beside the speech; beside silence it stays as it is."""
     loudness = power(speech)
-    return louder(noise, loudness / 10 ** (snr / 10)) if loudness else noise
+    if not loudness:
+        return noise
+    return louder(noise, loudness / 10 ** (snr / 10))
 
 
 def _shape(settings: Mixed) -> tuple[int, int]:
@@ -189,5 +192,7 @@ def _notes(name: str, found: Shelf) -> list[str]:
     """What the ledger is told of files that were left out: how many, and the first of them."""
     if not found.skipped:
         return []
-    listed = "; ".join(found.skipped[:_NAMED]) + ("; ..." if len(found.skipped) > _NAMED else "")
+    listed = "; ".join(found.skipped[:_NAMED])
+    if len(found.skipped) > _NAMED:
+        listed += "; ..."
     return [f"{name}: unreadable and left out: {len(found.skipped)}: {listed}"]

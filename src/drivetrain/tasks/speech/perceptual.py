@@ -64,6 +64,8 @@ def _each(score: Score, estimate: Tensor, target: Tensor, rate: int) -> Iterator
     """The scores of those samples that have one."""
     judge = {"pesq": pesq, "stoi": stoi}[score]
     for found, wanted in zip(estimate.double().cpu().numpy(), target.double().cpu().numpy(), strict=True):
-        value = judge(found, wanted, rate) if found.any() and wanted.any() else None
+        if not found.any() or not wanted.any():
+            continue
+        value = judge(found, wanted, rate)
         if value is not None:
             yield value

@@ -14,7 +14,9 @@ def show_sounds(gallery: Gallery, rate: int, **sounds: Tensor) -> None:
     """Each sample of the sounds [samples of the batch, samples of sound] by their names, and their mel spectrograms
     one above the other."""
     for number, sample in enumerate(zip(*sounds.values(), strict=True)):
-        heard = [sound.float().cpu() for sound in sample]
-        for name, sound in zip(sounds, heard, strict=True):
-            gallery.audio(f"{number}-{name}", sound.numpy(), rate)
-        gallery.picture(f"{number}-mel", np.concatenate([heat(mel_decibels(sound, rate).numpy()) for sound in heard]))
+        pictures = []
+        for name, sound in zip(sounds, sample, strict=True):
+            heard = sound.float().cpu()
+            gallery.audio(f"{number}-{name}", heard.numpy(), rate)
+            pictures.append(heat(mel_decibels(heard, rate).numpy()))
+        gallery.picture(f"{number}-mel", np.concatenate(pictures))

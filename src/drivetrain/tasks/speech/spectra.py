@@ -43,7 +43,8 @@ def stft_distance(estimate: Tensor, target: Tensor, rate: int) -> Tensor:
     total = torch.zeros(len(target), device=target.device)
     for seconds in WINDOWS:
         size = window_of(rate, seconds)
-        found, wanted = (stft(sound, size, size // 4).abs().flatten(1) for sound in (estimate, target))
+        found = stft(estimate, size, size // 4).abs().flatten(1)
+        wanted = stft(target, size, size // 4).abs().flatten(1)
         convergence = (wanted - found).norm(dim=1) / wanted.norm(dim=1).clamp(min=1.0)
         logs = (wanted.log1p() - found.log1p()).abs().mean(dim=1)
         total = total + convergence + logs
@@ -72,6 +73,7 @@ def silent(sound: Tensor) -> Tensor:
 def unit(sound: Tensor) -> Tensor:
     """The factor [batch, 1] that gives [batch, samples] a power of one; 1 for silence."""
     power = sound.square().mean(dim=1, keepdim=True)
+    # Clamped as well: the branch that is not taken has a gradient too, and of 1 / 0 it would be NaN.
     return torch.where(power > _SILENCE, power.clamp(min=_SILENCE).rsqrt(), 1.0)
 
 
@@ -88,7 +90,8 @@ def mel_distance(estimate: Tensor, target: Tensor, rate: int, bands: int = 80) -
     Kong et al. 2020, "HiFi-GAN", arXiv 2010.05646, the norm of equation 4 as a mean. Both are about of power one.
     """
     size = _window(rate)
-    found, wanted = (log_mel(sound, rate, size, size // 4, bands) for sound in (estimate, target))
+    found = log_mel(estimate, rate, size, size // 4, bands)
+    wanted = log_mel(target, rate, size, size // 4, bands)
     return (found - wanted).abs().mean(dim=(1, 2))
 
 
@@ -115,6 +118,7 @@ def _mel_bands(rate: int, size: int, bands: int) -> Tensor:
     top = 2595 * math.log10(1 + rate / 2 / 700)
     edges = 700 * (10 ** (torch.linspace(0, top, bands + 2) / 2595) - 1)
     frequencies = torch.linspace(0, rate / 2, size // 2 + 1)
-    low, centre, high = (edges[start : start + bands].unsqueeze(1) for start in range(3))
+    # Each band rises from the centre of the one below to its own, and falls to that of the one above.
+    low, centre, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising, falling = (frequencies - low) / (centre - low), (high - frequencies) / (high - centre)
     return torch.minimum(rising, falling).clamp(min=0)

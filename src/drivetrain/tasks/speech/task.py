@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from drivetrain.engine.losses import Losses
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.metrics import Mean, Metric
 from drivetrain.spec.registry import imported
-from drivetrain.tasks.speech.listener import Batch, Listener, Networks
+from drivetrain.tasks.speech.listener import Batch, Listener, Networks, stacked
 from drivetrain.tasks.speech.recipe import Speech, Weights
 from drivetrain.tasks.speech.showing import show_sounds
 from drivetrain.tasks.speech.spectra import si_sdr, silent, stft_distance, unit
@@ -27,8 +26,7 @@ class SpeechTask(Listener[Speech]):
 
     def collate(self, samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
         """Mixtures, and what is to be heard of them."""
-        parts = {"mixture": "mixture", "target": self._settings.target}
-        return {name: torch.from_numpy(np.stack([sample[of] for sample in samples])) for name, of in parts.items()}
+        return {"mixture": stacked(samples, "mixture"), "target": stacked(samples, self._settings.target)}
 
     def loss(self, nets: Networks, batch: Batch) -> Losses:
         """The parts of the loss, summed over samples."""

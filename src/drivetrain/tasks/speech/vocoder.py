@@ -67,6 +67,7 @@ class Vocoder(nn.Module):
         """Sound [batch, samples], about of power one, and log mel bands [batch, bands, frames]."""
         decoded = self.decoder(latent)
         magnitude, phase = self.vocoder(decoded).float().chunk(2, dim=1)
+        # What an untrained network gives may have an exp that is beyond float32.
         with torch.autocast(latent.device.type, enabled=False):
             spectrum = torch.polar(magnitude.clamp(max=_LOUDEST).exp(), phase)
             sound = istft(spectrum, self.settings.window_size, self.settings.hop_size, samples)

@@ -22,7 +22,7 @@ from drivetrain.tasks.speech.discriminator import (
     feature_distance,
     generator_loss,
 )
-from drivetrain.tasks.speech.listener import Batch, Listener, Networks
+from drivetrain.tasks.speech.listener import Batch, Listener, Networks, stacked
 from drivetrain.tasks.speech.showing import show_sounds
 from drivetrain.tasks.speech.spectra import mel_distance, stft_distance, unit
 from drivetrain.tasks.speech.vocoder import Copy
@@ -43,7 +43,7 @@ class Vocoding(Listener[recipe.Vocoding]):
 
     def collate(self, samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
         """Speech without noise, and before anything happened to it."""
-        return {"clean": torch.from_numpy(np.stack([sample["clean"] for sample in samples]))}
+        return {"clean": stacked(samples, "clean")}
 
     def update(self, step: Step) -> None:
         """The generator moves, then the discriminator on what it has made, each where it is its turn."""
@@ -85,6 +85,7 @@ class Vocoding(Listener[recipe.Vocoding]):
         copy = nets["generator"](batch["clean"])
         made, speech = self._alike(copy.sound, batch)
         step.cache["made"] = made
+        # Only copies are to change: what is seen in speech is where they should come to.
         with torch.no_grad():
             real = nets["discriminator"](speech)
         fake, weights = nets["discriminator"](made), self._settings.loss
@@ -99,6 +100,7 @@ class Vocoding(Listener[recipe.Vocoding]):
 
     def _telling(self, step: Step, kind: Kind, nets: Networks, batch: Batch) -> Losses:
         """The discriminator's side, on what the generator has left, or makes now where it has stood still."""
+        # The cache is this micro-batch's; it is empty where it was not the generator's turn.
         made = step.cache["made"] if "made" in step.cache else self._made(nets["generator"], batch)
         speech, tell = batch["clean"] * unit(batch["clean"]), nets["discriminator"]
         wrong = discriminator_loss(tell(speech), tell(made), kind)

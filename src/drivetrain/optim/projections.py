@@ -1,0 +1,134 @@
+"""How a weight's gradient is projected, and how an update goes back: W (m, n) with a basis for one side or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drivetrain.optim.bases import Shape
+from drivetrain.optim.products import add_product, matmul
+from drivetrain.optim.sharded import RowShard
+
+Kind = Literal["std", "reverse_std", "left", "right", "full"]
+"""Along the smaller side, the larger one, rows, columns, or both: as the recipe's `projection`."""
+SIDES = ("left", "right")
+"""What the bases are called in a state: (m, rank) and (n, rank), whole on every rank."""
+
+
+@dataclass(frozen=True)
+class Unprojected:
+    """A parameter that moves as it is; this rank holds the rows of `shard`."""
+
+    shape: Shape
+    shard: RowShard
+
+    @property
+    def moved(self) -> Shape:
+        """The shape of what the base moves, on all ranks together."""
+        return self.shape
+
+    @property
+    def owners(self) -> dist.ProcessGroup | None:
+        """The ranks that share the rows of what the base moves; None where each has all of it."""
+        return self.shard.group
+
+
+@dataclass(frozen=True)
+class Projection(Unprojected):
+    """A weight of `shape` (on all ranks together; more dimensions than two are unfolded to rows of the first) with a
+    basis of `rank` for its left side (rows), its right side (columns), or both."""
+
+    rank: int
+    left: bool
+    right: bool
+
+    @property
+    def moved(self) -> Shape:
+        """The projected gradient's: on a side with a basis there is the rank instead."""
+        rows, columns = _matrix_shape(self.shape)
+        if self.left:
+            rows = self.rank
+        if self.right:
+            columns = self.rank
+        return rows, columns
+
+    @property
+    def owners(self) -> dist.ProcessGroup | None:
+        """None for a left basis: L' G is a sum over all rows, and so the same on every rank."""
+        return None if self.left else self.shard.group
+
+    @property
+    def bases(self) -> dict[str, Shape]:
+        """The shape of each basis."""
+        rows, columns = _matrix_shape(self.shape)
+        shapes: dict[str, Shape] = {}
+        if self.left:
+            shapes["left"] = rows, self.rank
+        if self.right:
+            shapes["right"] = columns, self.rank
+        return shapes
+
+    def project(self, gradient: Tensor, state: Mapping[str, Tensor]) -> Tensor:
+        """L' G, G R or L' G R (`moved`, but the rows of this rank where others own the rest) of the gradient's rows
+        that are here, by the state's bases; of the type that products are computed in."""
+        left, right = self._bases(state)
+        projected = computed(gradient.flatten(1))
+        if right is not None:
+            projected = matmul(projected, right)
+        if left is not None:
+            projected = self.shard.sum(matmul(left.mT, projected))
+        return projected
+
+    def add_back(self, weights: Tensor, update: Tensor, state: Mapping[str, Tensor], keep: float, scale: float) -> None:
+        """weights = keep * weights + scale * L U, U R' or L U R', in place: the rows that are here."""
+        left, right = self._bases(state)
+        first, second = _factors(left, right, computed(update))
+        if weights.dtype == first.dtype and weights.ndim == 2:
+            add_product(weights, first, second, keep, scale)
+            return
+        # The sum is rounded to the weights' type once, not the product and the sum each.
+        flat = torch.addmm(computed(weights.flatten(1)), first, second, beta=keep, alpha=scale)
+        weights.copy_(flat.view(weights.shape))
+
+    def _bases(self, state: Mapping[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """The bases, the left one of this rank's rows only."""
+        left = right = None
+        if self.left:
+            left = computed(state["left"][self.shard.here])
+        if self.right:
+            right = computed(state["right"])
+        return left, right
+
+
+def projection_of(parameter: Tensor, kind: Kind, rank: int, shard: RowShard) -> Projection:
+    """How a weight of two dimensions or more is projected; its rank is at most its shorter side."""
+    shape = tuple(parameter.shape)
+    rows, columns = _matrix_shape(shape)
+    wide = rows < columns
+    left = {"left": True, "right": False, "std": wide, "reverse_std": not wide, "full": True}[kind]
+    return Projection(shape, shard, min(rank, rows, columns), left, right=not left or kind == "full")
+
+
+def computed(tensor: Tensor) -> Tensor:
+    """In the type that products and factorisations are computed in: float32 at least."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _matrix_shape(shape: Shape) -> tuple[int, int]:
+    """Rows and columns of a weight."""
+    return shape[0], torch.Size(shape[1:]).numel()
+
+
+def _factors(left: Tensor | None, right: Tensor | None, update: Tensor) -> tuple[Tensor, Tensor]:
+    """Two matrices whose product is the update, projected back."""
+    if right is None:
+        assert left is not None
+        return left, update
+    if left is None:
+        return update, right.mT
+    return matmul(left, update), right.mT

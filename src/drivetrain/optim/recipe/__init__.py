@@ -1,0 +1,72 @@
+"""Settings of optimizers and schedules: all names are imported from here, wherever they are written."""
+
+from drivetrain.optim.recipe.galore import (
+    AnyProjected,
+    GaLore,
+    GaLoreGroup,
+    Projected,
+    ProjectedAdafactor,
+    ProjectedAdamW,
+    ProjectedAdamW8bit,
+    ProjectedSGD,
+)
+from drivetrain.optim.recipe.lowbit import BitsandbytesAdamW8bit, LowBitAdamW, TorchaoAdamW4bit, TorchaoAdamW8bit
+from drivetrain.optim.recipe.muon import Muon
+from drivetrain.optim.recipe.optimizer import OUTPUTS, MatrixChoice, Optimizer, ParameterGroup
+from drivetrain.optim.recipe.schedules import (
+    AnySchedule,
+    Constant,
+    Cosine,
+    CosineRestarts,
+    Decay,
+    Exponential,
+    InverseSqrt,
+    Linear,
+    Milestone,
+    Polynomial,
+    Schedule,
+    StepSchedule,
+    WarmupStableDecay,
+    WeightDecaySchedule,
+)
+from drivetrain.optim.recipe.torch_optimizers import SGD, Adafactor, Adagrad, Adam, AdamW, RMSprop
+
+__all__ = [
+    "OUTPUTS",
+    "SGD",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "AnyProjected",
+    "AnySchedule",
+    "BitsandbytesAdamW8bit",
+    "Constant",
+    "Cosine",
+    "CosineRestarts",
+    "Decay",
+    "Exponential",
+    "GaLore",
+    "GaLoreGroup",
+    "InverseSqrt",
+    "Linear",
+    "LowBitAdamW",
+    "MatrixChoice",
+    "Milestone",
+    "Muon",
+    "Optimizer",
+    "ParameterGroup",
+    "Polynomial",
+    "Projected",
+    "ProjectedAdafactor",
+    "ProjectedAdamW",
+    "ProjectedAdamW8bit",
+    "ProjectedSGD",
+    "RMSprop",
+    "Schedule",
+    "StepSchedule",
+    "TorchaoAdamW4bit",
+    "TorchaoAdamW8bit",
+    "WarmupStableDecay",
+    "WeightDecaySchedule",
+]
