@@ -11,6 +11,7 @@ from drivetrain.engine.exact import LaneTree
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layerwise import Layerwise
 from drivetrain.engine.recipe import Network
+from drivetrain.engine.projected import ProjectedReducer
 from drivetrain.engine.reduce import Reducer
 from drivetrain.engine.reduction import Reduction, Unreduced
 from drivetrain.optim.network_optimizer import NetworkOptimizer
@@ -71,8 +72,6 @@ class NetworkGroups:
         if lanes:
             return LaneTree(parameters, group, lanes)
         if any(network_optimizer.projected for network_optimizer in network_optimizers):
-            from drivetrain.engine.projected import ProjectedReducer  # GaLore's imports take long
-
             return ProjectedReducer(network_optimizers, group.main)
         return Reducer(parameters, group.main) if group.world > 1 else Unreduced(parameters)
 

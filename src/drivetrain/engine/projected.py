@@ -15,7 +15,6 @@ from torch import Tensor
 
 from drivetrain.engine.reduce import BUCKET_BYTES, Reducer, chunks
 from drivetrain.engine.step_result import Sums
-from drivetrain.optim.galore import GaLore
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 
 
@@ -26,10 +25,8 @@ class ProjectedReducer(Reducer):
     def __init__(
         self, network_optimizers: Sequence[NetworkOptimizer], group: dist.ProcessGroup | None, limit: int = BUCKET_BYTES
     ) -> None:
-        optimizers = [
-            network_optimizer.optimizer for network_optimizer in network_optimizers if network_optimizer.projected
-        ]
-        self._owners = [optimizer for optimizer in optimizers if isinstance(optimizer, GaLore)]
+        found = [network_optimizer.projecting for network_optimizer in network_optimizers]
+        self._owners = [projecting for projecting in found if projecting is not None]
         self._matrices = {p: owner for owner in self._owners for p in owner.matrices}
         every = [p for network_optimizer in network_optimizers for p in network_optimizer.parameters]
         super().__init__([p for p in every if p not in self._matrices], group, limit)
