@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from drivetrain.engine.exact import LaneTree
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layerwise import Layerwise
-from drivetrain.engine.recipe import Network
 from drivetrain.engine.projected import ProjectedReducer
+from drivetrain.engine.recipe import Network
 from drivetrain.engine.reduce import Reducer
 from drivetrain.engine.reduction import Reduction, Unreduced
 from drivetrain.optim.network_optimizer import NetworkOptimizer
@@ -54,7 +54,9 @@ class NetworkGroups:
         if names not in self._found:
             if len(set(names)) < len(names):
                 raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
-            parameters = [p for name in names for p in self._network_optimizers[name].parameters]
+            parameters: list[nn.Parameter] = []
+            for name in names:
+                parameters += self._network_optimizers[name].parameters
             own = self._execution.own
             self._found[names] = NetworkGroup(
                 parameters,
@@ -71,9 +73,12 @@ class NetworkGroups:
             return Layerwise(names, self._network_optimizers, group, self._norms)
         if lanes:
             return LaneTree(parameters, group, lanes)
+        # On one process too, where nothing is sent: norms are those of projections in every world.
         if any(network_optimizer.projected for network_optimizer in network_optimizers):
             return ProjectedReducer(network_optimizers, group.main)
-        return Reducer(parameters, group.main) if group.world > 1 else Unreduced(parameters)
+        if group.world > 1:
+            return Reducer(parameters, group.main)
+        return Unreduced(parameters)
 
 
 def common_precision(names: Sequence[str], own: Mapping[str, Network], runs: str) -> str:
