@@ -35,10 +35,11 @@ class DueWork:
             self.replicas.compare(now.step)
         evaluation = "evaluate" in requested or timetable.evaluation_due(now)
         commit = "save" in requested or timetable.commit_due(now)
+        # The commit comes first: an evaluation takes long, and a stop or a crash in it then costs no step.
         if commit or (evaluation and timetable.commit_evaluated):
             self.commit()
         if evaluation:
-            self.records.drain()
+            self.records.drain()  # the steps' records come before the evaluation's
             self.scoring.evaluate(self.state.progress)
 
     def commit(self) -> None:
@@ -49,7 +50,9 @@ class DueWork:
         self.records.drain()
         if self.state.guard.settings.replicas:
             self.replicas.compare(step)  # no bit that has flipped on one rank is committed
+        # The commit has rank 0's buffers; every rank goes on with these, as a run that is resumed from it does.
         self.state.engine.buffers.share()
+        # Looked at last: it may be this rank's alone, and everything before takes all ranks.
         if self.sync.failure is None:
             self.commits.begin()
             self.rewind.clear()

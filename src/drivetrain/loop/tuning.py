@@ -87,7 +87,9 @@ class Tuning:
             raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
         # Also a weight that the recipe has already, since a stage may say something else.
         weights = self._weights({*paths, *self._live.chosen(text)}, recipe, step)
-        stage = Stage(start=self._stage_start(step), weights=tuple(weights)) if weights else None
+        stage = None
+        if weights:
+            stage = Stage(start=self._stage_start(step), weights=tuple(weights))
         self._network_optimizers(recipe)  # raises where groups or schedule cannot be
         return Effect(changed=tuple(paths), stage=stage)
 

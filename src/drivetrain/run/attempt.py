@@ -48,7 +48,9 @@ def execute(
             if failure.details:
                 print(failure.details, file=sys.stderr)
             outcome = failure.outcome
-            return replace(outcome, where={"rank": place.rank} | outcome.where) if place.world > 1 else outcome
+            if place.world == 1:
+                return outcome
+            return replace(outcome, where={"rank": place.rank} | outcome.where)
         except Exception as error:
             traceback.print_exc()
             return internal(error, place)
@@ -59,10 +61,12 @@ def _run(
 ) -> Outcome:
     """From joining the other ranks to the attempt's last record."""
     if resolved is None:
-        resolved = load(job.recipe, folder=Path(job.modules) if job.modules else None, origins=job.origins)
+        modules = Path(job.modules) if job.modules else None
+        resolved = load(job.recipe, folder=modules, origins=job.origins)
     recipe, startup = resolved.recipe, StartupTimes(job.started)
     device = devices.choose(recipe.device, place.local_rank)
     threads = devices.threads_per_process(place.local_world, recipe.launch.threads, exact=recipe.exact)
+    # Before anything computes: the number of threads decides how kernels split their sums.
     devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
     context = AttemptContext(job, resolved, place, stops, heartbeat, devices.environment(), startup)
     resumer = Resumer(job, recipe)

@@ -52,7 +52,10 @@ class Inputs:
     @property
     def notes(self) -> list[str]:
         """What sources have left out, by place in the recipe."""
-        return [f"{place}: {note}" for place, source in self._placed.items() for note in getattr(source, "notes", ())]
+        notes = []
+        for place, source in self._placed.items():
+            notes += [f"{place}: {note}" for note in getattr(source, "notes", ())]
+        return notes
 
     @property
     def digests(self) -> dict[str, str]:
@@ -62,9 +65,14 @@ class Inputs:
     @property
     def _placed(self) -> dict[str, Source]:
         """Every source by its place in the recipe."""
-        sources = {f"data.train.sources[{i}]": source for i, source in enumerate(self.train.values())}
-        sources |= {f"data.validation.{name}": source for name, source in self.validation.items()}
-        return sources | {f"data.test.{name}": source for name, source in self.test.items()}
+        placed: dict[str, Source] = {}
+        for number, source in enumerate(self.train.values()):
+            placed[f"data.train.sources[{number}]"] = source
+        for name, source in self.validation.items():
+            placed[f"data.validation.{name}"] = source
+        for name, source in self.test.items():
+            placed[f"data.test.{name}"] = source
+        return placed
 
     def sets(self, recipe: Recipe, lanes: int, most: int | None = None) -> dict[str, list[ValidationSet]]:
         """The validation and test sets, cut as evaluation wants them, or at most so many samples of each.
@@ -72,11 +80,10 @@ class Inputs:
         `lanes` are those of `ValidationSet`.
         """
         batch = recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // lanes)
-        parts = {"validation": self.validation, "test": self.test}
-        return {
-            part: [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
-            for part, sources in parts.items()
-        }
+        found: dict[str, list[ValidationSet]] = {}
+        for part, sources in (("validation", self.validation), ("test", self.test)):
+            found[part] = [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
+        return found
 
     def finals(self, recipe: Recipe, lanes: int) -> dict[str, list[ValidationSet]]:
         """What is scored once the run is done: test sets, and validation sets that evaluations score in part."""
@@ -97,6 +104,7 @@ def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
         ("test", data.test),
     )
     opened: dict[str, dict[str, Source]] = {part: {} for part, _ in parts}
+    # Training sources come first, as `Task.prepare` promises.
     for part, sources in parts:
         by_length = part == "train" and data.train.buckets is not None
         for name, settings in sources.items():
@@ -126,7 +134,10 @@ def require_metrics(recipe: Recipe, task: Task) -> None:
     """Raises Failure(78) where the recipe decides by a metric that the task does not have."""
     best, patience = recipe.checkpoint.keep_best, recipe.stop.patience
     for place, chosen in (("checkpoint.keep_best", best), ("stop.patience", patience)):
-        if chosen and (name := chosen.metric.partition("/")[2]) not in task.metrics():
+        if not chosen:
+            continue
+        name = chosen.metric.partition("/")[2]
+        if name not in task.metrics():
             there = ", ".join(task.metrics()) or "none"
             raise Failure(Exit.BAD_RECIPE, f"{place}.metric: the task has no metric {name!r}", f"there are {there}")
 
@@ -148,6 +159,7 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
 
     Raises Failure(78) where a network's name is no identifier.
     """
+    # On the CPU whatever the device: weights at the start are a function of the seed alone.
     seed_generators(torch.device("cpu"), mix(recipe.seed, _INITIAL_WEIGHTS))
     networks = {name: network.to(device).train() for name, network in task.networks().items()}
     for name, network in networks.items():
@@ -170,19 +182,26 @@ def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
     for name, own in recipe.networks.items():
         if own.freeze:
             networks[name].requires_grad_(False)
+    trains = False
     for network in networks.values():
         parameters = list(network.parameters())
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
+        if any(parameter.requires_grad for parameter in parameters):
+            trains = True
+        elif parameters:
             network.eval()
-    if not any(p.requires_grad for network in networks.values() for p in network.parameters()):
+    if not trains:
         raise Failure(Exit.BAD_RECIPE, "no network has a parameter that trains", "freeze less")
 
 
 def averages_of(recipe: Recipe, networks: Iterable[str]) -> dict[str, Average]:
     """The settings of each network's moving average, where it has one."""
-    found = {name: recipe.networks[name].average if name in recipe.networks else None for name in networks}
-    found = {name: own or recipe.average for name, own in found.items()}
-    return {name: settings for name, settings in found.items() if settings}
+    found: dict[str, Average] = {}
+    for name in networks:
+        own = recipe.networks.get(name)
+        settings = (own.average if own else None) or recipe.average
+        if settings:
+            found[name] = settings
+    return found
 
 
 def _there(networks: Iterable[str]) -> str:
@@ -222,12 +241,7 @@ def build_engine(
         require_lanes_apart(networks, execution.device)
     if recipe.guard.recompute:
         require_alone(networks)
-    averages = averages_of(recipe, networks)
-    return Engine(
-        networks,
-        network_optimizers,
-        execution,
-        heartbeat,
-        scaler=Scaler(recipe.scaling, execution.device) if _has_half(recipe) else None,
-        averages=Averages(averages, networks) if averages else None,
-    )
+    settings = averages_of(recipe, networks)
+    averages = Averages(settings, networks) if settings else None
+    scaler = Scaler(recipe.scaling, execution.device) if _has_half(recipe) else None
+    return Engine(networks, network_optimizers, execution, heartbeat, scaler=scaler, averages=averages)

@@ -28,9 +28,17 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     """The attempt, what was loaded at the run's start, and what is to be noted, in the ledger."""
     context, group, resumer, inputs = opened.context, opened.group, opened.resumer, opened.inputs
     recipe, progress, timetable = context.recipe, restored.values.progress, restored.timetable
-    device, batches, networks = devices.name(opened.device), reader.batches, restored.engine.networks
+    device, batches = devices.name(opened.device), reader.batches
     claim, before = _claim(opened, restored), restored.history.newest
     sizes = timetable.scale.batches
+    parameters: dict[str, int] = {}
+    for name, network in restored.engine.networks.items():
+        parameters[name] = sum(parameter.numel() for parameter in network.parameters())
+    flops = Flops(per_sample=opened.task.flops_per_sample(), peak=peak(device, recipe.precision, recipe.matmul))
+    ramp = tuple((change[0], change[1]) for change in sizes.ramp)
+    quarantine = tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries)
+    bits = {name: context.environment[name] for name in BITS}
+    sources = {name: len(source) for name, source in inputs.train.items()}
     ledger.record(
         AttemptRecord(
             from_step=progress.step,
@@ -43,18 +51,18 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             startup=context.startup.seconds | {"ledger": ledger.lap("start")},
             overrides=tuple(context.job.overrides),
             budget=Budget(samples=timetable.total, steps=timetable.steps),
-            flops=Flops(per_sample=opened.task.flops_per_sample(), peak=peak(device, recipe.precision, recipe.matmul)),
+            flops=flops,
             tokens_per_sample=timetable.scale.tokens,
-            parameters={name: sum(p.numel() for p in net.parameters()) for name, net in networks.items()},
+            parameters=parameters,
             recipe=bits_digest(recipe),
             settings=settings_digest(recipe),
             data=inputs.digests,
-            environment={name: context.environment[name] for name in BITS},
+            environment=bits,
             order=batches.order.metadata,
-            quarantine=tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries),
-            batch=BatchSizes(size=sizes.size, ramp=tuple((change[0], change[1]) for change in sizes.ramp)),
+            quarantine=quarantine,
+            batch=BatchSizes(size=sizes.size, ramp=ramp),
             lanes=batches.geometry.lanes,
-            sources={name: len(source) for name, source in inputs.train.items()},
+            sources=sources,
             epoch=resumer.epoch,
             after=context.job.after,
             survivors=bool(restored.commit and restored.commit.volatile),

@@ -60,7 +60,9 @@ def _require_new(to: Path) -> None:
     if to.suffix not in _FORMATS:
         raise Failure(Exit.BAD_COMMAND, f"--to {to} is of no kind that is written", f"it ends in {', '.join(_FORMATS)}")
     if to.exists() or not to.parent.is_dir():
-        why = "is there already" if to.exists() else "cannot be made: its folder is not there"
+        why = "cannot be made: its folder is not there"
+        if to.exists():
+            why = "is there already"
         raise Failure(Exit.CANNOT_CREATE, f"{to} {why}", "name another file")
 
 
@@ -68,8 +70,12 @@ def _content(rows: Sequence[dict[str, Any]], suffix: str) -> str:
     if suffix == ".jsonl":
         return "".join(json.dumps(row) + "\n" for row in rows)
     text = io.StringIO()
-    names = [name for name, value in rows[0].items() if not isinstance(value, (dict, list))] if rows else []
-    writer = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
+    names: list[str] = []
+    if rows:  # the first row stands for all
+        names = [name for name, value in rows[0].items() if not isinstance(value, (dict, list))]
+    delimiter = "\t" if suffix == ".tsv" else ","
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([row[name] for name in names] for row in rows)
+    for row in rows:
+        writer.writerow([row[name] for name in names])
     return text.getvalue()
