@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from drivetrain.engine.exact import LaneTree
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layerwise import Layerwise
-from drivetrain.engine.recipe import Network
 from drivetrain.engine.projected import ProjectedReducer
+from drivetrain.engine.recipe import Network
 from drivetrain.engine.reduce import Reducer
 from drivetrain.engine.reduction import Reduction, Unreduced
 from drivetrain.optim.network_optimizer import NetworkOptimizer
