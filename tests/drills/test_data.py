@@ -15,7 +15,7 @@ from drills.fault import Fault
 from drills.runs import drill, one_server, reference
 from drills.test_process import small as recipe_of_numbers
 from drivetrain.data.blend import training_order
-from drivetrain.data.documents import find_inputs
+from drivetrain.data.inputs import find_inputs
 from drivetrain.data.order import digest
 from drivetrain.data.prepare import Preparation, encoding, prepare
 from drivetrain.data.source import open_source

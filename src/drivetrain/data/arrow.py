@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import FileStamp, remembered
+from drivetrain.data.fingerprint import FileStamp, file_digest, remembered
 from drivetrain.data.recipe import Datasets
 from drivetrain.data.rows import chosen, joined
 from drivetrain.data.saved import damage_told, mapped, saved_files, slices

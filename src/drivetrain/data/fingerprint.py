@@ -97,6 +97,15 @@ def remembered_each(
     return found
 
 
+def file_digest(path: str | Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def combined(parts: list[str]) -> str:
     """One digest of several, in their order. They may hold file names that are no Unicode."""
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()

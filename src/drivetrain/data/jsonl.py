@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.documents import json_object, refuse_array
 from drivetrain.data.fingerprint import FileStamp, remembered
+from drivetrain.data.json_lines import json_object, refuse_array
 from drivetrain.data.recipe import JsonLines
 from drivetrain.data.rows import files_of, joined, no_column
 from drivetrain.data.source import Source

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import FileStamp, FileWatcher, combined, remembered
+from drivetrain.data.fingerprint import FileStamp, FileWatcher, combined, file_digest, remembered
 from drivetrain.data.indexed import Indexed, beside, open_indexed
 from drivetrain.data.recipe import Documents
 from drivetrain.data.split import choose, marks

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from drivetrain.data.blend import BlendSource
-from drivetrain.data.documents import find_inputs
 from drivetrain.data.fingerprint import combined
+from drivetrain.data.inputs import find_inputs
 from drivetrain.data.recipe import JsonLines, Parquet, Rows, Table
 from drivetrain.data.source import Source
 from drivetrain.data.split import hashed, parted
