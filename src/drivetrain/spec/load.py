@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
+from drivetrain.spec.components import Derives
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
 from drivetrain.spec.override import override, sets_kind
@@ -42,6 +43,7 @@ from drivetrain.spec.tree import (
     from_data,
     merge,
     origins_of,
+    pairs,
     to_data,
 )
 
@@ -80,8 +82,10 @@ class Resolved:
     @property
     def notes(self) -> list[str]:
         """What whoever gave the recipe should know of it."""
+        if not self.dropped:
+            return []
         kinds = "the kind was changed, so these do not count any more: give them again with the new one"
-        return [f"{', '.join(self.dropped)}: {kinds}"] if self.dropped else []
+        return [f"{', '.join(self.dropped)}: {kinds}"]
 
 
 def load(
@@ -143,9 +147,14 @@ def shipped_names() -> list[str]:
 def plain(value: Any) -> Any:
     """Settings as plain JSON data."""
     if isinstance(value, Custom):
-        common = {"name": value.name} if value.name else {}
-        common |= {"weight": value.weight} if value.weight != 1.0 else {}
-        common |= {"parted": plain(value.parted)} if value.parted else {}
+        # Only what was given: a kind of the user's own may be a task, which has none of these.
+        common: dict[str, Any] = {}
+        if value.name:
+            common["name"] = value.name
+        if value.weight != 1.0:
+            common["weight"] = value.weight
+        if value.parted:
+            common["parted"] = plain(value.parted)
         return {"kind": value.kind, **common, **plain(value.settings)}
     if isinstance(value, Amount):
         return dict(value.given)
@@ -179,7 +188,9 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[
     bases = tree.items.get("base")
     if bases is None:
         return tree
-    names = [to_data(bases)] if isinstance(bases, Value) else to_data(bases)
+    names = to_data(bases)
+    if isinstance(bases, Value):
+        names = [names]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         wrong = Mistake(("base",), "is the name or file of a recipe, or a list of them", bases.origin)
         raise RecipeMistakes([*mistakes, wrong])
@@ -222,8 +233,12 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 def _unsaid(cls: Any) -> Any:
     """Settings of which a recipe says nothing, without what checks them; None where it has to say something."""
-    wanting = not is_dataclass(cls) or any(f.default is MISSING and f.default_factory is MISSING for f in fields(cls))
-    return None if wanting else cls()  # type: ignore[operator] - it is a class
+    if not is_dataclass(cls):
+        return None
+    for field in fields(cls):
+        if field.default is MISSING and field.default_factory is MISSING:
+            return None
+    return cls()  # type: ignore[operator] - it is a class
 
 
 class _Checker:
@@ -240,6 +255,7 @@ class _Checker:
         """The recipe, or RecipeMistakes with all that is wrong."""
         hints, given = get_type_hints(Recipe, include_extras=True), self._data
         values: dict[str, Any] = {}  # None where a section could not be read
+        # In the order of the fields: what a source takes from the task is there when its section is read.
         for field in fields(Recipe):
             name = field.name
             if name in _OPTIONAL and given.get(name) is None:
@@ -263,37 +279,55 @@ class _Checker:
 
     def _elsewhere(self, key: str) -> str:
         """`; did you mean 'optimizer.lr'?` where sections have a key that was given at the top level."""
-        chosen = {name: str(at(self._data, (name, "kind")) or DEFAULT_KINDS.get(name)) for name in KINDS}
-        paths = {name: KINDS[name].get(kind, "") for name, kind in chosen.items()} | dict(SECTIONS)
-        paths = {name: path for name, path in paths.items() if path and name not in NAMED_SECTIONS}
-        classes = {"budget": Amount} | {name: imported(path) for name, path in paths.items()}
-        found = [f"{name}.{key}" for name, cls in classes.items() if key in keys_of(cls)]
-        return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
+        classes: dict[str, type] = {"budget": Amount}
+        for name, kinds in KINDS.items():
+            kind = str(at(self._data, (name, "kind")) or DEFAULT_KINDS.get(name))
+            if kind in kinds:
+                classes[name] = imported(kinds[kind])
+        for name, path in SECTIONS.items():
+            if name not in NAMED_SECTIONS:
+                classes[name] = imported(path)
+        found = [repr(f"{name}.{key}") for name, cls in classes.items() if key in keys_of(cls)]
+        if not found:
+            return ""
+        return f"; did you mean {' or '.join(found)}?"
 
     def _section(self, name: str, data: Any, above: Mapping[str, Any], hint: Any = None) -> Any:
         """One value of the top level as its settings, or None with its mistakes noted."""
         if name == "data":
             return self._sources(data, above["task"])
+        if name in SECTIONS:
+            return self._one_kind(imported(SECTIONS[name]), name, data)
+        if name in KINDS:
+            return self._chosen_kind(name, data)
+        return self._settings(hint, data, (name,))
+
+    def _one_kind(self, cls: Any, name: str, data: Any) -> Any:
+        """A section of `SECTIONS`, which may be null, a mapping by name, or a list."""
         if name in NULLABLE_SECTIONS and data is None:
             return None
         if name in NAMED_SECTIONS and isinstance(data, dict):
-            return self._named(imported(SECTIONS[name]), data, name)
+            return self._named(cls, data, name)
         if name in LISTED_SECTIONS and isinstance(data, list):
-            listed = self._named(imported(SECTIONS[name]), dict(enumerate(data)), name)
+            listed = self._named(cls, dict(enumerate(data)), name)
             return listed and tuple(listed.values())
-        if name in SECTIONS:
-            return self._settings(imported(SECTIONS[name]), data, (name,))
-        if name in _BY_NETWORK and isinstance(data, dict) and _names_networks(name, data):
-            parts = {network: self._component(name, part, (name, network)) for network, part in data.items()}
-            return None if None in parts.values() else parts
-        if name in KINDS:
+        return self._settings(cls, data, (name,))
+
+    def _chosen_kind(self, name: str, data: Any) -> Any:
+        """A section of `KINDS`, which may be a mapping by network."""
+        if name not in _BY_NETWORK or not isinstance(data, dict) or not _names_networks(name, data):
             return self._component(name, data, (name,))
-        return self._settings(hint, data, (name,))
+        parts = {network: self._component(name, part, (name, network)) for network, part in data.items()}
+        if None in parts.values():
+            return None
+        return parts
 
     def _named(self, cls: Any, data: Mapping[Any, Any], name: str) -> dict[Any, Any] | None:
         """Settings by name, or by place in a list; None with their mistakes noted."""
         found = {key: self._settings(cls, part, (name, key)) for key, part in data.items()}
-        return None if None in found.values() else found
+        if None in found.values():
+            return None
+        return found
 
     def _settings(self, cls: Any, data: Any, path: Path_) -> Any:
         """A value of a settings class or another type, or None with its mistakes noted."""
@@ -302,6 +336,7 @@ class _Checker:
         if data == {} and (settings := _unsaid(cls)) is not None:
             return settings
         try:
+            # As JSON, since strict validation of Python's own values refuses a list where a tuple is declared.
             return _adapter(cls).validate_json(json.dumps(data), strict=True)
         except ValidationError as error:
             problems: dict[Path_, list[Any]] = {}
@@ -336,8 +371,10 @@ class _Checker:
 
     def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Custom | None:
         """A user's own component: its arguments, without what every source has."""
-        own = {key: value for key, value in data.items() if key != "kind"}
-        common = {key: own.pop(key) for key in _OF_A_SOURCE if section == "source" and key in own}
+        own, common = dict(data), {}
+        own.pop("kind", None)
+        if section == "source":
+            common = {key: own.pop(key) for key in _OF_A_SOURCE if key in own}
         checked = self._settings(imported("drivetrain.data.recipe:OwnSource"), common, path)
         folder = str(self._folder) if self._folder else None
         places = {key: f"{self._origin((*path, key))}: " for key in data}
@@ -349,29 +386,30 @@ class _Checker:
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""
         data = self._settings(imported(SECTIONS["data"]), raw, ("data",))
+        train = []
         listed = at(raw, ("train", "sources"))
-        train = tuple(
-            self._source(source, ("data", "train", "sources", index), task)
-            for index, source in enumerate(listed if isinstance(listed, list) else ())
-        )
+        if isinstance(listed, list):
+            for index, source in enumerate(listed):
+                train.append(self._source(source, ("data", "train", "sources", index), task))
         sets = {part: self._named_sources(at(raw, (part,)), ("data", part), task) for part in ("validation", "test")}
         if data is None or None in train or any(None in sources.values() for sources in sets.values()):
             return None
-        return replace(data, train=replace(data.train, sources=train), **sets)
+        return replace(data, train=replace(data.train, sources=tuple(train)), **sets)
 
     def _named_sources(self, raw: Any, path: Path_, task: Any) -> dict[str, Any]:
         """Sources by name, None where one cannot be read."""
-        named = raw.items() if isinstance(raw, dict) else ()
-        return {name: self._source(source, (*path, name), task) for name, source in named}
+        if not isinstance(raw, dict):
+            return {}
+        return {name: self._source(source, (*path, name), task) for name, source in raw.items()}
 
     def _source(self, data: Any, path: Path_, task: Any) -> Any:
         source = self._component("source", data, path)
-        if source is None or isinstance(source, Custom) or task is None:
+        if source is None or isinstance(source, Custom) or not isinstance(task, Derives):
             return source
-        open_fields = [name for name in _DERIVED if getattr(source, name, "") is None]
-        derived = task.derive(task, source) if hasattr(task, "derive") else {}
-        for name in open_fields:
-            if name in derived:
+        derived = task.derive(task, source)
+        for field in fields(source):
+            name = field.name
+            if name in _DERIVED and name in derived and getattr(source, name) is None:
                 source = replace(source, **{name: derived[name]})
                 self._derived[dotted((*path, name))] = Origin("derived", text=_DERIVED[name])
         return source
@@ -390,8 +428,10 @@ class _Checker:
     def _all_origins(self, tree: Any, path: Path_ = ()) -> dict[str, Origin]:
         """The origin of every leaf of the resolved tree."""
         if isinstance(tree, (dict, list)) and tree:
-            pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-            return {k: v for key, part in pairs for k, v in self._all_origins(part, (*path, key)).items()}
+            found: dict[str, Origin] = {}
+            for key, part in pairs(tree):
+                found |= self._all_origins(part, (*path, key))
+            return found
         name = dotted(path)
         return {name: self._derived.get(name) or self._origins.get(path) or Origin("default")}
 
@@ -400,5 +440,7 @@ def _names_networks(section: str, value: dict[str, Any]) -> bool:
     """Whether a section is a mapping by network: all values are mappings, and no key is a setting of any kind."""
     if not value or not all(isinstance(part, dict) for part in value.values()):
         return False
-    known = {f.name for path in KINDS[section].values() for f in fields(imported(path))}
+    known: set[str] = set()
+    for path in KINDS[section].values():
+        known.update(field.name for field in fields(imported(path)))
     return not known.intersection(value)
