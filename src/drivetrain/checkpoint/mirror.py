@@ -135,6 +135,7 @@ class Mirror:
         self, store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], segments: Collection[Segment]
     ) -> None:
         """Raises Unfit where the mirror holds commits of another run: rotation would remove them."""
+        # A ledger of the same root is this run's, whatever became of the commits.
         if not segments or root_of(self._run / LEDGER) in {segment.root for segment in segments}:
             return
         whole = [name for name, files in commits.items() if MANIFEST in files]
@@ -217,9 +218,12 @@ def _files(manifest: bytes) -> tuple[dict[str, tuple[int, str]], int]:
         parsed = parse_manifest(manifest)
     except Damaged as damage:
         raise Unfit(str(damage)) from None
-    if strange := [name for name in parsed["files"] if not FILE.fullmatch(name)]:
-        raise Unfit(f"the manifest names {strange[0][:80]!r}")
-    return {name: (metadata["size"], metadata["sha256"]) for name, metadata in parsed["files"].items()}, parsed["step"]
+    files: dict[str, tuple[int, str]] = {}
+    for name, metadata in parsed["files"].items():
+        if not FILE.fullmatch(name):
+            raise Unfit(f"the manifest names {name[:80]!r}")
+        files[name] = metadata["size"], metadata["sha256"]
+    return files, parsed["step"]
 
 
 def _push_commit(store: ObjectStore, name: str, files: Mapping[str, IO[bytes]], there: Mapping[str, Stored]) -> None:
@@ -229,8 +233,10 @@ def _push_commit(store: ObjectStore, name: str, files: Mapping[str, IO[bytes]], 
     expected, _ = _files(manifest)
     key = f"{FOLDER}/{name}/{MANIFEST}"
     if MANIFEST in there:
-        sizes = {file: size for file, (size, _) in expected.items()} | {MANIFEST: len(manifest)}
-        if sizes == {file: metadata.size for file, metadata in there.items()} and _same(store, key, manifest):
+        sizes = {file: size for file, (size, _) in expected.items()}
+        sizes[MANIFEST] = len(manifest)
+        listed = {file: metadata.size for file, metadata in there.items()}
+        if sizes == listed and _same(store, key, manifest):
             return
         store.remove(key)  # from here on the commit is not there, until its files are
     for file, (size, digest) in expected.items():
@@ -287,12 +293,14 @@ def _download(store: ObjectStore, name: str, there: Mapping[str, Stored], folder
     expected, step = _files((folder / MANIFEST).read_bytes())
     if name_of(step) != name:
         raise Unfit(f"the manifest is of step {str(step)[:20]}")
+    # All names and sizes first: nothing large is asked for that cannot verify.
     for file, (size, _) in expected.items():
         if file not in there:
             raise Unfit(f"{file} is missing")
         if there[file].size != size:
             raise Unfit(f"{file} has {there[file].size} bytes instead of {size}")
-    needed, free = sum(size for size, _ in expected.values()), shutil.disk_usage(folder).free
+    needed = sum(size for size, _ in expected.values())
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(errno.ENOSPC, f"{name} has {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free")
     for file, (size, _) in expected.items():
