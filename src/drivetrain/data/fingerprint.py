@@ -92,6 +92,7 @@ def remembered_each(
             continue
         found.append(compute(path))
         fresh[key] = {"identity": identity, "digest": found[-1]}
+    # Over what is there now, since other processes of the run keep their answers in the same file.
     if fresh and cache.parent.is_dir():
         write_json(cache, _load(cache) | fresh)
     return found

@@ -92,8 +92,9 @@ def find_shards(given: Sequence[str], config: str | None = None, split: str | No
 
 def check_unchanged(inputs: Sequence[Input]) -> None:
     """Raises Failure(65) where an input is not what it was when it was found."""
-    for hub in {source.hub for source in inputs if source.hub}:
-        hub.check()
+    for hub in {source.hub for source in inputs}:  # which has many shards
+        if hub is not None:
+            hub.check()
     for source in inputs:
         if not source.hub and _state(os.stat(source.path)) != (source.size, source.changed):
             raise changed(source.path)

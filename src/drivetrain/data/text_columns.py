@@ -61,11 +61,17 @@ def _costed(source: Input, columns: Iterable[Any], total: int) -> Iterator[tuple
     """The texts of Arrow's arrays, which have `total` rows; each with its part of the file's bytes."""
     start = 0
     for column in columns:
-        texts = tuple(text.encode() if isinstance(text, str) else text for text in column.to_pylist())
+        texts = tuple(map(_encoded, column.to_pylist()))
         stop = start + len(texts)
         # The difference of two rounded sums, so that the parts add up to the size.
         yield texts, source.size * min(stop, total) // total - source.size * min(start, total) // total
         start = stop
+
+
+def _encoded(text: str | bytes | None) -> bytes | None:
+    if isinstance(text, str):
+        return text.encode()
+    return text
 
 
 def _check_texts(schema: Any, field: str, path: str) -> None:

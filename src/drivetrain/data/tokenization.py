@@ -73,8 +73,10 @@ def encoding(
     opened = open_tokenizer(tokenizer)
     size = vocabulary or opened.vocabulary
     token = None
-    if eod is not None:
-        token = int(eod) if eod.isdecimal() else opened.id_of(eod)
+    if eod is not None and eod.isdecimal():
+        token = int(eod)
+    elif eod is not None:
+        token = opened.id_of(eod)
     if token is not None and token >= size:
         hint = "choose a lower id, or give the model's own --vocabulary"
         raise Failure(Exit.BAD_DATA, f"the end of a document is {token}, the vocabulary has {size}", hint)
