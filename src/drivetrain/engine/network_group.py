@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from drivetrain.engine.layerwise import Layerwise
 from drivetrain.engine.recipe import Network
-from drivetrain.engine.reduce import Reduction
+from drivetrain.engine.reduction import Reduction
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.spec.exits import Exit, Failure
 
@@ -18,21 +17,13 @@ class NetworkGroup(NamedTuple):
     """All that trains in these networks, and how; not their optimizers, which `set` replaces while a run trains.
 
     `precision` is that of forward and backward passes, `micro` the number of samples that all of them take at a time
-    (None: any number). Without `reduction` gradients lie where backward leaves them.
+    (None: any number).
     """
 
     parameters: Sequence[nn.Parameter]
     precision: str
     micro: int | None
-    reduction: Reduction | Layerwise | None
-
-    def reset(self) -> None:
-        """Before the first micro-batch: there are no gradients."""
-        if self.reduction:
-            self.reduction.reset()
-            return
-        for parameter in self.parameters:
-            parameter.grad = None
+    reduction: Reduction
 
 
 def common_precision(names: Sequence[str], own: Mapping[str, Network], runs: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -54,9 +54,7 @@ def _described(schema: dict[str, Any], cls: Any) -> dict[str, Any]:
     for part in fields(cls):
         if part.default is None:
             _without_null(schema["properties"][key_of(part.name)])
-    for base in reversed(cls.__mro__):
-        if not is_dataclass(base):
-            continue
+    for base in reversed(cls.__mro__[:-1]):  # without `object`: the kind's own fields come last
         (tree,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(tree, ast.ClassDef)
         for one, after in pairwise(tree.body):
