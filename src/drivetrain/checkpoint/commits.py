@@ -254,6 +254,7 @@ class Committer:
         """The rename, while nobody can take the directory over: now the commit exists."""
         final = self.run / FOLDER / name_of(step)
         with self.lease.holding() if self.lease else nullcontext():
+            # `rename` would refuse a folder that is not empty.
             if final.exists():  # of this step, but it did not verify, or was fenced off
                 remove(final)
             rename(temporary, final)

@@ -68,8 +68,9 @@ def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
             fresh.append(name)
         else:
             expected[name] = tensor
+    # Before anything is copied: a run that is refused has its weights as they were drawn.
     require_same(expected, given, settings.from_)
-    loaded_renamed = [pair for pair in renamed if pair[1] in given]
+    renamed = [pair for pair in renamed if pair[1] in given]  # of another network than `part` they were not loaded
     with torch.no_grad():
         for name, tensor in given.items():
             wanted[name].copy_(tensor)
@@ -78,7 +79,7 @@ def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
         digest=there.digest,
         bytes=sum(tensor.nbytes for tensor in given.values()),
         loaded=tuple(given),
-        renamed=tuple(loaded_renamed),
+        renamed=tuple(renamed),
         fresh=tuple(fresh),
         left_out=tuple(left_out),
     )
@@ -155,8 +156,12 @@ def _only(networks: Mapping[str, nn.Module]) -> str:
 
 
 def _networks(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    head = f"{NETWORKS}/"
-    return {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        kind, _, own = name.partition("/")
+        if kind == NETWORKS:
+            found[own] = tensor
+    return found
 
 
 def _mapped(

@@ -138,7 +138,7 @@ class Mirror:
         # A ledger of the same root is this run's, whatever became of the commits.
         if not segments or root_of(self._run / LEDGER) in {segment.root for segment in segments}:
             return
-        whole = [name for name, files in commits.items() if MANIFEST in files]
+        whole = _whole(commits)
         if whole and not any(self._shared(store, name, commits[name][MANIFEST]) for name in whole):
             raise Unfit("the URL holds commits of another run; name another one in checkpoint.mirror, or empty it")
 
@@ -170,7 +170,7 @@ def fetch(
     temporary = run / FOLDER / f".tmp-fetch-{own_name()}"
     try:
         store = ObjectStore(url, sleep)
-        commits = {name: files for name, files in _commits(store).items() if MANIFEST in files}
+        commits = _whole(_commits(store))
         if not commits:
             return None
         shutil.rmtree(temporary, ignore_errors=True)
@@ -196,6 +196,11 @@ def _commits(store: ObjectStore) -> dict[str, dict[str, Stored]]:
         if match := _OBJECT.fullmatch(key):
             commits.setdefault(match[1], {})[match[3]] = metadata
     return commits
+
+
+def _whole(commits: Mapping[str, Mapping[str, Stored]]) -> dict[str, Mapping[str, Stored]]:
+    """The commits whose manifest is there: it is uploaded last, and removed first."""
+    return {name: files for name, files in commits.items() if MANIFEST in files}
 
 
 def _by_step(name: str) -> int:
@@ -253,8 +258,8 @@ def _same(store: ObjectStore, key: str, content: bytes) -> bool:
 
 def _retire(store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], pushed: str, local: Path) -> None:
     """Remove commits that are no longer in `local`, except the newest two and `pushed`; `commits` is from before."""
-    whole = {name for name, files in commits.items() if MANIFEST in files} | {pushed}
-    kept = {*sorted(whole, key=_by_step)[-2:], pushed, *os.listdir(local)}
+    whole = sorted({*_whole(commits), pushed}, key=_by_step)
+    kept = {*whole[-2:], pushed, *os.listdir(local)}
     for name in commits.keys() - kept:
         # The manifest first, so that no half-removed commit is taken for one.
         for file in sorted(commits[name], key=lambda file: file != MANIFEST):

@@ -60,6 +60,7 @@ def _path(segments: Collection[Segment], newest: bool) -> list[Segment]:
     """Segments that continue each other from the first record on: to the newest end, or to the furthest."""
     before: dict[Segment, Segment | None] = {}
     ends: dict[tuple[str, int, str], Segment | None] = {(s.root, 0, _START): None for s in segments}
+    # In ascending order, so that what a segment continues has been looked at before it.
     for segment in sorted(segments, key=lambda segment: (segment.start, segment.end)):
         at = (segment.root, segment.start, segment.previous)
         if at in ends:

@@ -54,9 +54,17 @@ def restore(
     a shape or type differs; then nothing was changed.
     """
     wanted = dict(_network_tensors(networks))
-    given = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{NETWORKS}/")}
-    given |= {name: tensor for name, tensor in tensors.items() if name.partition("/")[0] in _kinds(others)}
     wanted |= others
+    given: dict[str, Tensor] = {}
+    given_others: dict[str, Tensor] = {}
+    kinds = _kinds(others)
+    for name, tensor in tensors.items():
+        kind = name.partition("/")[0]
+        if kind == NETWORKS:
+            given[name] = tensor
+        elif kind in kinds:
+            given_others[name] = tensor
+    given |= given_others
     require_same(wanted, given, "the commit")
     # All is looked at before anything is changed.
     slots: list[tuple[torch.optim.Optimizer, nn.Parameter, str, Tensor]] = []
@@ -94,6 +102,7 @@ def put_back(
             for name, parameter in zip(group["names"], group["params"], strict=True):
                 slots = optimizer.state.get(parameter, {})
                 owner = f"{OPTIMIZERS}/{network}/{name}"
+                # It began within this step: without it the optimizer begins anew, as it did then.
                 if slots and not any(f"{owner}/{slot}" in held for slot in slots):
                     del optimizer.state[parameter]
 
@@ -128,7 +137,8 @@ def _unmatched(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> lis
             del unexpected[twins[0]]
             problem += f", perhaps renamed from {twins[0]}"
         problems.append(problem)
-    problems += [f"unexpected {name} {looks}" for name, looks in unexpected.items()]
+    for name, looks in unexpected.items():
+        problems.append(f"unexpected {name} {looks}")
     return problems
 
 
@@ -163,23 +173,28 @@ class MutationTracker:
             parameters += network.parameters()
         self._all = [*parameters, *others.values()]
         self._still = [parameter for parameter in parameters if not parameter.requires_grad]
-        self._at_start = [tensor._version for tensor in self._still]
+        self._at_start = _versions(self._still)
         self._at_boundary: list[int] = []
         self.stand()
 
     def stand(self) -> None:
         """This is a boundary."""
-        self._at_boundary = [tensor._version for tensor in self._all]
+        self._at_boundary = _versions(self._all)
 
     @property
     def moved(self) -> bool:
         """Whether anything was changed since the boundary: within a step, by a forward pass or by the task itself."""
-        return self._at_boundary != [tensor._version for tensor in self._all]
+        return self._at_boundary != _versions(self._all)
 
     @property
     def private(self) -> bool:
         """Whether training changes parameters that no optimizer moves: each rank may have its own."""
-        return self._at_start != [tensor._version for tensor in self._still]
+        return self._at_start != _versions(self._still)
+
+
+def _versions(tensors: Iterable[Tensor]) -> list[int]:
+    """Torch's count of changes in place of each tensor."""
+    return [tensor._version for tensor in tensors]
 
 
 def network_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -204,6 +219,7 @@ def _network_tensors(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
                     f"network {network} keeps {name}, which is no tensor, in its state_dict",
                     "keep it as a buffer: get_extra_state would be lost on a resume",
                 )
+            # Tied weights have several names, and would be written, and copied back, as often.
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield f"{NETWORKS}/{network}/{name}", tensor.detach()

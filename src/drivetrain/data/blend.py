@@ -58,9 +58,12 @@ def period(weights: tuple[int, ...]) -> np.ndarray:
     taken = [0] * count
     table = np.empty(total, np.int32)
     for place in range(total):
-        owed = [(weight * (place + 1) - total * have) * slack for weight, have in zip(weights, taken, strict=True)]
-        due = [k for k in range(count) if owed[k] >= total]
-        chosen = min(due, key=lambda k: (Fraction(total * slack - total - owed[k], weights[k]), k))
+        deadlines: list[tuple[Fraction, int]] = []  # of the sources that are due
+        for source, weight in enumerate(weights):
+            owed = (weight * (place + 1) - total * taken[source]) * slack
+            if owed >= total:
+                deadlines.append((Fraction(total * slack - total - owed, weight), source))
+        _, chosen = min(deadlines)
         table[place] = chosen
         taken[chosen] += 1
     return table
@@ -137,10 +140,12 @@ class Blend(Sampler):
     def staged(self, stage: BlendStage) -> Blend:
         """The same order with one more stage; what comes before it stays."""
         metadata = self.metadata
-        stages = {start: BlendStage(start, tuple(weights)) for start, weights in metadata["stages"]}
-        stages[stage.start] = stage
-        ordered = [stages[start] for start in sorted(stages)]
-        return Blend(metadata["sizes"], ordered, metadata["seed"], metadata["shuffle"])
+        stages = [stage]
+        for start, weights in metadata["stages"]:
+            if start != stage.start:  # a second one at the same place is meant instead of the first
+                stages.append(BlendStage(start, tuple(weights)))
+        stages.sort(key=lambda each: each.start)
+        return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"])
 
     def weights_at(self, position: int) -> tuple[float, ...]:
         """The sources' weights at a position."""

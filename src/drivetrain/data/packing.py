@@ -119,13 +119,17 @@ class PackedTogether:
         # All sources one after the other, as if they were one stream: sample i of all begins at i * context. Where the
         # last sample of a source is full, its last target has the place of the next source's first token.
         self._firsts = np.array([0, *accumulate(map(len, sources))], np.int64)[:-1]
-        self._owners = np.repeat(np.arange(len(sources)), [len(source.shifts) for source in sources])
-        moved = (self._firsts * (self._width - 1) - [source.first for source in sources])[self._owners]
-        self._runs = np.concatenate([source.runs[:-1] for source in sources]) + moved
-        self._ends = np.concatenate([source.runs[1:] for source in sources]) + moved
+        owners, runs, ends, shifts = [], [], [], []
+        for number, source in enumerate(sources):
+            moved = self._firsts[number] * source.context - source.first
+            owners.append(np.full(len(source.shifts), number))
+            runs.append(source.runs[:-1] + moved)
+            ends.append(source.runs[1:] + moved)
+            shifts.append(source.shifts - moved)
+        self._owners, self._shifts = np.concatenate(owners), np.concatenate(shifts)
+        self._runs, self._ends = np.concatenate(runs), np.concatenate(ends)
         self._uncut = self._ends - self._width  # the last place of each run where a sample may begin and be whole
         self._last = self._ends[np.searchsorted(self._owners, self._owners, "right") - 1]  # where a run's source ends
-        self._shifts = np.concatenate([source.shifts for source in sources]) - moved
         self._views, self._kinds, places = _views([source.tokens for source in sources], self._width)
         self._places = self._shifts + places[self._owners]
 
@@ -186,6 +190,7 @@ class PackedTogether:
         stops = np.minimum(begins + self._width, last)
         short = stops < begins + self._width
         if not short.any():
+            # Gathered as if each went on in its own run; what is not of that run is written over.
             rows = self._rows(runs, places)
             self._fill(rows, cut, runs[cut] + 1, begins, stops)
             return rows, None
@@ -193,6 +198,7 @@ class PackedTogether:
         lengths[cut] = stops - begins
         (whole,) = (lengths == self._width).nonzero()
         rows[whole] = self._rows(runs[whole], places[whole])
+        # A whole one has what its first run gives, and is filled from the next one on; a short one has nothing yet.
         self._fill(rows, cut, runs[cut] + ~short, begins, stops)
         return rows, lengths
 
@@ -200,7 +206,7 @@ class PackedTogether:
         self, windows: np.ndarray, rows: np.ndarray, runs: np.ndarray, starts: np.ndarray, stops: np.ndarray
     ) -> None:
         """Put in what samples have of these runs and, up to where they stop, of those after them."""
-        while len(rows):
+        while len(rows):  # once for each run that the longest of them goes through
             begins, ends = np.maximum(self._runs[runs], starts), np.minimum(self._ends[runs], stops)
             owners, shifts = self._owners[runs], self._shifts[runs]
             pieces = (owners, rows, begins - starts, ends - starts, begins + shifts, ends + shifts)

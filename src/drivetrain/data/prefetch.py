@@ -228,7 +228,8 @@ class ProcessReader(BatchIterator):
     def _submit(self, planned: Planned) -> Future[bytes]:
         try:
             return self._pool.submit(_read, planned.ids, planned.positions)
-        except BrokenProcessPool as error:  # told when its step comes: the shares before it may be there
+        except BrokenProcessPool as error:
+            # Told when its step comes: the shares before it may be there.
             lost: Future[bytes] = Future()
             lost.set_exception(error)
             return lost

@@ -204,7 +204,9 @@ def _profile(recipe: Recipe) -> Iterator[Contradiction]:
 def _sources(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.data is None:
         return
-    named: dict[Path_, Any] = {("data", "train", "sources", i): s for i, s in enumerate(recipe.data.train.sources)}
+    named: dict[Path_, Any] = {}
+    for place, source in enumerate(recipe.data.train.sources):
+        named["data", "train", "sources", place] = source
     named |= _sets(recipe)
     for path, source in named.items():
         # What the user's own source gives shows only once it is opened.
@@ -246,8 +248,9 @@ def _overlap(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.data is None:
         return
     trained = [source for source in recipe.data.train.sources if isinstance(source, ReadsPart)]
-    scored = [(path, source) for path, source in _sets(recipe).items() if isinstance(source, ReadsPart)]
-    for path, source in scored:
+    for path, source in _sets(recipe).items():
+        if not isinstance(source, ReadsPart):
+            continue
         for other in trained:
             if (source.kind, source.path) != (other.kind, other.path):
                 continue
@@ -361,7 +364,10 @@ def _parts(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
 
 def _divisors(number: int) -> str:
     """The smallest numbers that divide a number, in words; there are no more than 1024 lanes or processes."""
-    found = [str(candidate) for candidate in range(1, min(number, 1024) + 1) if number % candidate == 0]
+    found: list[str] = []
+    for candidate in range(1, min(number, 1024) + 1):
+        if number % candidate == 0:
+            found.append(str(candidate))
     if len(found) > 12:
         found[12:] = ["..."]
     return ", ".join(found)

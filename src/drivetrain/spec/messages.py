@@ -101,7 +101,10 @@ def amounts(data: Any) -> Any:
         return data
     if data and data.keys() <= UNITS:
         # Epochs may be parts of one; all other units are counted.
-        return {unit: data[unit] if unit == "epochs" else _whole(data[unit]) for unit in data}
+        counted: dict[str, Any] = {}
+        for unit, value in data.items():
+            counted[unit] = value if unit == "epochs" else _whole(value)
+        return counted
     return {key: amounts(part) for key, part in data.items()}
 
 

@@ -252,8 +252,8 @@ class _Reader:
         if re.fullmatch(r"-?\d+", text) and len(text) <= _MOST_DIGITS:
             return _Index(int(text))
         if (found := _SLICE.fullmatch(text)) and len(text) <= _MOST_DIGITS:
-            start, stop = found.groups()
-            return _Slice(int(start) if start else None, int(stop) if stop else None, text)
+            start, stop = map(_place_or_none, found.groups())
+            return _Slice(start, stop, text)
         if found := _CONDITION.fullmatch(text):
             field, sign, value = found.groups()
             return self._condition(tuple(field.split(".")), sign.replace("==", "="), value, text)
@@ -281,6 +281,13 @@ class _Reader:
         path = tuple(step for step in self._steps if isinstance(step, str))
         message = f"{message} (character {self._at + 1})"
         return RecipeMistakes([Mistake(path, message, self._origin, refused)])
+
+
+def _place_or_none(text: str | None) -> int | None:
+    """The bound of a slice, None where it is left out."""
+    if text is None:
+        return None
+    return int(text)
 
 
 def _chosen(

@@ -241,8 +241,9 @@ class Checker:
         """A user's own component: its arguments, without what every source has."""
         own, common = dict(data), {}
         own.pop("kind", None)
-        if section == "source":
-            common = {key: own.pop(key) for key in _OF_A_SOURCE if key in own}
+        for key in _OF_A_SOURCE:
+            if section == "source" and key in own:
+                common[key] = own.pop(key)
         checked = self._settings(imported("drivetrain.data.recipe:OwnSource"), common, path)
         folder = str(self._folder) if self._folder else None
         places = {key: f"{self._origin((*path, key))}: " for key in data}
@@ -259,10 +260,11 @@ class Checker:
         if isinstance(listed, list):
             for index, source in enumerate(listed):
                 train.append(self._source(source, ("data", "train", "sources", index), task))
-        sets = {part: self._named_sources(at(raw, (part,)), ("data", part), task) for part in ("validation", "test")}
-        if data is None or None in train or any(None in sources.values() for sources in sets.values()):
+        validation = self._named_sources(at(raw, ("validation",)), ("data", "validation"), task)
+        test = self._named_sources(at(raw, ("test",)), ("data", "test"), task)
+        if data is None or None in (*train, *validation.values(), *test.values()):
             return None
-        return replace(data, train=replace(data.train, sources=tuple(train)), **sets)
+        return replace(data, train=replace(data.train, sources=tuple(train)), validation=validation, test=test)
 
     def _named_sources(self, raw: Any, path: Path_, task: Any) -> dict[str, Any]:
         """Sources by name, None where one cannot be read."""
