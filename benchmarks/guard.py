@@ -14,7 +14,8 @@ from torch import nn
 
 from drivetrain.checkpoint.snapshot import checksums
 from drivetrain.checkpoint.state import capture, put_back
-from drivetrain.engine.engine import Engine, Execution
+from drivetrain.engine.engine import Engine
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Replicated
 from drivetrain.engine.recompute import fold
 from drivetrain.loop.progress import Progress

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from drivetrain.data.batch_reader import MicroBatch
-from drivetrain.engine.engine import Engine, Execution, MinimizeInputs
+from drivetrain.engine.engine import Engine, MinimizeInputs
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Replicated
 from drivetrain.engine.recipe import Scaling
 from drivetrain.engine.scaler import Scaler
@@ -18,9 +19,9 @@ from drivetrain.spec.batches import Batches
 CPU = torch.device("cpu")
 
 
-def alone(precision="fp32"):
+def alone(precision="fp32", **settings):
     """One process on the CPU."""
-    return Execution(Replicated(Group()), CPU, precision, 0)
+    return Execution(Replicated(Group()), CPU, precision, 0, **settings)
 
 
 def build(optimizer=None, names=("model",), **settings):
@@ -62,4 +63,4 @@ def scaled_engine(start=2.0**10, precision="fp32", window=2000, **settings):
     network_optimizers = build_network_optimizers(networks, SGD(lr=0.1, clip=0.5), Constant(), 100, Scale(Batches(8)))
     network_optimizers["model"].advance(8)
     scaler = Scaler(Scaling(start=start, window=window), CPU) if start else None
-    return Engine(networks, network_optimizers, alone(precision), scaler=scaler, **settings)
+    return Engine(networks, network_optimizers, alone(precision, **settings), scaler=scaler)

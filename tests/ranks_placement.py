@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.geometry import Geometry
 from drivetrain.data.order import Order
-from drivetrain.engine.engine import Engine, Execution, MinimizeInputs
+from drivetrain.engine.engine import Engine, MinimizeInputs
+from drivetrain.engine.execution import Execution
 from drivetrain.loop.evaluation import Evaluator, ValidationSet
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.progress import Progress

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,16 +13,13 @@ from torch import Tensor, nn
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
-from drivetrain.engine.exact import LaneTree, require_still
+from drivetrain.engine.exact import require_still
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.inspection import Inspection
-from drivetrain.engine.layerwise import Layerwise
 from drivetrain.engine.losses import Losses, Term, as_losses, objective
-from drivetrain.engine.network_group import NetworkGroup, are_layerwise, common_precision, smallest_micro
-from drivetrain.engine.placement import Placement
-from drivetrain.engine.recipe import Network
+from drivetrain.engine.network_group import NetworkGroup, NetworkGroups
 from drivetrain.engine.recompute import GradientChecksums, Recompute, require_same, traceless
-from drivetrain.engine.reduce import Reducer
-from drivetrain.engine.reduction import Reduction, Unreduced
+from drivetrain.engine.reduction import Unreduced
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.statistics import Probe
 from drivetrain.engine.step_result import StepResult, Sums
@@ -56,21 +51,6 @@ class MinimizeInputs(NamedTuple):
     recompute: Recompute | None = None
 
 
-@dataclass(frozen=True)
-class Execution:
-    """How an engine computes, whatever its networks: fixed for a whole attempt."""
-
-    placement: Placement
-    device: torch.device
-    precision: str
-    """fp32, bf16 or fp16, of forward and backward passes; single networks may have their own."""
-    seed: int
-    exact: int | None = None
-    """The number of lanes, where numbers must not depend on how many processes share them."""
-    skips: bool = False
-    """Whether a step may be left out and training goes on, so that what it did to buffers is undone."""
-
-
 class Engine:
     """Forward, backward, reduction, finite vote, clipping and optimizer for the networks that move together."""
 
@@ -83,9 +63,7 @@ class Engine:
         *,
         scaler: Scaler | None = None,
         averages: Averages | None = None,
-        own: Mapping[str, Network] = MappingProxyType({}),
     ) -> None:
-        """`own`: the settings of single networks."""
         self.heartbeat = heartbeat or Heartbeat()
         self.networks = networks
         self.network_optimizers = dict(network_optimizers)
@@ -93,14 +71,14 @@ class Engine:
         self.scaler = scaler
         self.averages = averages
         self.buffers = Buffers(networks, execution.placement.data, still=execution.exact is not None)
-        self.own: Mapping[str, Network] = defaultdict(Network, own)
+        self.own = execution.own
         self.place = 0, 0  # positions [start, stop) of the micro-batch at work
         self._execution = execution
         self._placement = execution.placement
-        self._groups: dict[tuple[str, ...], NetworkGroup] = {}
         # A layerwise network is clipped by the norm of the step before, which commits keep.
         layerwise = [name for name, network_optimizer in network_optimizers.items() if network_optimizer.layerwise]
         self._norms = {name: torch.zeros((), device=execution.device) for name in layerwise}
+        self.groups = NetworkGroups(self.network_optimizers, execution, self._norms)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -124,7 +102,7 @@ class Engine:
         Where a loss or a gradient norm is not finite no network moves, on any rank: the returned move tells when read.
         Raises Failure(83) where another rank comes to other bits.
         """
-        moving = self.network_group(names)
+        moving = self.groups.of(names)
         network_optimizers = [self.network_optimizers[name] for name in names]
         again = self._recompute_rank_before(moving, network_optimizers, loss, work)
         inspection = self._inspection(moving, network_optimizers, work)
@@ -154,7 +132,7 @@ class Engine:
         The weights did not move, so the replay sees what the step saw. It leaves gradients and buffers dirty. Where
         they have moved in the backward pass there is nothing to see.
         """
-        moving = self.network_group(names)
+        moving = self.groups.of(names)
         if moving.reduction.moved:
             return []
         guilty = []
@@ -190,38 +168,6 @@ class Engine:
     def seed(self, *path: int) -> None:
         """Seed the generators that forward passes draw from: the run's seed at a position."""
         seed_generators(self.device, mix(self._execution.seed, *path))
-
-    def network_group(self, names: tuple[str, ...]) -> NetworkGroup:
-        """These networks as they move together.
-
-        Raises Failure(78) where they have different precisions, or only some of them move within the backward pass,
-        ValueError where a name is given twice.
-        """
-        if names not in self._groups:
-            if len(set(names)) < len(names):
-                raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
-            parameters = [p for name in names for p in self.network_optimizers[name].parameters]
-            self._groups[names] = NetworkGroup(
-                parameters,
-                common_precision(names, self.own, self._execution.precision),
-                smallest_micro(names, self.own),
-                self._reduction(names, parameters),
-            )
-        return self._groups[names]
-
-    def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
-        """Made once for a group: its hooks stay on the parameters, so that another one would sum them twice."""
-        group, lanes = self._placement.data, self._execution.exact
-        network_optimizers = [self.network_optimizers[name] for name in names]
-        if are_layerwise(network_optimizers):
-            return Layerwise(names, self.network_optimizers, group, self._norms)
-        if lanes:
-            return LaneTree(parameters, group, lanes)
-        if any(network_optimizer.projected for network_optimizer in network_optimizers):
-            from drivetrain.engine.projected import ProjectedReducer  # GaLore's imports take long
-
-            return ProjectedReducer(network_optimizers, group.main)
-        return Reducer(parameters, group.main) if group.world > 1 else Unreduced(parameters)
 
     def _inspection(
         self, moving: NetworkGroup, network_optimizers: Sequence[NetworkOptimizer], work: MinimizeInputs

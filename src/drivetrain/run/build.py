@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from torch import nn
 from drivetrain.data.opening import open_source
 from drivetrain.data.source import Source
 from drivetrain.engine.average import Averages
-from drivetrain.engine.engine import Engine, Execution
+from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Placement
-from drivetrain.engine.recipe import Average
+from drivetrain.engine.recipe import Average, Network
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import ValidationSet
@@ -197,6 +199,7 @@ def execution_of(recipe: Recipe, placement: Placement, device: torch.device, lan
         seed=recipe.seed,
         exact=lanes if recipe.exact else None,
         skips=recipe.guard.skips or _has_half(recipe),
+        own=defaultdict(Network, recipe.networks),
     )
 
 
@@ -228,5 +231,4 @@ def build_engine(
         heartbeat,
         scaler=Scaler(recipe.scaling, execution.device) if _has_half(recipe) else None,
         averages=Averages(averages, networks) if averages else None,
-        own=recipe.networks,
     )

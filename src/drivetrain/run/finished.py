@@ -13,7 +13,8 @@ from drivetrain.checkpoint.commits import LoadedCommit, newest, pick
 from drivetrain.checkpoint.compatible import accept_data
 from drivetrain.checkpoint.export import export
 from drivetrain.checkpoint.state import averaged, restore
-from drivetrain.engine.engine import Engine, Execution
+from drivetrain.engine.engine import Engine
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Replicated
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
 from drivetrain.loop.step_sync import WIDTH, StepSync

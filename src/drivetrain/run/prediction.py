@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.engine.engine import Engine, Execution
+from drivetrain.engine.engine import Engine
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Replicated
 from drivetrain.engine.transfer import to_device
 from drivetrain.loop.task import Task
