@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from drivetrain.data.documents import Input
+    from drivetrain.data.inputs import Input
     from drivetrain.data.prepare import Report
 
 app = typer.Typer(help="Prepare token files, and look at what is trained on.")
@@ -61,8 +61,8 @@ def prepare(
 
 
 def _found(inputs: list[str], include: list[str], kind: Any, split: str | None, config: str | None) -> list[Input]:
-    from drivetrain.data.documents import find_inputs, find_shards
     from drivetrain.data.hub import PREFIX
+    from drivetrain.data.inputs import find_inputs, find_shards
     from drivetrain.spec.exits import Exit, Failure
 
     if not any(one.startswith(PREFIX) for one in inputs):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from drivetrain.data.source import Source, open_source
+from drivetrain.data.opening import open_source
+from drivetrain.data.source import Source
 from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
