@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from drivetrain.cli.submit import AsJson
+
+if TYPE_CHECKING:
+    from drivetrain.launch.store import Record
 
 Token = Annotated[
     str,
@@ -34,7 +38,12 @@ def status(
     store = JobStore()
     record = found(store, job)
     said = None
-    for seen in watched(store, record) if watch else [refresh(store, record)]:
+    looks: Iterable[Record]
+    if watch:
+        looks = watched(store, record)
+    else:
+        looks = [refresh(store, record)]
+    for seen in looks:
         now = job_status(seen)
         if now != said:
             typer.echo(json.dumps(now) if as_json else printable(status_text(now), keep="\n"))

@@ -33,9 +33,10 @@ def worker(
         return imported(f"drivetrain.launch.targets.{conduct}:run")(file)
     if file is None and "DRIVETRAIN_WORK" not in os.environ:
         raise Failure(Exit.BAD_COMMAND, "no FILE, and no DRIVETRAIN_WORK", "`drivetrain submit` starts jobs")
-    given = (
-        NodeWork.read(file) if file is not None else NodeWork.parse(os.environ["DRIVETRAIN_WORK"], "DRIVETRAIN_WORK")
-    )
+    if file is not None:
+        given = NodeWork.read(file)
+    else:
+        given = NodeWork.parse(os.environ["DRIVETRAIN_WORK"], "DRIVETRAIN_WORK")
     outcome = work(given, os.environ)
     print(outcome.line(), file=sys.stderr, flush=True)
     return exit_code(outcome)

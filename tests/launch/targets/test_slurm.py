@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from drivetrain.launch import attempts
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.job_runner import CANCEL
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.states import State
@@ -18,7 +19,14 @@ from drivetrain.spec.exits import Exit, Failure
 
 @pytest.fixture
 def job(tmp_path):
-    return plan("quickstart", [], "x", settings_from("x", {"kind": "slurm"}), started=0.0, run=str(tmp_path / "run"))
+    return plan(
+        "quickstart",
+        [],
+        "x",
+        settings_from("x", {"kind": "slurm"}),
+        options=StartOptions(started=0.0),
+        run=str(tmp_path / "run"),
+    )
 
 
 @pytest.fixture
@@ -58,18 +66,20 @@ def test_what_names_no_job_is_not_taken_for_one(job, says):
 def test_an_option_of_ours_is_refused_also_where_it_is_cut_short(name):
     settings = settings_from("x", {"kind": "slurm", "extras": {name: "1"}})
     with pytest.raises(Failure, match="follows from the job's description"):
-        build(settings).render(plan("quickstart", [], "x", settings, started=0.0))
+        build(settings).render(plan("quickstart", [], "x", settings, options=StartOptions(started=0.0)))
 
 
 def test_a_run_on_one_machines_disk_is_refused():
     settings = settings_from("x", {"kind": "slurm", "runs": "s3://bucket/runs"})
     with pytest.raises(Failure, match="on one machine's disk"):
-        build(settings).render(plan("quickstart", [], "x", settings, started=0.0))
+        build(settings).render(plan("quickstart", [], "x", settings, options=StartOptions(started=0.0)))
 
 
 def test_an_option_of_0_is_passed_on_and_one_that_is_false_is_not():
     settings = settings_from("x", {"kind": "slurm", "extras": {"priority": 0, "exclusive": False, "overcommit": True}})
-    command = build(settings).render(plan("quickstart", [], "x", settings, started=0.0))[0].body.split()
+    command = (
+        build(settings).render(plan("quickstart", [], "x", settings, options=StartOptions(started=0.0)))[0].body.split()
+    )
     assert {"--priority=0", "--overcommit"} <= set(command)
     assert not any(word.startswith("--exclusive") for word in command)
 
