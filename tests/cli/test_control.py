@@ -11,6 +11,7 @@ import pytest
 from drivetrain.cli.main import run as command
 from drivetrain.cli.watch import Newest
 from drivetrain.ledger.ledger import read
+from records import attempt, ended, parsed, step
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ class Sink:
         self.seen = []
 
     def record(self, record):
-        self.seen.append((record["kind"], record["time"]))
+        self.seen.append((record.kind, record.time))
 
     def close(self):
         pass
@@ -91,11 +92,13 @@ class Sink:
 def test_what_was_long_ago_is_not_shown_but_for_the_attempt_that_goes_on():
     sink = Sink()
     newest = Newest(sink, 10.0)
-    for kind, at in (("attempt", 1.0), ("step", 2.0), ("exit", 3.0), ("attempt", 5.0), ("step", 9.0), ("step", 11.0)):
-        newest.record({"kind": kind, "time": at})
+    told = [attempt(at=1.0), step(1, at=2.0), ended(0, "done", at=3.0)]
+    told += [attempt(2, at=5.0), step(1, at=9.0), step(2, at=11.0)]
+    for record in parsed(told):
+        newest.record(record)
     assert sink.seen == [("attempt", 5.0), ("step", 11.0)]
     assert not newest.ended.is_set()
-    newest.record({"kind": "exit", "time": 12.0})
+    newest.record(*parsed([ended(0, "done", at=12.0)]))
     assert newest.ended.is_set()
 
 

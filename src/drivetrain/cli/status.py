@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from drivetrain.cli.submit import AsJson
-
-if TYPE_CHECKING:
-    from drivetrain.launch.store import Record
 
 Token = Annotated[
     str,
@@ -38,11 +34,7 @@ def status(
     store = JobStore()
     record = found(store, job)
     said = None
-    looks: Iterable[Record]
-    if watch:
-        looks = watched(store, record)
-    else:
-        looks = [refresh(store, record)]
+    looks = watched(store, record) if watch else [refresh(store, record)]
     for seen in looks:
         now = job_status(seen)
         if now != said:

@@ -53,8 +53,7 @@ def submit(
     require_resume(resume)
     if run is None and Path(recipe).is_dir():
         run = str(Path(recipe))
-    own = load(recipe, overrides or []).recipe.launch.targets
-    settings = settings_of(to, own, targets)
+    settings = settings_of(to, load(recipe, overrides or []).recipe.launch.targets, targets)
     options = StartOptions(resume=resume, override=override or [], started=time.time())
     job = plan(recipe, overrides or [], to, settings, run=run, options=options)
     # Rendered also where it is sent: what the engine would refuse is refused before anything is written.
@@ -64,11 +63,11 @@ def submit(
         return Exit.DONE
     record, new = jobs.submit(JobStore(), job, recipe)
     differs = not new and record.differs(job)
-    if as_json:
-        told = {"job": record.token, "native": record.native, "run": str(record.run), "new": new, "differs": differs}
-        typer.echo(json.dumps(told))
-    else:
+    if not as_json:
         _show_submitted(record, to, new=new, differs=differs)
+        return Exit.DONE
+    told = {"job": record.token, "native": record.native, "run": str(record.run), "new": new, "differs": differs}
+    typer.echo(json.dumps(told))
     return Exit.DONE
 
 

@@ -24,6 +24,7 @@ def pack(root: Path, commit: str | None) -> bytes:
     """A tar file of one commit, or for None of the working tree: what is tracked, and what is new and not ignored."""
     if commit is not None:
         return _git(root, "archive", "--format=tar", commit)
+    # NUL between names: a name may hold a line break.
     names = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
@@ -46,9 +47,11 @@ def unpack(archive: Path) -> Path:
         mine = archive.with_name(f".{final.name}-{own_name()}")
         with tarfile.open(archive) as tar:
             tar.extractall(mine, filter="data")
+        # A rename is atomic: nobody imports from a folder that is half unpacked. It fails where another machine was
+        # first, whose folder has the same content.
         try:
             mine.rename(final)
-        except OSError:  # another machine was first
+        except OSError:
             if not final.is_dir():
                 raise
     return final

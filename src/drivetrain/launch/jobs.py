@@ -44,6 +44,7 @@ def refresh(store: JobStore, record: Record, clock: Clock = time.time) -> Record
     seen = _looked(record, clock)
     if seen is record:
         return record
+    # The look itself holds no lock: an engine may take half a minute to answer, and a cancel must not wait for that.
     with store.exclusive(record.token):
         now = store.reload(record)
         same = (now.native, now.cancelled, now.checked) == (record.native, record.cancelled, record.checked)
@@ -59,9 +60,11 @@ def _looked(record: Record, clock: Clock) -> Record:
     if native is None:
         return record
     seen = target.look(job, native)
-    if seen.state.final and (other := target.find(job)) not in (None, native):
-        assert other is not None
-        native, seen = other, target.look(job, other)
+    # A job that was sent twice, or requeued from elsewhere, has another name that may still be at work.
+    if seen.state.final:
+        other = target.find(job)
+        if other is not None and other != native:
+            native, seen = other, target.look(job, other)
     return replace(record, native=native).after(seen, clock())
 
 
