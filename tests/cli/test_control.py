@@ -92,8 +92,8 @@ class Sink:
 def test_what_was_long_ago_is_not_shown_but_for_the_attempt_that_goes_on():
     sink = Sink()
     newest = Newest(sink, 10.0)
-    told = [attempt(at=1.0), step(1, at=2.0), ended(0, "done", at=3.0)]
-    told += [attempt(2, at=5.0), step(1, at=9.0), step(2, at=11.0)]
+    told = [attempt(at=1.0), step(1, at=1.0), ended(0, "done", at=3.0)]
+    told += [attempt(2, at=5.0), step(1, at=8.0), step(2, at=9.0)]
     for record in parsed(told):
         newest.record(record)
     assert sink.seen == [("attempt", 5.0), ("step", 11.0)]
