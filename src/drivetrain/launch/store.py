@@ -124,8 +124,8 @@ class JobStore:
     @contextmanager
     def exclusive(self, name: str = "") -> Iterator[None]:
         """Nobody else submits from here meanwhile, or does anything with the job of this token."""
-        # The lock is the kernel's: it goes with a process that is killed. Its file stays: were it removed, two processes
-        # could each lock a file of this name.
+        # The lock is the kernel's: it goes with a process that is killed. Its file stays: were it removed, two
+        # processes could each lock a file of this name.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._folder / f".{name}lock", flags, 0o600)
         try:

@@ -59,9 +59,7 @@ def supervise(
             job = replace(job, volatile=str(volatile))
         try:
             while True:
-                # What a worker of the start before has left must not be taken for a word of this one.
-                for rank in range(job.processes):
-                    (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
+                _forget_outcomes(logs, job, node)
                 signs.clear()
                 start = WorkerGroup(job, node, server, signs, stops, say)
                 outcome = start.run(worker)
@@ -80,6 +78,12 @@ def supervise(
             server.close()
             signs.close()
             shutil.rmtree(volatile, ignore_errors=True)
+
+
+def _forget_outcomes(logs: Path, job: Job, node: Node) -> None:
+    """What a worker of the start before has left must not be taken for a word of the next one."""
+    for rank in range(job.processes):
+        (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
 
 
 def _reached(run: Path, volatile: Path) -> int | None:

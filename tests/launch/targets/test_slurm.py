@@ -13,7 +13,8 @@ from drivetrain.launch.states import State
 from drivetrain.launch.store import Record
 from drivetrain.launch.targets.config import build, settings_from
 from drivetrain.launch.targets.shared import lay, mark_cancelled
-from drivetrain.launch.targets.slurm import _Allocation, _duration
+from drivetrain.launch.targets.slurm_allocation import Allocation
+from drivetrain.launch.targets.slurm_commands import duration
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -118,7 +119,7 @@ def test_what_slurm_ended_without_a_word_of_the_job_has_failed_and_is_looked_at_
     [("30:00", 1800), ("1:00:00", 3600), ("2-01:00:05", 176405), ("0:45", 45), ("UNLIMITED", None), ("INVALID", None)],
 )
 def test_time_limits_as_slurm_shows_them(shown, seconds):
-    assert _duration(shown) == seconds
+    assert duration(shown) == seconds
 
 
 @pytest.mark.parametrize(("limit", "requeued"), [("1:00:00", False), ("0:30", True)])
@@ -130,7 +131,7 @@ def test_a_job_that_is_ending_is_requeued_where_its_time_is_up_and_not_where_it_
     says("", 0)
     shows = f"case $* in *%T*) echo COMPLETING ;; *) echo '{began}|{limit}' ;; esac"
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{shows}\n")
-    allocation = _Allocation(job.work, {"SLURM_JOB_ID": "7"})
+    allocation = Allocation(job.work, {"SLURM_JOB_ID": "7"})
     if requeued:
         allocation.requeue()
     else:

@@ -21,7 +21,7 @@ KINDS: Mapping[str, str] = {
     "aws-batch": "drivetrain.launch.targets.aws_batch:AwsBatchTarget",
     "sagemaker": "drivetrain.launch.targets.sagemaker:SageMakerTarget",
     "ray": "drivetrain.launch.targets.ray:RayTarget",
-    "kubernetes": "drivetrain.launch.targets.kubernetes:KubernetesTarget",
+    "kubernetes": "drivetrain.launch.targets.kubernetes_settings:KubernetesTarget",
 }
 """Settings classes of the kinds of targets."""
 _ALWAYS: Mapping[str, Any] = {"local": {"kind": "local"}}
