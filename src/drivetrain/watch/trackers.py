@@ -172,8 +172,10 @@ class Mark:
         number = record.step
         if number <= self.evaluated:
             return {}, None
-        axes = {"samples": self.samples, "tokens": self.tokens} if number == self.step else {}
-        values = {**dict(scalars(record)), **axes}
+        values = dict(scalars(record))
+        # The samples so far are those of the newest step: they are not told for an evaluation of an earlier one.
+        if number == self.step:
+            values |= {"samples": self.samples, "tokens": self.tokens}
         return {"evaluated": number}, TrackerRow("evaluation", f"evaluation-{number}", number, record.time, values)
 
     def _final(self, record: FinalRecord) -> Change:
@@ -252,8 +254,9 @@ class TrackerThread:
             except Exception as error:  # whatever a library raises is an outage: it must not cost the run anything
                 self._tell(error)
                 self._open = False
+                # What the library has held back may be lost: back to the mark that is kept.
                 if self.tracker.holds:
-                    self._mark = None  # back to what is certain
+                    self._mark = None
                 pause = min(LONGEST, 2 * pause)
 
     def _pause(self, seconds: float) -> bool:
@@ -290,6 +293,7 @@ class TrackerThread:
         self._mark = self._standing()
         if self._mark is None:
             return
+        # The mark is kept after its rows are sent: a crash in between sends them again, which trackers ignore.
         for mark, rows in self._parcels(self._mark):
             if rows:
                 self._opened(mark)
@@ -318,7 +322,8 @@ class TrackerThread:
 
         Where its end is gone (a machine that went down took it), it is read from its start; the highest steps stay.
         """
-        target = hashlib.sha256(self.tracker.target.encode()).hexdigest()[:16]  # the words may be private
+        # Its digest: the words may be private.
+        target = hashlib.sha256(self.tracker.target.encode()).hexdigest()[:16]
         try:
             with self._ledger.open("rb") as file:
                 line = file.readline()
@@ -343,7 +348,8 @@ class TrackerThread:
                 if record is None:  # a line that is being written, or damage that its writer names
                     break
                 mark, row = mark.after(line, record)
-                rows += [row] if row else []
+                if row is not None:
+                    rows.append(row)
                 if len(rows) == _ROWS:
                     yield mark, rows
                     rows, begin = [], mark.offset
@@ -364,6 +370,7 @@ class Trackers:
         """Wait a while for what is left; a line on stderr for each tracker that lacks something then."""
         for replay in self._replays:
             replay.end()
+        # One deadline for all: an outage of several must not make the end of a run several times as long.
         deadline = time.monotonic() + PATIENCE
         for replay in self._replays:
             replay.over.wait(max(0.0, deadline - time.monotonic()))
@@ -386,7 +393,9 @@ def without_secrets(value: Any) -> Any:
         return re.sub(r"(?<=://)[^/@\s]+@", "", value)
     if isinstance(value, Mapping):
         return {key: without_secrets(part) for key, part in value.items()}
-    return [without_secrets(part) for part in value] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(part) for part in value]
+    return value
 
 
 def _words(error: Exception) -> str:
