@@ -221,7 +221,8 @@ def _newest(lines: Mapping[str, Points], marks: Sequence[float]) -> dict[str, li
     """Each run's newest value at or before a mark; None where there is none yet."""
     told: dict[str, list[float | None]] = {}
     for label, line in lines.items():
-        told[label] = [line[end - 1][1] if end else None for end in _ends(line, marks)]
+        before = (None, *(value for _, value in line))
+        told[label] = [before[end] for end in _ends(line, marks)]
     return told
 
 
@@ -275,8 +276,8 @@ def _curves(console: Console, name: str, lines: Mapping[str, Points], by: By) ->
 def _recipes(differences: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> Table:
     rows = table("recipe", *labels)
     for key, by_run in differences.items():
-        cells = [_value(by_run[label]) if label in by_run else "-" for label in labels]
-        row(rows, key, *cells)
+        shown = {label: _value(value) for label, value in by_run.items()}
+        row(rows, key, *[shown.get(label, "-") for label in labels])
     return rows
 
 
@@ -364,8 +365,8 @@ def _equally_far(
         return table("", *labels)
     rows = table(f"newest at {by} {place_of(marks[-1], by)}", *labels)
     for name, lines in metrics.items():
-        values = [lines[label][-1] if label in lines else None for label in labels]
-        row(rows, name, *map(_number, values))
+        last = {label: line[-1] for label, line in lines.items()}
+        row(rows, name, *[_number(last.get(label)) for label in labels])
     return rows
 
 
