@@ -26,7 +26,7 @@ from drivetrain.watch.console import amount
 from drivetrain.watch.report import summary
 from drivetrain.watch.table import row, say, span, table
 from drivetrain.watch.table import show as show_tables
-from drivetrain.watch.trackers import without_secrets
+from drivetrain.watch.tracker_mark import without_secrets
 
 _MARKS = 8  # places at which runs are compared
 _HEIGHT = 6  # of a curve, in characters: those of all runs stand below each other

@@ -10,7 +10,8 @@ from typing import Any
 
 from drivetrain.spec.exits import Exit
 from drivetrain.watch.recipe import Mlflow
-from drivetrain.watch.trackers import About, TrackerRow, require
+from drivetrain.watch.tracker_mark import TrackerRow
+from drivetrain.watch.trackers import About, require
 
 _METRICS, _PARAMS = 1000, 100  # in one request
 _LONGEST_VALUE = 500  # characters of a parameter

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from drivetrain.watch.recipe import Trackio
-from drivetrain.watch.trackers import About, TrackerRow, require
+from drivetrain.watch.tracker_mark import TrackerRow
+from drivetrain.watch.trackers import About, require
 
 
 class TrackioTracker:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.watch.recipe import Wandb
-from drivetrain.watch.trackers import PATIENCE, About, TrackerRow, require
+from drivetrain.watch.tracker_mark import TrackerRow
+from drivetrain.watch.trackers import PATIENCE, About, require
 
 _BEGIN = 30.0  # seconds to reach the server in; the next try comes later
 _BLOCK, _HEAD = 32768, 7  # bytes of a journal's blocks and of the headers in it
