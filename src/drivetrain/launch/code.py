@@ -30,7 +30,8 @@ def pack(root: Path, commit: str | None) -> bytes:
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name in sorted(filter(None, names)):
             path = root / os.fsdecode(name)
-            if path.is_symlink() or path.is_file():  # removed and not yet committed: left out
+            # What was removed and not yet committed is left out.
+            if path.is_symlink() or path.is_file():
                 tar.add(path, os.fsdecode(name), recursive=False)
     return content.getvalue()
 

@@ -184,7 +184,8 @@ class RunSummary:
             self.steps.add(record)
         else:
             self._add_other(record)
-        if self._tries and not isinstance(record, RepairRecord):  # made before an attempt, it belongs to none
+        # A repair is made before an attempt, and belongs to none.
+        if self._tries and not isinstance(record, RepairRecord):
             self._tries[-1].add(record)
 
     def _add_other(self, record: Record) -> None:
@@ -339,7 +340,8 @@ class _Try:
         self._exit = record
         for name, seconds in record.seconds.items():
             bucket = "data wait" if name == "wait" else name
-            if bucket != "step":  # its sum has steps that were never whole, which count for nothing
+            # The sum of steps has some that were never whole, which count for nothing.
+            if bucket != "step":
                 self.seconds[bucket] = max(seconds, self.seconds[bucket])
 
     def told(self) -> AttemptSummary:

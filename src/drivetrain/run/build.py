@@ -64,9 +64,14 @@ class Inputs:
     @property
     def _placed(self) -> dict[str, Source]:
         """Every source by its place in the recipe."""
-        sources = {f"data.train.sources[{i}]": source for i, source in enumerate(self.train.values())}
-        sources |= {f"data.validation.{name}": source for name, source in self.validation.items()}
-        return sources | {f"data.test.{name}": source for name, source in self.test.items()}
+        placed = {}
+        for number, source in enumerate(self.train.values()):
+            placed[f"data.train.sources[{number}]"] = source
+        for name, source in self.validation.items():
+            placed[f"data.validation.{name}"] = source
+        for name, source in self.test.items():
+            placed[f"data.test.{name}"] = source
+        return placed
 
     def sets(self, recipe: Recipe, lanes: int, most: int | None = None) -> dict[str, list[ValidationSet]]:
         """The validation and test sets, cut as evaluation wants them, or at most so many samples of each.

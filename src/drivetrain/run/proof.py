@@ -69,7 +69,8 @@ def prove(run: Path, *, data: bool = True) -> Certificate:
     records = list(read(run / "ledger.jsonl"))
     try:
         return _proved(run, records, data)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # its chain holds, its fields do not
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        # Its chain holds, its fields do not.
         what = f"a record or a manifest has another form than a run writes: {type(error).__name__}: {error}"
         raise _broken(what) from error
 
@@ -165,7 +166,8 @@ class Orders:
     which of them are in quarantine."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Sampler] = {}  # attempts mostly have the same
+        # Attempts mostly have the same order, and to make one takes time.
+        self._known: dict[str, Sampler] = {}
         self.current = Sampler()
         self.quarantine = Quarantine()
 
@@ -240,7 +242,8 @@ def _prove_repeats(records: Iterable[Record], tries: Mapping[int, AttemptRecord]
     """What was made again under an equal claim came to the same numbers."""
     before: dict[int, Record] = {}
     for record in records:
-        if isinstance(record, RollbackRecord):  # what comes after it is made of other samples
+        # What comes after a rollback is made of other samples.
+        if isinstance(record, RollbackRecord):
             before = {step: made for step, made in before.items() if step <= record.to}
         if not isinstance(record, StepRecord):
             continue
@@ -271,8 +274,9 @@ def _prove_commits(
             manifest = verify(run / FOLDER / name)
         except Damaged as damage:
             raise Failure(Exit.NO_VALID_COMMIT, f"{name}: {damage}", "restore it from a copy, or remove it") from None
+        # Of a run that had lost the directory: nobody goes on from it.
         if name not in told and fenced(epochs, name, manifest.get("epoch", 0)):
-            continue  # of a run that had lost the directory: nobody goes on from it
+            continue
         for wrong in _wrong_commit(name, manifest, told.get(name), places, reached, tries):
             raise _broken(f"{name}: {wrong}", code=Exit.NO_VALID_COMMIT)
         certificate.commits += 1

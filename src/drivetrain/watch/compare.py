@@ -73,13 +73,13 @@ def gather(folders: Sequence[str | Path], by: By) -> dict[str, Run]:
     Raises Failure(64) for fewer than two, the same one twice, or tokens where a run counts none; 66 where one is no
     run; 65 or 78 where its recipe cannot be read; 74 where its ledger is damaged.
     """
-    paths = [Path(folder) for folder in folders]
+    paths = list(map(Path, folders))
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         raise Failure(Exit.BAD_COMMAND, "two different runs or more are compared", "name their directories")
     labels = [path.resolve().name for path in paths]
     if len(set(labels)) < len(labels):
         labels = list(map(str, paths))
-    runs = {label: _open(path) for label, path in zip(labels, paths, strict=True)}
+    runs = dict(zip(labels, map(_open, paths), strict=True))
     # A run without a step may count tokens in its first one.
     silent = [label for label, run in runs.items() if run.story.steps and not any(run.story.steps.tokens)]
     if by == "tokens" and silent:
@@ -116,8 +116,8 @@ def show(console: Console, runs: Mapping[str, Run], found: Mapping[str, Any]) ->
     """Print the comparison."""
     by: By = found["by"]
     say(console, Text(" and ".join(map(printable, runs)), style="bold"))
-    curves = _by_name({label: run.losses(by) for label, run in runs.items()})
-    for name, lines in curves.items():
+    losses = {label: run.losses(by) for label, run in runs.items()}
+    for name, lines in _by_name(losses).items():
         _curves(console, name, lines, by)
     equal = found["at_equal"]
     tables = [
@@ -221,8 +221,10 @@ def _newest(lines: Mapping[str, Points], marks: Sequence[float]) -> dict[str, li
     """Each run's newest value at or before a mark; None where there is none yet."""
     told: dict[str, list[float | None]] = {}
     for label, line in lines.items():
-        before = (None, *(value for _, value in line))
-        told[label] = [before[end] for end in _ends(line, marks)]
+        newest: list[float | None] = []
+        for end in _ends(line, marks):
+            newest.append(line[end - 1][1] if end else None)
+        told[label] = newest
     return told
 
 

@@ -105,6 +105,7 @@ class ConsoleSink:
         """Show one record."""
         if isinstance(record, AttemptRecord):
             self._mine = record.started >= self._since
+        # Earlier attempts are passed over, but for how far they came: by that it is told which steps are made again.
         if self._mine:
             self._show_record(record)
         if isinstance(record, StepRecord):

@@ -92,7 +92,8 @@ def with_first_cause(run: Path, found: list[AttemptSummary]) -> list[AttemptSumm
             outcome = Outcome.from_json(json.loads(path.read_text()))
             return [*found[:-1], replace(found[-1], code=int(outcome.code), cause=str(outcome.cause))]
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # nobody has told: the attempt is shown without an end
+        # Nobody has told: the attempt is shown without an end.
+        pass
     return found
 
 

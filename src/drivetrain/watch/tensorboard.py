@@ -57,6 +57,7 @@ class TensorBoardSink:
             self._writer = _begin(self._folder)
         if isinstance(record, AttemptRecord):
             self._full_rate = full_rate(record)
+        # TensorBoard's mark for a restart: points from this step on that came before it are void.
         if (begin := goes_back_to(record)) is not None:
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=record.time, step=begin + 1, session_log=start))
