@@ -55,7 +55,8 @@ def _described(schema: dict[str, Any], cls: Any) -> dict[str, Any]:
         # To pydantic such a field may be null: in the JSON it is left out.
         if part.default is None:
             _without_null(schema["properties"][key_of(part.name)])
-    for base in reversed(cls.__mro__):
+    bases: tuple[type, ...] = cls.__mro__
+    for base in reversed(bases):
         if not is_dataclass(base):
             continue
         # A field's sentence is a string below it, which Python itself throws away.
