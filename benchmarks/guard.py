@@ -15,6 +15,8 @@ from torch import nn
 from drivetrain.checkpoint.snapshot import checksums
 from drivetrain.checkpoint.state import capture, put_back
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.execution import Execution
+from drivetrain.engine.placement import Replicated
 from drivetrain.engine.recompute import fold
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Rollback
@@ -35,7 +37,7 @@ def engine_of(megabytes: int, device: torch.device) -> Engine:
     layers = max(1, round(megabytes * 1e6 / (12 * WIDTH * WIDTH)))
     networks = {"model": nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).to(device)}
     network_optimizers = build_network_optimizers(networks, AdamW(lr=1e-3), Constant(), 100, Scale(Batches(1)))
-    engine = Engine(networks, network_optimizers, Group(), device, "fp32", 0)
+    engine = Engine(networks, network_optimizers, Execution(Replicated(Group()), device, "fp32", 0))
     for parameter in networks["model"].parameters():
         parameter.grad = torch.ones_like(parameter)
     for network_optimizer in network_optimizers.values():

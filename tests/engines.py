@@ -6,6 +6,8 @@ from torch import nn
 
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.engine import Engine, MinimizeInputs
+from drivetrain.engine.execution import Execution
+from drivetrain.engine.placement import Replicated
 from drivetrain.engine.recipe import Scaling
 from drivetrain.engine.scaler import Scaler
 from drivetrain.optim.network_optimizer import build_network_optimizers
@@ -17,6 +19,11 @@ from drivetrain.spec.batches import Batches
 CPU = torch.device("cpu")
 
 
+def alone(precision="fp32", **settings):
+    """One process on the CPU."""
+    return Execution(Replicated(Group()), CPU, precision, 0, **settings)
+
+
 def build(optimizer=None, names=("model",), **settings):
     torch.manual_seed(0)
     networks = {name: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)) for name in names}
@@ -25,7 +32,7 @@ def build(optimizer=None, names=("model",), **settings):
     )
     for network_optimizer in network_optimizers.values():
         network_optimizer.advance(8)
-    return Engine(networks, network_optimizers, Group(), CPU, settings.get("precision", "fp32"), 0)
+    return Engine(networks, network_optimizers, alone(settings.get("precision", "fp32")))
 
 
 def micros(*sizes, start=0):
@@ -56,4 +63,4 @@ def scaled_engine(start=2.0**10, precision="fp32", window=2000, **settings):
     network_optimizers = build_network_optimizers(networks, SGD(lr=0.1, clip=0.5), Constant(), 100, Scale(Batches(8)))
     network_optimizers["model"].advance(8)
     scaler = Scaler(Scaling(start=start, window=window), CPU) if start else None
-    return Engine(networks, network_optimizers, Group(), CPU, precision, 0, scaler=scaler, **settings)
+    return Engine(networks, network_optimizers, alone(precision, **settings), scaler=scaler)

@@ -51,7 +51,7 @@ def content(share):
         share.start,
         share.stop,
         share.digest,
-        [str(m.batch) for m in share.micro],
+        [str(m.batch) for m in share.micro_batches],
     )
 
 

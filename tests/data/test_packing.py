@@ -146,7 +146,7 @@ def test_samples_in_quarantine_are_holes_and_all_others_are_packed_as_before(len
     without = replace(plain, quarantine=Quarantine([(1, sorted(held))]))
 
     def read(feed):
-        micros = [micro for step in range(1, -(-total // 4) + 1) for micro in feed.share(step).micro]
+        micros = [micro for step in range(1, -(-total // 4) + 1) for micro in feed.read(step).micro_batches]
         return [(int(i), sample) for micro in micros for i, sample in zip(micro.ids, micro.batch, strict=True)]
 
     wanted = [pair for pair in read(plain) if pair[0] not in held]
@@ -238,7 +238,7 @@ def collated(samples):
 
 
 def shown(share):
-    return share._replace(micro=[micro._replace(ids=micro.ids.tolist()) for micro in share.micro])
+    return share._replace(micro_batches=[micro._replace(ids=micro.ids.tolist()) for micro in share.micro_batches])
 
 
 @settings(max_examples=100)

@@ -175,7 +175,7 @@ def test_a_resume_that_is_refused_leaves_the_directory_as_it_was(tiny, tmp_path,
     assert run_under_supervisor(tiny, run, override=("budget",)).code == Exit.DONE
 
 
-def test_an_ignored_optimizer_is_ignored_until_the_first_new_commit_whatever_happens(tiny, tmp_path):
+def test_an_ignored_optimizer_is_ignored_until_the_first_new_commit_whatever_happens(tiny, tmp_path, importable):
     traces = []
     for name, fault in (("killed", Fault("kill", 0, "forward", 8)), ("whole", None)):
         run = tmp_path / name

@@ -41,8 +41,8 @@ def test_networks_that_move_together_are_all_layerwise_or_none():
 
 def test_what_a_team_is_does_not_change_from_step_to_step():
     engine = build()
-    assert engine.team(("model",)) is engine.team(("model",))
-    found = engine.team(("model",)).parameters
+    assert engine.groups.of(("model",)) is engine.groups.of(("model",))
+    found = engine.groups.of(("model",)).parameters
     assert {id(parameter) for parameter in found} == {id(p) for p in engine.networks["model"].parameters()}
 
 

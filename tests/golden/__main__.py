@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("act", choices=["record", "compare"])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RUNS)}; by default all")
     parser.add_argument("--jobs", type=int, default=2, help="runs that are made at the same time")
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()  # options and names in any order
     names = asked.names or list(RUNS)
     unequal = 0
     with ThreadPoolExecutor(asked.jobs) as pool:

@@ -13,6 +13,7 @@ from conftest import trace
 from drivetrain.ledger import telemetry
 from drivetrain.ledger.ledger import read
 from drivetrain.runtime.heartbeat import PHASES, Heartbeat
+from records import evaluation, parsed
 
 WATCHED = """
     import gc, time
@@ -166,7 +167,12 @@ def test_points_of_telemetry_and_of_test_sets_reach_the_trackers_once():
         "device": {},
         "ranks": {"own_seconds": {"least": 0.1, "most": 0.2, "rank": 1}},
     }
-    mark, row = Mark("run", "there").after(record, 1)
+
+    def after(mark, record):
+        (known,) = parsed([record])
+        return mark.after(json.dumps(record).encode() + b"\n", known)
+
+    mark, row = after(Mark("run", "there"), record)
     assert dict(row.values) == {
         "memory/host_resident": 1.0,
         "memory/host_peak": 2.0,
@@ -175,12 +181,12 @@ def test_points_of_telemetry_and_of_test_sets_reach_the_trackers_once():
         "ranks/most_seconds": 0.2,
         "ranks/slowest": 1.0,
     }
-    mark, again = mark.after(record, 1)
+    mark, again = after(mark, record)
     assert again is None
-    final = {"kind": "final", "chain": "d", "time": 1.0, "part": "test", "step": 10, "metrics": {"held": {"loss": 2.0}}}
-    mark, row = mark.after(final, 1)
+    final = evaluation(10, 2.0, "held", "loss") | {"kind": "final", "part": "test"}
+    mark, row = after(mark, final)
     assert dict(row.values) == {"test/held/loss": 2.0}
-    mark, again = mark.after(final, 1)
+    mark, again = after(mark, final)
     assert again is None
-    mark, more = mark.after({**final, "part": "validation"}, 1)
+    mark, more = after(mark, {**final, "part": "validation"})
     assert dict(more.values) == {"validation/held/loss": 2.0}

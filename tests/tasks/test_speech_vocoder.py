@@ -17,7 +17,6 @@ from drivetrain.ledger.ledger import read
 from drivetrain.loop.step import Step
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, Constant
-from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit
@@ -28,6 +27,7 @@ from drivetrain.tasks.speech.discriminator import Discriminator, discriminator_l
 from drivetrain.tasks.speech.spectra import mel_distance
 from drivetrain.tasks.speech.vocoder import Vocoder, settled
 from drivetrain.tasks.speech.vocoding import Vocoding
+from engines import alone
 
 SMALL = settings.Vocoder(rate=8000, seconds=0.2, bands=20, latent=8, extra=4, width=16, depth=1)
 
@@ -148,7 +148,7 @@ def step_of(task, index=1):
     )
     for network_optimizer in network_optimizers.values():
         network_optimizer.advance(4)
-    engine = Engine(networks, network_optimizers, Group(), torch.device("cpu"), "fp32", 0)
+    engine = Engine(networks, network_optimizers, alone())
     batches = [{"clean": noise(2, 1600, seed=number)} for number in range(2)]
     micro = tuple(MicroBatch(b, 2, 2 * n, n, 0, np.arange(2 * n, 2 * n + 2)) for n, b in enumerate(batches))
     return engine, Step(engine, LocalBatch(index, 0, 4, micro, {}, 0, False), {"samples": 4})
@@ -190,7 +190,7 @@ def test_the_discriminator_hears_what_the_generator_made_before_it_moved():
         fakes = [task._telling(step_of(task)[1], "hinge", engine.networks, m.batch) for m in step._share.micro_batches]
     step.minimize("generator", partial(task._copying, step, "hinge"))
     step.minimize("discriminator", partial(task._telling, step, "hinge"))
-    told = step.calls[1].move.read().losses["discriminator"]
+    told = step.calls[1].result.read().losses["discriminator"]
     assert told == pytest.approx(sum(each["discriminator"].value.item() for each in fakes) / 4, rel=1e-5)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
@@ -13,21 +12,20 @@ from torch import Tensor, nn
 
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.average import Averages
-from drivetrain.engine.buffers import Buffers
-from drivetrain.engine.exact import LaneTree, require_still
-from drivetrain.engine.layerwise import Layerwise
+from drivetrain.engine.buffers import Buffers, Kept
+from drivetrain.engine.exact import require_still
+from drivetrain.engine.execution import Execution
+from drivetrain.engine.inspection import Inspection
 from drivetrain.engine.losses import Losses, Term, as_losses, objective
-from drivetrain.engine.network_group import NetworkGroup, are_layerwise, common_precision, smallest_micro
-from drivetrain.engine.recipe import Network
+from drivetrain.engine.network_group import NetworkGroup, NetworkGroups
 from drivetrain.engine.recompute import GradientChecksums, Recompute, require_same, traceless
-from drivetrain.engine.reduce import Reducer, Reduction
+from drivetrain.engine.reduction import Unreduced
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.statistics import Probe
 from drivetrain.engine.step_result import StepResult, Sums
 from drivetrain.engine.transfer import to_device
-from drivetrain.engine.vote import move
+from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
-from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 
@@ -60,38 +58,27 @@ class Engine:
         self,
         networks: Networks,
         network_optimizers: Mapping[str, NetworkOptimizer],
-        group: Group,
-        device: torch.device,
-        precision: str,
-        seed: int,
+        execution: Execution,
         heartbeat: Heartbeat | None = None,
         *,
         scaler: Scaler | None = None,
         averages: Averages | None = None,
-        skips: bool = False,
-        exact: int | None = None,
-        own: Mapping[str, Network] = MappingProxyType({}),
     ) -> None:
-        """`skips`: a step may be left out and training goes on, so what it did to buffers is undone. `exact`: the
-        number of lanes, where numbers must not depend on how many processes share them. `own`: what holds for single
-        networks."""
         self.heartbeat = heartbeat or Heartbeat()
         self.networks = networks
         self.network_optimizers = dict(network_optimizers)
-        self.device = device
+        self.device = execution.device
         self.scaler = scaler
         self.averages = averages
-        self.buffers = Buffers(networks, group, still=exact is not None)
-        self.own: Mapping[str, Network] = defaultdict(Network, own)
+        self.buffers = Buffers(networks, execution.placement.data, still=execution.exact is not None)
+        self.own = execution.own
         self.place = 0, 0  # positions [start, stop) of the micro-batch at work
-        self._group = group
-        self._seed = seed
-        self._skips = skips
-        self._exact = exact
-        self._teams: dict[tuple[str, ...], NetworkGroup] = {}
+        self._execution = execution
+        self._placement = execution.placement
+        # A layerwise network is clipped by the norm of the step before, which commits keep.
         layerwise = [name for name, network_optimizer in network_optimizers.items() if network_optimizer.layerwise]
-        self._norms = {name: torch.zeros((), device=device) for name in layerwise}
-        self._precision = precision
+        self._norms = {name: torch.zeros((), device=execution.device) for name in layerwise}
+        self.groups = NetworkGroups(self.network_optimizers, execution, self._norms)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -102,9 +89,12 @@ class Engine:
     def others(self) -> dict[str, Tensor]:
         """What else decides a later bit, by the name that commits give it: averages of weights, norms that the next
         step is clipped by, the loss scale."""
-        averages = self.averages.tensors if self.averages else {}
-        norms = {f"norms/{name}": norm for name, norm in self._norms.items()}
-        return averages | norms | (self.scaler.tensors if self.scaler else {})
+        tensors = {f"norms/{name}": norm for name, norm in self._norms.items()}
+        if self.averages:
+            tensors = self.averages.tensors | tensors
+        if self.scaler:
+            tensors |= self.scaler.tensors
+        return tensors
 
     def minimize(self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs) -> StepResult:
         """Move the named networks one step down `loss`; the others stand still.
@@ -112,44 +102,27 @@ class Engine:
         Where a loss or a gradient norm is not finite no network moves, on any rank: the returned move tells when read.
         Raises Failure(83) where another rank comes to other bits.
         """
-        team = self.team(names)
+        moving = self.groups.of(names)
         network_optimizers = [self.network_optimizers[name] for name in names]
-        scaler = self._scaler(team)
-        check, reduction = work.recompute, team.reduction
-        again = self._recompute_rank_before(team, network_optimizers, loss, work, check.before) if check else {}
-        own = GradientChecksums(check.own) if check else None
-        team.reset()
-        kept = self.buffers.keep() if self._skips else []
+        again = self._recompute_rank_before(moving, network_optimizers, loss, work)
+        inspection = self._inspection(moving, network_optimizers, work)
+        moving.reduction.reset()
+        kept = self.buffers.keep() if self._execution.skips else ()
         sums = Sums(self.device)
-        for left, micro in zip(range(len(work.micros) - 1, -1, -1), work.micros, strict=True):
-            losses = self._forward(team, loss, micro, work)
-            if reduction:
-                reduction.enter(micro.lane, sums)
-            sums.add(losses)
-            probe = work.probe if self._fresh(micro, work) else None
-            # A probe, and a check, look at gradients before they are summed over ranks.
-            if reduction and left == 0 and not probe and not check:
-                reduction.arm(sums)
-            self._backward(team, losses, work)
-            if own:
-                own.look(micro.batch, losses, network_optimizers)
-            if probe:
-                scale = float(scaler.scale) if scaler else 1.0
-                probe.look(network_optimizers, micro, work.counts["samples"], scale)
-        if own:
+        self._pass_over(moving, loss, work, sums, inspection)
+        if inspection and inspection.checksums:
             self.heartbeat.enter("compare")
-            require_same(own.sums, again, self._group, work.step, names)
-        if reduction:
+            require_same(inspection.checksums.sums, again, self._placement.data, work.step, names)
+        if not isinstance(moving.reduction, Unreduced):  # a phase that takes no time is not told
             self.heartbeat.enter("reduce")
-            reduction.finish(sums)
-            # After all sums: where parameters move within backward, the others wait there for this rank's zeros.
-            if work.gaps:  # a rank without samples hears from the others which losses there are
-                sums.agree(self._group)
-        if self._exact:
+        moving.reduction.finish(sums)
+        # After all sums: where parameters move within backward, the others wait there for this rank's zeros.
+        if work.gaps:  # a rank without samples hears from the others which losses there are
+            sums.agree(self._placement.data)
+        if self._execution.exact:
             require_still(self.buffers.first_changed)
         self.heartbeat.enter("optimizer")
-        moved = reduction.norms if isinstance(reduction, Layerwise) else ()
-        return move(network_optimizers, sums, work.counts, work.limits, scaler, kept, moved)
+        return vote(self._step_inputs(moving, network_optimizers, work, sums, kept))
 
     def nonfinite_micro_batches(
         self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs
@@ -159,16 +132,17 @@ class Engine:
         The weights did not move, so the replay sees what the step saw. It leaves gradients and buffers dirty. Where
         they have moved in the backward pass there is nothing to see.
         """
-        team = self.team(names)
-        if isinstance(team.reduction, Layerwise):
+        moving = self.groups.of(names)
+        if moving.reduction.moved:
             return []
         guilty = []
         for micro in work.micros:
-            for parameter in team.parameters:
+            for parameter in moving.parameters:
                 parameter.grad = None
-            losses = self._forward(team, loss, micro, work)
-            self._backward(team, losses, work, scaled=False)
-            seen = [term.value for term in losses.values()] + [p.grad for p in team.parameters if p.grad is not None]
+            losses = self._forward(moving, loss, micro, work)
+            self._backward(moving, losses, work, scaled=False)
+            seen = [term.value for term in losses.values()]
+            seen += [p.grad for p in moving.parameters if p.grad is not None]
             if not all(bool(tensor.isfinite().all()) for tensor in seen):
                 guilty.append(micro)
         return guilty
@@ -185,7 +159,7 @@ class Engine:
             network.eval()
         try:
             averaged = self.averages.in_place() if self.averages else nullcontext()
-            with averaged, torch.no_grad(), self._autocast(self._precision):
+            with averaged, torch.no_grad(), self._autocast(self._execution.precision):
                 yield self.networks
         finally:
             for name, network in self.networks.items():
@@ -193,73 +167,78 @@ class Engine:
 
     def seed(self, *path: int) -> None:
         """Seed the generators that forward passes draw from: the run's seed at a position."""
-        seed_generators(self.device, mix(self._seed, *path))
+        seed_generators(self.device, mix(self._execution.seed, *path))
 
-    def team(self, names: tuple[str, ...]) -> NetworkGroup:
-        """These networks as they move together.
-
-        Raises Failure(78) where they have different precisions, or only some of them move within the backward pass,
-        ValueError where a name is given twice.
-        """
-        if names not in self._teams:
-            if len(set(names)) < len(names):
-                raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
-            parameters = [p for name in names for p in self.network_optimizers[name].parameters]
-            self._teams[names] = NetworkGroup(
-                parameters,
-                common_precision(names, self.own, self._precision),
-                smallest_micro(names, self.own),
-                self._reduction(names, parameters),
-            )
-        return self._teams[names]
-
-    def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction | Layerwise | None:
-        network_optimizers = [self.network_optimizers[name] for name in names]
-        if are_layerwise(network_optimizers):
-            return Layerwise(names, self.network_optimizers, self._group, self._norms)
-        if self._exact:
-            return LaneTree(parameters, self._group, self._exact)
-        if any(network_optimizer.projected for network_optimizer in network_optimizers):
-            from drivetrain.engine.projected import ProjectedReducer  # GaLore's imports take long
-
-            return ProjectedReducer(network_optimizers, self._group.main)
-        return Reducer(parameters, self._group.main) if self._group.world > 1 else None
-
-    def _fresh(self, micro: MicroBatch, work: MinimizeInputs) -> bool:
-        """Whether nothing was added to the gradients before this micro-batch."""
-        return micro.part == 0 if self._exact else micro is work.micros[0]
+    def _inspection(
+        self, moving: NetworkGroup, network_optimizers: Sequence[NetworkOptimizer], work: MinimizeInputs
+    ) -> Inspection | None:
+        """What looks at this step's gradients; None in most steps."""
+        if work.probe is None and work.recompute is None:
+            return None
+        checksums = GradientChecksums(work.recompute.own) if work.recompute else None
+        return Inspection(work.probe, checksums, network_optimizers, work.counts["samples"], self._scaler(moving))
 
     def _recompute_rank_before(
         self,
-        team: NetworkGroup,
+        moving: NetworkGroup,
         network_optimizers: Sequence[NetworkOptimizer],
         loss: LossFunction,
         work: MinimizeInputs,
-        micros: Sequence[MicroBatch],
-    ) -> dict[str, int]:
-        """What micro-batches of the rank before come to here. Every rank calls it; it leaves gradients dirty."""
-        found = GradientChecksums(micros)
-        team.reset()
+    ) -> Mapping[str, int]:
+        """What micro-batches of the rank before come to here, where the step is checked; every rank calls it then.
+
+        It leaves gradients dirty.
+        """
+        if work.recompute is None:
+            return {}
+        found = GradientChecksums(work.recompute.before)
+        moving.reduction.reset()
         with self.buffers.of_rank_before(), traceless(self.networks):
-            for micro in micros:
-                losses = self._forward(team, loss, micro, work)
-                self._backward(team, losses, work)
+            for micro in work.recompute.before:
+                losses = self._forward(moving, loss, micro, work)
+                self._backward(moving, losses, work)
                 found.look(micro.batch, losses, network_optimizers)
         return found.sums
 
+    def _pass_over(
+        self,
+        moving: NetworkGroup,
+        loss: LossFunction,
+        work: MinimizeInputs,
+        sums: Sums,
+        inspection: Inspection | None,
+    ) -> None:
+        """Forward and backward over all micro-batches: gradients add up where the reduction has them, losses in `sums`.
+
+        What inspects gradients looks before they are summed over ranks, so then the reduction is armed at its end only.
+        """
+        reduction, last = moving.reduction, len(work.micros) - 1
+        for number, micro in enumerate(work.micros):
+            losses = self._forward(moving, loss, micro, work)
+            reduction.enter(micro.lane, sums)
+            sums.add(losses)
+            fresh = micro.part == 0 if self._execution.exact else number == 0  # each lane has gradients of its own
+            inspected = inspection is not None and inspection.wants(fresh=fresh)
+            if number == last and not inspected:
+                reduction.arm(sums)
+            self._backward(moving, losses, work)
+            if inspection and inspected:
+                inspection.look(micro, losses, fresh=fresh)
+
     def _forward(
-        self, team: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs
+        self, moving: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs
     ) -> Mapping[str, Term]:
         self.heartbeat.enter("forward")
+        # By place and never by count: whoever computes this micro-batch, and after whatever else, draws the same.
         self.seed(work.step, work.call, micro.lane, micro.part)
         self.place = micro.start, micro.start + micro.size
-        with self._autocast(team.precision):
+        with self._autocast(moving.precision):
             return as_losses(loss(self.networks, to_device(micro.batch, self.device)), micro.size)
 
     def _backward(
-        self, team: NetworkGroup, losses: Mapping[str, Term], work: MinimizeInputs, *, scaled: bool = True
+        self, moving: NetworkGroup, losses: Mapping[str, Term], work: MinimizeInputs, *, scaled: bool = True
     ) -> None:
-        total, scaler = objective(losses, work.counts), self._scaler(team)
+        total, scaler = objective(losses, work.counts), self._scaler(moving)
         if scaler and scaled:
             total = total * scaler.scale
         self.heartbeat.enter("backward")
@@ -267,10 +246,29 @@ class Engine:
         if len(self.networks) == 1:
             total.backward()
         else:
-            total.backward(inputs=team.parameters)
+            total.backward(inputs=moving.parameters)
 
-    def _scaler(self, team: NetworkGroup) -> Scaler | None:
-        return self.scaler if team.precision == "fp16" else None
+    def _step_inputs(
+        self,
+        moving: NetworkGroup,
+        network_optimizers: Sequence[NetworkOptimizer],
+        work: MinimizeInputs,
+        sums: Sums,
+        kept: Sequence[Kept],
+    ) -> StepInputs:
+        """What is voted on, with gradients as the optimizers will take them: without the loss scale."""
+        scaler = self._scaler(moving)
+        gradients = [network_optimizer.gradients for network_optimizer in network_optimizers]
+        if scaler:
+            scaler.unscale([gradient for of_network in gradients for gradient in of_network])
+        norms = moving.reduction.moved
+        if not norms:
+            norms = [self._placement.norm(gradient_norm(of_network, self.device)) for of_network in gradients]
+        limits = bounds(work.limits, sums, work.counts, network_optimizers) if work.limits else None
+        return StepInputs(network_optimizers, gradients, norms, sums, work.counts, limits, scaler, kept)
+
+    def _scaler(self, moving: NetworkGroup) -> Scaler | None:
+        return self.scaler if moving.precision == "fp16" else None
 
     def _autocast(self, precision: str) -> AbstractContextManager:
         return torch.autocast(self.device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()

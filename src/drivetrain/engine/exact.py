@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
-from drivetrain.engine.reduce import Bucket, Flat, Reduction
+from drivetrain.engine.reduce import Bucket, BucketReduction, Flat
 from drivetrain.engine.step_result import SLOTS, Sums, slots
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
@@ -57,7 +57,7 @@ class TreeAccumulator:
         self._held.append((level, flat))
 
 
-class LaneTree(Reduction):
+class LaneTree(BucketReduction):
     """Sums over the lanes of all processes. Each process has `lanes / world` of them, with or without samples.
 
     It holds log2(lanes / world) + 1 copies of the gradients, and where there are others one more to receive into (half

@@ -20,7 +20,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 
 class Layerwise:
-    """A reduction (see `engine.reduce`) that moves what it has reduced, and frees it.
+    """A reduction (see `engine.reduction`) that moves what it has reduced, and frees it.
 
     Gradients of micro-batches before the last are held, and added. Several processes sum gradients one by one, in the
     reverse order of the parameters on every rank, since messages are matched by order; one process takes them as they
@@ -37,12 +37,12 @@ class Layerwise:
         """`network_optimizers` are looked up by these names in each step: a `set` replaces them while the run trains.
         `last` are the networks' gradient norms in the step before, float32 0-d; 0 where there was none. They are kept
         up to date in place."""
-        self.norms = [last[name] for name in names]
+        self.moved = [last[name] for name in names]
         self._group = group
         self._order = [(p, number) for number, name in enumerate(names) for p in network_optimizers[name].parameters]
         self._order.reverse()
         self._names, self._network_optimizers = names, network_optimizers
-        self._squares = [torch.zeros_like(norm) for norm in self.norms]
+        self._squares = [torch.zeros_like(norm) for norm in self.moved]
         self._held: dict[nn.Parameter, Tensor] = {}
         self._ready: set[nn.Parameter] = set()
         self._next = 0
@@ -69,7 +69,7 @@ class Layerwise:
             self._hold(parameter)
 
     def finish(self, sums: Sums) -> None:
-        """After the last backward: move what it did not reach, and sum the losses. `norms` are this step's."""
+        """After the last backward: move what it did not reach, and sum the losses. `moved` are this step's."""
         if not self._armed:  # no sample for this rank
             self.arm(sums)
         self._armed = False
@@ -80,7 +80,7 @@ class Layerwise:
             packed = sums.pack()
             dist.all_reduce(packed, group=self._group.main)
             sums.unpack(packed)
-        for norm, squares in zip(self.norms, self._squares, strict=True):
+        for norm, squares in zip(self.moved, self._squares, strict=True):
             norm.copy_(squares.sqrt())
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
@@ -114,7 +114,7 @@ class Layerwise:
             dist.all_reduce(gradient, group=self._group.main)
         self._squares[number] += torch.linalg.vector_norm(gradient).float().square()
         if network_optimizer.clip is not None:
-            gradient.mul_((network_optimizer.clip / (self.norms[number] + CLIP_EPSILON)).clamp(max=1.0))
+            gradient.mul_((network_optimizer.clip / (self.moved[number] + CLIP_EPSILON)).clamp(max=1.0))
         parameter.grad = gradient
         try:
             network_optimizer.optimizer.step()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
+from drivetrain.engine.exact import LaneTree
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.layerwise import Layerwise
 from drivetrain.engine.recipe import Network
-from drivetrain.engine.reduce import Reduction
+from drivetrain.engine.reduce import Reducer
+from drivetrain.engine.reduction import Reduction, Unreduced
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.spec.exits import Exit, Failure
 
@@ -18,21 +21,60 @@ class NetworkGroup(NamedTuple):
     """All that trains in these networks, and how; not their optimizers, which `set` replaces while a run trains.
 
     `precision` is that of forward and backward passes, `micro` the number of samples that all of them take at a time
-    (None: any number). Without `reduction` gradients lie where backward leaves them.
+    (None: any number).
     """
 
     parameters: Sequence[nn.Parameter]
     precision: str
     micro: int | None
-    reduction: Reduction | Layerwise | None
+    reduction: Reduction
 
-    def reset(self) -> None:
-        """Before the first micro-batch: there are no gradients."""
-        if self.reduction:
-            self.reduction.reset()
-            return
-        for parameter in self.parameters:
-            parameter.grad = None
+
+class NetworkGroups:
+    """All groups that a task makes. Each is found once: its reduction's hooks stay on the parameters, so that a second
+    one would sum gradients twice."""
+
+    def __init__(
+        self, network_optimizers: Mapping[str, NetworkOptimizer], execution: Execution, norms: Mapping[str, Tensor]
+    ) -> None:
+        """`network_optimizers` are looked up when a group is made; `norms` are those of layerwise networks in the step
+        before, 0-d, and are kept up to date in place."""
+        self._network_optimizers = network_optimizers
+        self._execution = execution
+        self._norms = norms
+        self._found: dict[tuple[str, ...], NetworkGroup] = {}
+
+    def of(self, names: tuple[str, ...]) -> NetworkGroup:
+        """These networks as they move together.
+
+        Raises Failure(78) where they have different precisions, or only some of them move within the backward pass,
+        ValueError where a name is given twice.
+        """
+        if names not in self._found:
+            if len(set(names)) < len(names):
+                raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
+            parameters = [p for name in names for p in self._network_optimizers[name].parameters]
+            own = self._execution.own
+            self._found[names] = NetworkGroup(
+                parameters,
+                common_precision(names, own, self._execution.precision),
+                smallest_micro(names, own),
+                self._reduction(names, parameters),
+            )
+        return self._found[names]
+
+    def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
+        group, lanes = self._execution.placement.data, self._execution.exact
+        network_optimizers = [self._network_optimizers[name] for name in names]
+        if are_layerwise(network_optimizers):
+            return Layerwise(names, self._network_optimizers, group, self._norms)
+        if lanes:
+            return LaneTree(parameters, group, lanes)
+        if any(network_optimizer.projected for network_optimizer in network_optimizers):
+            from drivetrain.engine.projected import ProjectedReducer  # GaLore's imports take long
+
+            return ProjectedReducer(network_optimizers, group.main)
+        return Reducer(parameters, group.main) if group.world > 1 else Unreduced(parameters)
 
 
 def common_precision(names: Sequence[str], own: Mapping[str, Network], runs: str) -> str:

@@ -8,7 +8,7 @@ also lets a task call any method of a network, any number of times, and a rank m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple, TypeVar
 
@@ -60,12 +60,14 @@ class Bucket:
             parameter.grad = view
 
 
-class Reduction:
-    """Gradients and loss sums on their way to their sums over processes, bucket after bucket.
+class BucketReduction:
+    """A reduction (see `engine.reduction`) that sends gradients bucket after bucket; how, says who inherits it.
 
     Buckets follow the reverse order of the parameters, which is about the order in which backward fills them. They are
     handed on in that order on every rank, whatever order they fill up in, since messages are matched by order.
     """
+
+    moved: Sequence[Tensor] = ()
 
     def __init__(self, parameters: Iterable[nn.Parameter], limit: int, shares: int = 1) -> None:
         self.buckets = [Bucket(chunk, shares) for chunk in chunks(list(parameters)[::-1], limit)]
@@ -115,7 +117,7 @@ class Reduction:
         return filled
 
 
-class Reducer(Reduction):
+class Reducer(BucketReduction):
     """Sums over the processes of a group by its own collectives; None: there is one process."""
 
     def __init__(

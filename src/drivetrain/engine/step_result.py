@@ -113,7 +113,7 @@ class PendingScalars(NamedTuple):
         cut = len(values) - len(networks)
         sums, norms = values[:cut], values[cut:]
         why = check_finite(sums, norms, self.bounds, scaled=self.scaled)
-        return scalars(networks, self.labels, self.counts, sums, norms, why, scale)
+        return Scalars(means(self.labels, self.counts, sums), dict(zip(networks, norms, strict=True)), why, scale)
 
 
 class StepResult(NamedTuple):
@@ -127,17 +127,9 @@ class StepResult(NamedTuple):
         return self.numbers if isinstance(self.numbers, Scalars) else self.numbers.read(self.networks)
 
 
-def scalars(
-    networks: Sequence[str],
-    labels: Sequence[tuple[str, str]],
-    counts: Mapping[str, int],
-    sums: Sequence[float],
-    norms: Sequence[float],
-    why: Why,
-    scale: float | None,
-) -> Scalars:
-    """Named numbers, of sums their means; sums beyond those that `labels` name are empty slots."""
-    means = {
-        name: value / counts[over] if counts[over] else 0.0 for (name, over), value in zip(labels, sums, strict=False)
-    }
-    return Scalars(means, dict(zip(networks, norms, strict=True)), why, scale)
+def means(labels: Sequence[tuple[str, str]], counts: Mapping[str, int], sums: Sequence[float]) -> dict[str, float]:
+    """The global means of sums that `labels` name, with the unit of each; sums beyond those are empty slots."""
+    found = {}
+    for (name, over), total in zip(labels, sums, strict=False):
+        found[name] = total / counts[over] if counts[over] else 0.0
+    return found

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drivetrain.engine.buffers import Kept, undo
 from drivetrain.engine.scaler import Scaler
-from drivetrain.engine.step_result import CLIP_EPSILON, PendingScalars, StepResult, Sums, check_finite, scalars
+from drivetrain.engine.step_result import CLIP_EPSILON, PendingScalars, Scalars, StepResult, Sums, check_finite, means
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 
 
@@ -31,32 +31,17 @@ class StepInputs(NamedTuple):
     kept: Sequence[Kept] = ()
 
 
-def move(
-    network_optimizers: Sequence[NetworkOptimizer],
-    sums: Sums,
-    counts: Mapping[str, int],
-    limits: Mapping[str, float],
-    scaler: Scaler | None,
-    kept: Sequence[Kept],
-    moved: Sequence[Tensor] = (),
-) -> StepResult:
-    """Move the network_optimizers' networks, all or none of them. Where they stand still, `kept` buffers do too.
+def vote(inputs: StepInputs) -> StepResult:
+    """Move all of the networks, or none of them. Where they stand still, `kept` buffers do too.
 
-    `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`). `moved` are the norms of
-    networks that have moved in the backward pass: they are judged all the same.
+    Every rank has the same sums and norms, so all of them come to the same vote without a message.
     """
-    gradients = [network_optimizer.gradients for network_optimizer in network_optimizers]
-    if scaler:
-        scaler.unscale([gradient for grads in gradients for gradient in grads])
-    norms = moved or [_norm(grads, sums.device) for grads in gradients]
-    bounds = _bounds(limits, sums, counts, network_optimizers) if limits else None
-    vote = vote_on_host if sums.device.type == "cpu" else vote_on_device
-    return vote(StepInputs(network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept))
+    return vote_on_host(inputs) if inputs.sums.device.type == "cpu" else vote_on_device(inputs)
 
 
-def vote_on_host(ballot: StepInputs) -> StepResult:
+def vote_on_host(inputs: StepInputs) -> StepResult:
     """The CPU's way: look at the numbers, then move or not."""
-    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = ballot
+    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = inputs
     sizes = [float(norm) for norm in norms]
     why = check_finite(sums.values, sizes, bounds, scaled=scaler is not None)
     if not why:
@@ -73,15 +58,16 @@ def vote_on_host(ballot: StepInputs) -> StepResult:
         scale = float(scaler.scale)
         scaler.update(torch.tensor(why == "overflow"), torch.tensor(all(map(math.isfinite, sums.values))))
     names = _names(network_optimizers)
-    return StepResult(names, scalars(names, sums.labels, counts, sums.values, sizes, why, scale))
+    norms_by_name = dict(zip(names, sizes, strict=True))
+    return StepResult(names, Scalars(means(sums.labels, counts, sums.values), norms_by_name, why, scale))
 
 
-def vote_on_device(ballot: StepInputs) -> StepResult:
+def vote_on_device(inputs: StepInputs) -> StepResult:
     """An accelerator's way: nothing waits. The fused optimizers skip by themselves where `found_inf` is 1.
 
     An optimizer that cannot do so waits for the vote: the one declared synchronization.
     """
-    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = ballot
+    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = inputs
     losses = torch.stack(sums.values).float() if sums.values else torch.zeros(0, device=norms[0].device)
     sizes = torch.stack(list(norms)).float()
     numbers = torch.cat([losses, sizes])
@@ -117,21 +103,18 @@ def _names(network_optimizers: Sequence[NetworkOptimizer]) -> tuple[str, ...]:
     return tuple([network_optimizer.network for network_optimizer in network_optimizers])
 
 
-def _norm(gradients: list[Tensor], device: torch.device) -> Tensor:
+def gradient_norm(gradients: list[Tensor], device: torch.device) -> Tensor:
     """The 2-norm of all gradients together, a 0-d tensor."""
     if not gradients:
         return torch.zeros((), device=device)
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)))
 
 
-def _bounds(
+def bounds(
     limits: Mapping[str, float], sums: Sums, counts: Mapping[str, int], network_optimizers: Sequence[NetworkOptimizer]
 ) -> list[float]:
     """The limits as bounds on loss sums and norms; slots without a loss, and what has no limit, have none."""
     losses = [limits.get(f"loss/{name}", math.inf) * max(1, counts[over]) for name, over in sums.labels]
     empty = [math.inf] * (len(sums.values) - len(losses))
-    return [
-        *losses,
-        *empty,
-        *(limits.get(f"norm/{network_optimizer.network}", math.inf) for network_optimizer in network_optimizers),
-    ]
+    norms = [limits.get(f"norm/{network_optimizer.network}", math.inf) for network_optimizer in network_optimizers]
+    return losses + empty + norms

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -55,10 +55,7 @@ def _described(schema: dict[str, Any], cls: Any) -> dict[str, Any]:
         # To pydantic such a field may be null: in the JSON it is left out.
         if part.default is None:
             _without_null(schema["properties"][key_of(part.name)])
-    bases: tuple[type, ...] = cls.__mro__
-    for base in reversed(bases):
-        if not is_dataclass(base):
-            continue
+    for base in reversed(cls.__mro__[:-1]):  # without `object`: the kind's own fields come last
         # A field's sentence is a string below it, which Python itself throws away.
         (tree,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(tree, ast.ClassDef)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from drivetrain.ledger.records import CommandRecord, PauseRecord
 from drivetrain.loop.commands import Commands
 from drivetrain.loop.commits import Commits
+from drivetrain.loop.due import DueWork
 from drivetrain.loop.ends import EndAgreed, StopAgreed, raise_first, raise_leaders
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.observe import Observer
@@ -51,6 +52,7 @@ class Loop:
     commits: Commits
     scoring: Scoring
     commands: Commands
+    due: DueWork
     rewind: Rewind
     replicas: Replicas
     observer: Observer
@@ -74,7 +76,7 @@ class Loop:
             try:
                 self.commits.prepare()
                 self._apply(self.commands.replay(self.step))
-                self._do_what_is_due()
+                self.due.do()
                 self.scoring.check_patience()
                 self.rewind.keep()
                 self._end_if_agreed(self.reader.start(self.step + 1))
@@ -112,7 +114,7 @@ class Loop:
         """Everything between two steps. Raises StopAgreed or EarlyStop where the run ends here."""
         self.commits.poll()
         heard = self._obey(heard)
-        self._do_what_is_due()  # 7 commit, 8 evaluation
+        self.due.do()  # 7 commit, 8 evaluation
         self.scoring.check_patience()  # 9 exits
         self._end_if_agreed(heard)
         self._end_if_planned()
@@ -130,7 +132,7 @@ class Loop:
         for command in commands:
             self.commands.apply(command, self.step)
             self.state.engine.heartbeat.enter("pause")  # there may be many: the watchdog sees that the process gets on
-            self._do_what_is_due()
+            self.due.do()
 
     def _pause(self, heard: SyncResult) -> SyncResult:
         """Wait for the command that ends the pause, or for a stop; what was heard last."""
@@ -153,31 +155,6 @@ class Loop:
             raise
         self.ledger.record(PauseRecord(step=self.step, seconds=seconds))
         return heard
-
-    def _do_what_is_due(self) -> None:
-        """Compare, commit and evaluate, where it is time or a command wants it."""
-        now, timetable, requested = self.state.progress, self.commands.tuning.timetable, self.commands.take_requests()
-        if timetable.due(self.state.guard.settings.replicas, now):
-            self.replicas.compare(self.step)
-        evaluation = "evaluate" in requested or timetable.evaluation_due(now)
-        commit = "save" in requested or timetable.commit_due(now)
-        if commit or (evaluation and timetable.commit_evaluated):
-            self._commit()
-        if evaluation:
-            self.records.drain()
-            self.scoring.evaluate(self.state.progress)
-
-    def _commit(self) -> None:
-        """Begin this boundary's commit, unless that is done, or what is here is suspect and the run about to end."""
-        if self.commits.covers(self.step):
-            return
-        self.records.drain()
-        if self.state.guard.settings.replicas:
-            self.replicas.compare(self.step)
-        self.state.engine.buffers.share()
-        if self.sync.failure is None:
-            self.commits.begin()
-            self.rewind.clear()
 
     def _undo(self, bad: BadStep) -> None:
         """Go back before a bad step, and read on from there without its samples."""
@@ -207,7 +184,7 @@ class Loop:
 
     def _finish(self, exit: Exit, why: str = "") -> LoopEnd:
         """Commit, and score what is scored once where the run is done."""
-        self._commit()
+        self.due.commit()
         if exit is Exit.DONE:
             try:
                 self.scoring.score_finals(self.state.progress)

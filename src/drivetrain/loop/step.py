@@ -119,7 +119,7 @@ class Step:
         )
         if not names:
             return
-        check, micro = self._recompute, engine.team(names).micro
+        check, micro = self._recompute, engine.groups.of(names).micro
         work = MinimizeInputs(
             step=self.index,
             call=call,

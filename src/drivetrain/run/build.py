@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,13 +16,14 @@ from drivetrain.data.source import Source, open_source
 from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
-from drivetrain.engine.recipe import Average
+from drivetrain.engine.execution import Execution
+from drivetrain.engine.placement import Placement
+from drivetrain.engine.recipe import Average, Network
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import ValidationSet
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
-from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.check import source_names
@@ -208,13 +210,29 @@ def _there(networks: Iterable[str]) -> str:
     return f"there are {', '.join(networks)}"
 
 
+def execution_of(recipe: Recipe, placement: Placement, device: torch.device, lanes: int) -> Execution:
+    """How the recipe wants its networks computed. Scaled losses overflow now and then, so such steps are left out."""
+    return Execution(
+        placement=placement,
+        device=device,
+        precision=recipe.precision,
+        seed=recipe.seed,
+        exact=lanes if recipe.exact else None,
+        skips=recipe.guard.skips or _has_half(recipe),
+        own=defaultdict(Network, recipe.networks),
+    )
+
+
+def _has_half(recipe: Recipe) -> bool:
+    """Whether any network computes in half precision, whose gradients need a scaled loss."""
+    return "fp16" in (recipe.precision, *(own.precision for own in recipe.networks.values()))
+
+
 def build_engine(
     recipe: Recipe,
     networks: Mapping[str, nn.Module],
     network_optimizers: Mapping[str, NetworkOptimizer],
-    group: Group,
-    device: torch.device,
-    lanes: int,
+    execution: Execution,
     heartbeat: Heartbeat | None = None,
 ) -> Engine:
     """The engine as the recipe wants it; averages begin at the weights as they are.
@@ -222,22 +240,15 @@ def build_engine(
     Raises Failure(78) where exact mode, or a check of gradients, is not for these networks or this device.
     """
     if recipe.exact:
-        require_lanes_apart(networks, device)
+        require_lanes_apart(networks, execution.device)
     if recipe.guard.recompute:
         require_alone(networks)
-    half = "fp16" in (recipe.precision, *(own.precision for own in recipe.networks.values()))
     averages = averages_of(recipe, networks)
     return Engine(
         networks,
         network_optimizers,
-        group,
-        device,
-        recipe.precision,
-        recipe.seed,
+        execution,
         heartbeat,
-        scaler=Scaler(recipe.scaling, device) if half else None,
+        scaler=Scaler(recipe.scaling, execution.device) if _has_half(recipe) else None,
         averages=Averages(averages, networks) if averages else None,
-        skips=half or recipe.guard.skips,
-        exact=lanes if recipe.exact else None,
-        own=recipe.networks,
     )

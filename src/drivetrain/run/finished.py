@@ -14,6 +14,7 @@ from drivetrain.checkpoint.compatible import accept_data
 from drivetrain.checkpoint.export import export
 from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Replicated
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
 from drivetrain.loop.step_sync import WIDTH, StepSync
@@ -45,9 +46,10 @@ def evaluate_run(
     digests = {place: digest for place, digest in inputs.digests.items() if place.rpartition(".")[2] in scored}
     accept_data(found.metadata["data"], digests, (), found.path.name)
     group = Group()
-    engine = Engine(networks, {}, group, devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
+    placement, device = Replicated(group), devices.choose(recipe.device, 0)
+    engine = Engine(networks, {}, Execution(placement, device, recipe.precision, recipe.seed))
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)  # nobody asks this process to stop
-    return Evaluator(task, engine, group, Replicated(group), sync).score(sets, found.metadata["step"])
+    return Evaluator(task, engine, group, placement, sync).score(sets, found.metadata["step"])
 
 
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.execution import Execution
+from drivetrain.engine.placement import Replicated
 from drivetrain.engine.transfer import to_device
 from drivetrain.loop.task import Task
 from drivetrain.run.build import open_inputs
@@ -39,7 +41,8 @@ def predict_run(run: Path, data: str, to: Path, commit: str | None = None, weigh
     if len(sets) > 1:
         names = ", ".join(each.name for each in sets)
         raise Failure(Exit.BAD_COMMAND, f"--data {data} means several sets", f"name one of {names}")
-    engine = Engine(networks, {}, Group(), devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
+    execution = Execution(Replicated(Group()), devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
+    engine = Engine(networks, {}, execution)
     rows: list[dict[str, Any]] = []
     with engine.evaluating() as ready:
         for first in range(0, sets[0].size, sets[0].batch):

@@ -22,7 +22,7 @@ from drivetrain.loop.progress import Timetable
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.tuning import LiveRecipe, settings_digest
 from drivetrain.optim.network_optimizer import build_network_optimizers
-from drivetrain.run.build import Inputs, build_engine, build_networks, freeze_networks
+from drivetrain.run.build import Inputs, build_engine, build_networks, execution_of, freeze_networks
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.replay import Replay, replayed
@@ -75,7 +75,8 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
         networks, tuned.optimizer, tuned.schedule, timetable.total, timetable.scale, waits
     )
     lanes = _lanes(recipe, opened.placement.data.world, commit)
-    engine = build_engine(recipe, networks, optimizers, group, opened.device, lanes, context.heartbeat)
+    execution = execution_of(recipe, opened.placement, opened.device, lanes)
+    engine = build_engine(recipe, networks, optimizers, execution, context.heartbeat)
     values = StateValues()
     if commit:
         own = {name: opened.placement.part(name, whole) for name, whole in commit.state.tensors.items()}

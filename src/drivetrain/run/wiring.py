@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import ExitStack, closing
 from functools import partial
@@ -24,6 +23,7 @@ from drivetrain.loop.checks import StepChecks
 from drivetrain.loop.commands import Commands
 from drivetrain.loop.commits import Commits, CommitStorage
 from drivetrain.loop.control import CommandHistory, Control
+from drivetrain.loop.due import DueWork
 from drivetrain.loop.evaluation import Evaluator
 from drivetrain.loop.guard import Guard, Undone
 from drivetrain.loop.ledger_writer import LedgerWriter
@@ -56,55 +56,63 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     `stack` ends what commits.
     """
     context, group, engine, task = opened.context, opened.group, restored.engine, opened.task
-    recipe, history, step = context.recipe, restored.history, restored.values.progress.step
-    ledger = _ledger_writer(opened, restored)
-    guard = _guard(opened, restored)
-    placement = opened.placement
+    recipe, placement, timetable = context.recipe, opened.placement, restored.timetable
+    ledger, guard = _ledger_writer(opened, restored), _guard(opened, restored)
     state = RunState(engine, placement, guard, restored.values.progress)
     inbox = Inbox(context.folder) if group.leader else None
     control = Control(inbox, group, ledger, _command_history(opened, restored))
-    sync = StepSync(
-        Pulse(group, WIDTH),
-        context.stops,
-        alone=group.world == 1,
-        speaks=placement.speaks,
-        commanded=control.waiting,
-    )
+    sync = _sync(opened, restored, control)
     reader = _reader(opened, restored, guard, sync)
-    keep_suspects(context, group, reader.batches.order, restored.timetable)
+    keep_suspects(context, group, reader.batches.order, timetable)
     if group.leader:
         opened.resumer.keep_recipe(context.environment)
     record_attempt(opened, restored, ledger, reader)
     storage = _storage(opened, restored, stack)
-    metadata = _metadata(opened, restored, ledger)
-    observer = build_observer(recipe, restored.timetable, group, engine, ledger, context.folder)
-    checks = StepChecks(recipe.statistics, recipe.guard.recompute, restored.timetable, engine, group, ledger)
+    observer = build_observer(recipe, timetable, group, engine, ledger, context.folder)
+    checks = StepChecks(recipe.statistics, recipe.guard.recompute, timetable, engine, group, ledger)
+    records = StepRecords(state, ledger, sync, Judge(state, group, ledger, reader))
+    commits = Commits(state, ledger, sync, _metadata(opened, restored, ledger), reader.coverage, storage)
+    if restored.commit is not None and not restored.commit.volatile:
+        commits.resume(state.progress.step)
     rewind = Rewind(state, ledger, RollbackBuffer(recipe.guard.rollback) if recipe.guard.undoes else None)
-    tuning = Tuning(restored.live, restored.timetable, engine, reader)
     scoring = _scoring(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
-    commits = Commits(state, ledger, sync, metadata, reader.coverage, storage)
-    committed = restored.commit is not None and not restored.commit.volatile
-    if committed:
-        commits.resume(step)
-    first = history.began or context.job.started
-    until = deadline(recipe.stop, first, context.job.started, os.environ)
-    sync.deadline = math.inf if until is None else until
+    tuning = Tuning(restored.live, timetable, engine, reader)
+    commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
+    replicas = Replicas(engine, placement.replicas)
     return Loop(
         state=state,
         reader=reader,
         runner=StepRunner(task, engine, guard, checks, reader),
-        records=StepRecords(state, ledger, sync, Judge(state, group, ledger, reader)),
+        records=records,
         commits=commits,
         scoring=scoring,
-        commands=Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage)),
+        commands=commands,
+        due=DueWork(state, records, commits, scoring, commands, rewind, replicas, sync),
         rewind=rewind,
-        replicas=Replicas(engine, placement.replicas),
+        replicas=replicas,
         observer=observer,
         ledger=ledger,
         sync=sync,
         group=group,
-        stops=PlannedStops(recipe.stop.at, step, context.job.most_steps),
+        stops=PlannedStops(recipe.stop.at, state.progress.step, context.job.most_steps),
     )
+
+
+def _sync(opened: OpenedRun, restored: RestoredRun, control: Control) -> StepSync:
+    """What tells all ranks of a step; each rank knows by its own clock when the run is to end."""
+    context, group = opened.context, opened.group
+    sync = StepSync(
+        Pulse(group, WIDTH),
+        context.stops,
+        alone=group.world == 1,
+        speaks=opened.placement.speaks,
+        commanded=control.waiting,
+    )
+    first = restored.history.began or context.job.started
+    until = deadline(context.recipe.stop, first, context.job.started, os.environ)
+    if until is not None:
+        sync.deadline = until
+    return sync
 
 
 def _ledger_writer(opened: OpenedRun, restored: RestoredRun) -> LedgerWriter:

@@ -1,0 +1,29 @@
+"""How an engine computes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from drivetrain.engine.placement import Placement
+from drivetrain.engine.recipe import Network
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How an engine computes, whatever its networks: fixed for a whole attempt."""
+
+    placement: Placement
+    device: torch.device
+    precision: str
+    """fp32, bf16 or fp16, of forward and backward passes; single networks may have their own."""
+    seed: int
+    exact: int | None = None
+    """The number of lanes, where numbers must not depend on how many processes share them."""
+    skips: bool = False
+    """Whether a step may be left out and training goes on, so that what it did to buffers is undone."""
+    own: Mapping[str, Network] = field(default_factory=lambda: defaultdict(Network))
+    """The settings of each network; the defaults' for one that the recipe does not name."""

@@ -1,0 +1,55 @@
+"""What is due at a boundary: ranks are compared, a commit is begun, sets are scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drivetrain.loop.commands import Commands
+from drivetrain.loop.commits import Commits
+from drivetrain.loop.records import StepRecords
+from drivetrain.loop.replicas import Replicas
+from drivetrain.loop.rollback import Rewind
+from drivetrain.loop.scoring import Scoring
+from drivetrain.loop.state import RunState
+from drivetrain.loop.step_sync import StepSync
+
+
+@dataclass(frozen=True)
+class DueWork:
+    """Does what schedules and commands want after a step. It may be asked again at the same boundary."""
+
+    state: RunState
+    records: StepRecords
+    commits: Commits
+    scoring: Scoring
+    commands: Commands
+    rewind: Rewind
+    replicas: Replicas
+    sync: StepSync
+
+    def do(self) -> None:
+        """Compare, commit and evaluate, where it is time or a command wants it. Raises Failure(83) where ranks differ,
+        StopAgreed in an evaluation."""
+        now, timetable, requested = self.state.progress, self.commands.tuning.timetable, self.commands.take_requests()
+        if timetable.due(self.state.guard.settings.replicas, now):
+            self.replicas.compare(now.step)
+        evaluation = "evaluate" in requested or timetable.evaluation_due(now)
+        commit = "save" in requested or timetable.commit_due(now)
+        if commit or (evaluation and timetable.commit_evaluated):
+            self.commit()
+        if evaluation:
+            self.records.drain()
+            self.scoring.evaluate(self.state.progress)
+
+    def commit(self) -> None:
+        """Begin this boundary's commit, unless that is done, or what is here is suspect and the run about to end."""
+        step = self.state.progress.step
+        if self.commits.covers(step):
+            return
+        self.records.drain()
+        if self.state.guard.settings.replicas:
+            self.replicas.compare(step)  # no bit that has flipped on one rank is committed
+        self.state.engine.buffers.share()
+        if self.sync.failure is None:
+            self.commits.begin()
+            self.rewind.clear()
