@@ -68,8 +68,7 @@ def supervise(
                 following = GiveUp(outcome) if stops.urgent else next_start(history, job.most_restarts)
                 if isinstance(following, GiveUp):
                     return record_first(run, _with_suspects(run, following.outcome), node.rank, began)
-                after_pause = f" in {following.pause:g} s" if following.pause else ""
-                say(f"{outcome.cause}; starting again{after_pause}")
+                say(f"{outcome.cause}; starting again" + (f" in {following.pause:g} s" if following.pause else ""))
                 # A stop ends the pause, not the run: the next start hears it, and commits what survivors have left.
                 stops.pause(following.pause)
                 after = {"code": int(outcome.code), "cause": outcome.cause, **start.told}
