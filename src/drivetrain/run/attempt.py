@@ -41,6 +41,7 @@ def execute(
     `listen_fd` is rank 0's socket for the rendezvous, if it has one already; `resolved` the job's recipe, where this
     process has checked it already.
     """
+    # Handlers first: a request to stop was blocked over the fork, and is heard from here on.
     with StopRequests() as stops:
         try:
             return _run(job, place, stops, listen_fd, heartbeat or Heartbeat(), resolved)
@@ -48,7 +49,9 @@ def execute(
             if failure.details:
                 print(failure.details, file=sys.stderr)
             outcome = failure.outcome
-            return replace(outcome, where={"rank": place.rank} | outcome.where) if place.world > 1 else outcome
+            if place.world > 1:
+                outcome = replace(outcome, where={"rank": place.rank} | outcome.where)
+            return outcome
         except Exception as error:
             traceback.print_exc()
             return internal(error, place)
@@ -59,7 +62,8 @@ def _run(
 ) -> Outcome:
     """From joining the other ranks to the attempt's last record."""
     if resolved is None:
-        resolved = load(job.recipe, folder=Path(job.modules) if job.modules else None, origins=job.origins)
+        modules = Path(job.modules) if job.modules else None
+        resolved = load(job.recipe, folder=modules, origins=job.origins)
     recipe, startup = resolved.recipe, StartupTimes(job.started)
     device = devices.choose(recipe.device, place.local_rank)
     threads = devices.threads_per_process(place.local_world, recipe.launch.threads, exact=recipe.exact)
@@ -74,7 +78,8 @@ def _run(
             restored = restore_run(opened, stack)
             loop = build_loop(opened, restored, stack)
             outcome = dry_run(loop, opened) if job.most_steps == 0 else run_loop(loop, context)
-        group.close()  # only in peace: after the loss of a peer it may wait for those that are left
+        # Only in peace: after the loss of a peer it may wait for those that are left.
+        group.close()
         return outcome
     except RuntimeError as error:
         raise failure_of(error, group) or error from error

@@ -53,7 +53,11 @@ class Inputs:
     @property
     def notes(self) -> list[str]:
         """What sources have left out, by place in the recipe."""
-        return [f"{place}: {note}" for place, source in self._placed.items() for note in getattr(source, "notes", ())]
+        found = []
+        for place, source in self._placed.items():
+            for note in getattr(source, "notes", ()):
+                found.append(f"{place}: {note}")
+        return found
 
     @property
     def digests(self) -> dict[str, str]:
@@ -63,9 +67,14 @@ class Inputs:
     @property
     def _placed(self) -> dict[str, Source]:
         """Every source by its place in the recipe."""
-        sources = {f"data.train.sources[{i}]": source for i, source in enumerate(self.train.values())}
-        sources |= {f"data.validation.{name}": source for name, source in self.validation.items()}
-        return sources | {f"data.test.{name}": source for name, source in self.test.items()}
+        placed = {}
+        for number, source in enumerate(self.train.values()):
+            placed[f"data.train.sources[{number}]"] = source
+        for name, source in self.validation.items():
+            placed[f"data.validation.{name}"] = source
+        for name, source in self.test.items():
+            placed[f"data.test.{name}"] = source
+        return placed
 
     def sets(self, recipe: Recipe, lanes: int, most: int | None = None) -> dict[str, list[ValidationSet]]:
         """The validation and test sets, cut as evaluation wants them, or at most so many samples of each.
@@ -73,18 +82,18 @@ class Inputs:
         `lanes` are those of `ValidationSet`.
         """
         batch = recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // lanes)
-        parts = {"validation": self.validation, "test": self.test}
-        return {
-            part: [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
-            for part, sources in parts.items()
-        }
+        sets = {}
+        for part, sources in (("validation", self.validation), ("test", self.test)):
+            sets[part] = [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
+        return sets
 
     def finals(self, recipe: Recipe, lanes: int) -> dict[str, list[ValidationSet]]:
         """What is scored once the run is done: test sets, and validation sets that evaluations score in part."""
         sets, most = self.sets(recipe, lanes), most_scored(recipe)
         if most is None or not recipe.evaluate.full_at_end:
             return {"test": sets["test"]}
-        return {"validation": [each for each in sets["validation"] if each.size > most], "test": sets["test"]}
+        in_part = [each for each in sets["validation"] if each.size > most]
+        return {"validation": in_part, "test": sets["test"]}
 
 
 def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
@@ -127,7 +136,10 @@ def require_metrics(recipe: Recipe, task: Task) -> None:
     """Raises Failure(78) where the recipe decides by a metric that the task does not have."""
     best, patience = recipe.checkpoint.keep_best, recipe.stop.patience
     for place, chosen in (("checkpoint.keep_best", best), ("stop.patience", patience)):
-        if chosen and (name := chosen.metric.partition("/")[2]) not in task.metrics():
+        if chosen is None:
+            continue
+        name = chosen.metric.partition("/")[2]
+        if name not in task.metrics():
             there = ", ".join(task.metrics()) or "none"
             raise Failure(Exit.BAD_RECIPE, f"{place}.metric: the task has no metric {name!r}", f"there are {there}")
 
@@ -149,13 +161,15 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
 
     Raises Failure(78) where a network's name is no identifier.
     """
+    # Drawn on the CPU whatever the device is: the same seed is the same weights everywhere.
     seed_generators(torch.device("cpu"), mix(recipe.seed, _INITIAL_WEIGHTS))
     networks = {name: network.to(device).train() for name, network in task.networks().items()}
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
         if recipe.compile:
-            torch.use_deterministic_algorithms(True, warn_only=True)  # the compiler's kernels too
+            # Also a switch of the compiler, which then takes no kernel that differs from run to run.
+            torch.use_deterministic_algorithms(True, warn_only=True)
             network.compile()
     return networks
 
@@ -171,19 +185,26 @@ def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
     for name, own in recipe.networks.items():
         if own.freeze:
             networks[name].requires_grad_(False)
+    trains = False
     for network in networks.values():
-        parameters = list(network.parameters())
-        if parameters and not any(parameter.requires_grad for parameter in parameters):
+        asked = [parameter.requires_grad for parameter in network.parameters()]
+        trains = trains or any(asked)
+        if asked and not any(asked):
             network.eval()
-    if not any(p.requires_grad for network in networks.values() for p in network.parameters()):
+    if not trains:
         raise Failure(Exit.BAD_RECIPE, "no network has a parameter that trains", "freeze less")
 
 
 def averages_of(recipe: Recipe, networks: Iterable[str]) -> dict[str, Average]:
     """The settings of each network's moving average, where it has one."""
-    found = {name: recipe.networks[name].average if name in recipe.networks else None for name in networks}
-    found = {name: own or recipe.average for name, own in found.items()}
-    return {name: settings for name, settings in found.items() if settings}
+    found = {}
+    for name in networks:
+        settings = recipe.average
+        if name in recipe.networks:
+            settings = recipe.networks[name].average or settings
+        if settings:
+            found[name] = settings
+    return found
 
 
 def _there(networks: Iterable[str]) -> str:

@@ -29,14 +29,16 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     _try_step(loop, batch)
     own = [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in batch.micro_batches]
     engine = loop.state.engine
+    networks = {name: _parameters(network) for name, network in engine.networks.items()}
+    sources = {name: len(source) for name, source in inputs.train.items()}
     summary = {
-        "networks": {name: _parameters(network) for name, network in engine.networks.items()},
+        "networks": networks,
         "device": str(engine.device),
         "processes": group.world,
         "lanes": batches.geometry.lanes,
         "steps": timetable.steps,
         "samples": timetable.total,
-        "sources": {name: len(source) for name, source in inputs.train.items()},
+        "sources": sources,
         "validation": _try_sets(engine, opened.task, inputs.validation),
         "test": _try_sets(engine, opened.task, inputs.test),
         "first_step": {"samples": batch.stop - batch.start, "micro_batches": group.gather_json(own)},
@@ -44,7 +46,8 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     }
     if group.leader:
         write_json(opened.context.folder / DRY_RUN, summary)
-    group.barrier()  # whoever waits for the first end finds it
+    # Whoever waits for the first end finds the summary.
+    group.barrier()
     return Outcome(code=Exit.DONE, cause="a dry run: nothing was trained and nothing is kept", hint="", where={})
 
 
@@ -59,11 +62,12 @@ def _try_step(loop: Loop, batch: LocalBatch) -> None:
 
 def _parameters(network: nn.Module) -> dict[str, int]:
     """How many numbers a network's parameters have, and how many of them train."""
-    sizes = {parameter: parameter.numel() for parameter in network.parameters()}
-    return {
-        "parameters": sum(sizes.values()),
-        "trainable": sum(size for parameter, size in sizes.items() if parameter.requires_grad),
-    }
+    whole = trainable = 0
+    for parameter in network.parameters():
+        whole += parameter.numel()
+        if parameter.requires_grad:
+            trainable += parameter.numel()
+    return {"parameters": whole, "trainable": trainable}
 
 
 def _try_sets(engine: Engine, task: Task, sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
@@ -81,8 +85,8 @@ def _try_sets(engine: Engine, task: Task, sources: Mapping[str, Source]) -> dict
 def _shapes(batch: Any) -> dict[str, str]:
     """Type and shape of each tensor of a batch, by its place there."""
     leaves, _ = tree_flatten_with_path(batch)
-    return {
-        keystr(path): f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
-        for path, leaf in leaves
-        if isinstance(leaf, Tensor)
-    }
+    shapes = {}
+    for path, leaf in leaves:
+        if isinstance(leaf, Tensor):
+            shapes[keystr(path)] = f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+    return shapes

@@ -28,9 +28,15 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     """The attempt, what was loaded at the run's start, and what is to be noted, in the ledger."""
     context, group, resumer, inputs = opened.context, opened.group, opened.resumer, opened.inputs
     recipe, progress, timetable = context.recipe, restored.values.progress, restored.timetable
-    device, batches, networks = devices.name(opened.device), reader.batches, restored.engine.networks
+    device, batches = devices.name(opened.device), reader.batches
     claim, before = _claim(opened, restored), restored.history.newest
     sizes = timetable.scale.batches
+    parameters = {}
+    for name, network in restored.engine.networks.items():
+        parameters[name] = sum(parameter.numel() for parameter in network.parameters())
+    sources = {name: len(source) for name, source in inputs.train.items()}
+    quarantine = tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries)
+    ramp = tuple((change[0], change[1]) for change in sizes.ramp)
     ledger.record(
         AttemptRecord(
             from_step=progress.step,
@@ -45,16 +51,16 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             budget=Budget(samples=timetable.total, steps=timetable.steps),
             flops=Flops(per_sample=opened.task.flops_per_sample(), peak=peak(device, recipe.precision, recipe.matmul)),
             tokens_per_sample=timetable.scale.tokens,
-            parameters={name: sum(p.numel() for p in net.parameters()) for name, net in networks.items()},
+            parameters=parameters,
             recipe=bits_digest(recipe),
             settings=settings_digest(recipe),
             data=inputs.digests,
             environment={name: context.environment[name] for name in BITS},
             order=batches.order.metadata,
-            quarantine=tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries),
-            batch=BatchSizes(size=sizes.size, ramp=tuple((change[0], change[1]) for change in sizes.ramp)),
+            quarantine=quarantine,
+            batch=BatchSizes(size=sizes.size, ramp=ramp),
             lanes=batches.geometry.lanes,
-            sources={name: len(source) for name, source in inputs.train.items()},
+            sources=sources,
             epoch=resumer.epoch,
             after=context.job.after,
             survivors=bool(restored.commit and restored.commit.volatile),
@@ -85,7 +91,8 @@ def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetab
     step = after.get("step", 0)
     if group.leader and step:
         first, stop = timetable.scale.batches.span(step)
-        if after.get("phase") == "data":  # the loop fetches one step ahead
+        # The loop fetches one step ahead: the sample that crashed may be of the next step.
+        if after.get("phase") == "data":
             _, stop = timetable.scale.batches.span(step + 1)
         ids = order.ids(first, min(stop, timetable.total)).tolist()
         write_json(context.folder / "logs" / "suspects.json", {"step": step, "sample_ids": ids[:_MOST_SUSPECTS]})

@@ -68,8 +68,12 @@ def _content(rows: Sequence[dict[str, Any]], suffix: str) -> str:
     if suffix == ".jsonl":
         return "".join(json.dumps(row) + "\n" for row in rows)
     text = io.StringIO()
-    names = [name for name, value in rows[0].items() if not isinstance(value, (dict, list))] if rows else []
-    writer = csv.writer(text, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
+    names: list[str] = []
+    if rows:
+        names = [name for name, value in rows[0].items() if not isinstance(value, (dict, list))]
+    delimiter = "\t" if suffix == ".tsv" else ","
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([row[name] for name in names] for row in rows)
+    for row in rows:
+        writer.writerow([row[name] for name in names])
     return text.getvalue()
