@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import records  # noqa: F401 - its view of records
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import prepare_job
 from drivetrain.launch.supervisor import PRELOAD, WORKER, supervise
 from drivetrain.ledger.derive import lineage, steps
@@ -89,14 +89,10 @@ def tiny_recipe(corpus: Path) -> dict:
 
 def run_under_supervisor(recipe: dict, run: Path, *overrides: str, **options) -> Outcome:
     """Train a recipe as `drivetrain train` does, without its console."""
-    settings = {
-        "overrides": overrides,
-        "resume": "auto",
-        "override": (),
-        "started": time.time(),
-    } | options
-    where = {"worker": settings.pop("worker", WORKER), "preload": settings.pop("preload", PRELOAD)}
-    return supervise(prepare_job(load(recipe, overrides), run=run, **settings), **where)
+    where = {"worker": options.pop("worker", WORKER), "preload": options.pop("preload", PRELOAD)}
+    told = options.pop("overrides", overrides)
+    job = prepare_job(load(recipe, overrides), run=run, overrides=told, options=StartOptions(**options))
+    return supervise(job, **where)
 
 
 def tensors(run: Path) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import gzip
 import json
 from functools import cache
 
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.config import settings_from
@@ -22,7 +23,9 @@ def submission(overrides=(), **settings) -> Submission:
 
 @cache
 def _planned(overrides: tuple[str, ...], settings: str) -> Submission:
-    return plan(RECIPE, overrides, "there", settings_from("there", json.loads(settings)), started=1.0)
+    return plan(
+        RECIPE, overrides, "there", settings_from("there", json.loads(settings)), options=StartOptions(started=1.0)
+    )
 
 
 def opened(parcel: str) -> NodeWork:

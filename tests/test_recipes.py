@@ -9,7 +9,7 @@ import pytest
 import drivetrain
 import glues
 import sounds
-from drivetrain.data.documents import find_inputs
+from drivetrain.data.inputs import find_inputs
 from drivetrain.data.prepare import Preparation, encoding, prepare
 from drivetrain.plan.flops import parameters
 from drivetrain.spec.load import load, shipped_names

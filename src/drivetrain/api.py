@@ -6,13 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from drivetrain.launch import output
-from drivetrain.launch.job import Job
+from drivetrain.launch.job import Job, StartOptions
 from drivetrain.launch.node import prepare_node
 from drivetrain.launch.preparation import prepare_job
 from drivetrain.launch.rundir import last_word, prepare, record_first
@@ -64,20 +64,14 @@ def train(
     of `drivetrain train`. Interrupting it commits and returns. Raises `Failure`, whose `outcome`
     has the exit code, the cause and a hint.
     """
+    # One keyword for each option of the command, so that a script reads as the command line does.
     from rich.console import Console
 
-    started = time.time()
-    resolved = load(recipe, overrides)
-    job = prepare_job(
-        resolved,
-        run=Path(run) if run else None,
-        overrides=overrides,
-        resume=resume,
-        override=override,
-        ignore=ignore,
-        strict_environment=strict_environment,
-        started=started,
+    options = StartOptions(
+        resume=resume, override=override, ignore=ignore, strict_environment=strict_environment, started=time.time()
     )
+    resolved = load(recipe, overrides)
+    job = prepare_job(resolved, run=Path(run) if run else None, overrides=overrides, options=options)
     console = Console(file=sys.stdout) if progress else None
     if console:
         for note in resolved.notes:
@@ -96,24 +90,22 @@ def start(
     run = Path(job.folder)
     prepare(run)
     place = from_environment(os.environ) or Place()
-    watch = resolved.recipe.watch
     if not in_process:
-        sinks = follow(run, watch, console, job.started) if node is None or node.rank == 0 else None
-        try:
+        with _sinks(job, resolved, console, leads=node is None or node.rank == 0):
             return supervise(job, node=node, say=_say)
-        finally:
-            if sinks:
-                sinks.close()
-    from drivetrain.run.attempt import execute
+    from drivetrain.run.attempt import execute  # imports torch, which a supervisor does without
 
     before = last_word(run)
-    sinks = follow(run, watch, console, job.started) if place.rank == 0 else None
-    try:
+    with _sinks(job, resolved, console, leads=place.rank == 0):
         outcome = execute(job, place, resolved=resolved)
-    finally:
-        if sinks:
-            sinks.close()
     return record_first(run, outcome, place.rank, before)
+
+
+def _sinks(job: Job, resolved: Resolved, console: Console | None, *, leads: bool) -> AbstractContextManager[object]:
+    """What follows the ledger while a run trains. Only the first process or node does, or trackers get points twice."""
+    if not leads:
+        return nullcontext()
+    return closing(follow(Path(job.folder), resolved.recipe.watch, console, job.started))
 
 
 def work(given: NodeWork, environment: Mapping[str, str]) -> Outcome:
@@ -268,17 +260,16 @@ def _result(run: Path, outcome: Outcome) -> Result:
     from drivetrain.ledger.records import EvaluationRecord
 
     history = lineage(read(run / "ledger.jsonl"))
-    made = steps(history)
-    evaluations = [record for record in history if isinstance(record, EvaluationRecord)]
+    step, losses = 0, {}
+    if made := steps(history):
+        step, losses = made[-1].step, dict(made[-1].losses)
+    metrics = {}
+    for record in history:
+        if isinstance(record, EvaluationRecord):
+            metrics = {name: dict(scores) for name, scores in record.metrics.items()}
     test: dict[str, dict[str, float]] = {}
     for (part, name, metric), (_, value) in finals(history).items():
         if part == "test":
             test.setdefault(name, {})[metric] = value
-    return Result(
-        run=run,
-        step=made[-1].step if made else 0,
-        stopped=outcome.code is Exit.STOPPED,
-        losses=dict(made[-1].losses) if made else {},
-        metrics={name: dict(scores) for name, scores in evaluations[-1].metrics.items()} if evaluations else {},
-        test=test,
-    )
+    stopped = outcome.code is Exit.STOPPED
+    return Result(run=run, step=step, stopped=stopped, losses=losses, metrics=metrics, test=test)

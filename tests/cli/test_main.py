@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from drivetrain.cli.main import NAMES, run
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.store import JobStore, Record
 from drivetrain.launch.targets.config import settings_of
@@ -34,7 +35,14 @@ def test_a_verb_that_is_mistyped_is_told_with_the_nearest(capsys):
 @pytest.mark.cold
 def test_a_look_at_a_job_loads_neither_other_verbs_nor_other_targets_nor_what_reads_recipes(tmp_path, monkeypatch):
     monkeypatch.setenv("DRIVETRAIN_JOBS", str(tmp_path / "jobs"))
-    job = plan("quickstart", [], "local", settings_of("local", {}), started=0.0, run=str(tmp_path / "run"))
+    job = plan(
+        "quickstart",
+        [],
+        "local",
+        settings_of("local", {}),
+        options=StartOptions(started=0.0),
+        run=str(tmp_path / "run"),
+    )
     JobStore().keep(replace(Record.of(job, "quickstart", 0.0), native="1:1"))
     code = "import json, sys\nfrom drivetrain.cli.main import run\nassert run(['status', sys.argv[1], '--json']) == 0\n"
     code += "print(json.dumps(list(sys.modules)))"

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from drivetrain.cli.main import run
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.store import JobStore, Record
 from drivetrain.launch.targets.config import settings_of
@@ -92,7 +93,14 @@ def test_an_engines_long_error_is_one_line_of_the_table_and_whole_in_status(here
     for name, script in (("sbatch", "echo 7"), ("squeue", f"echo '{said}' >&2; exit 1"), ("sacct", "exit 1")):
         (here / name).write_text(f"#!/bin/sh\n{script}\n")
         (here / name).chmod(0o755)
-    job = plan("quickstart", [], "cluster", settings_of("cluster", {}), started=0.0, run=str(here / "run"))
+    job = plan(
+        "quickstart",
+        [],
+        "cluster",
+        settings_of("cluster", {}),
+        options=StartOptions(started=0.0),
+        run=str(here / "run"),
+    )
     JobStore().keep(replace(Record.of(job, "quickstart", 0.0), native="7"))
     monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
     monkeypatch.setenv("COLUMNS", "200")
@@ -105,6 +113,8 @@ def test_an_engines_long_error_is_one_line_of_the_table_and_whole_in_status(here
 
 def test_logs_of_a_job_that_may_have_been_sent_do_not_say_that_it_was_not(here):
     (here / "targets.yaml").write_text(yaml.safe_dump({"away": {"kind": "ray", "address": "http://127.0.0.1:9"}}))
-    job = plan("quickstart", [], "away", settings_of("away", {}), started=0.0, run=str(here / "run"))
+    job = plan(
+        "quickstart", [], "away", settings_of("away", {}), options=StartOptions(started=0.0), run=str(here / "run")
+    )
     JobStore().keep(Record.of(job, "quickstart", 0.0))
     assert run(["logs", job.token]) == 69

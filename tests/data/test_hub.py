@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from drivetrain.cli.main import run
-from drivetrain.data import documents, hub
-from drivetrain.data import prepare as preparing
-from drivetrain.data.documents import find_shards
+from drivetrain.data import documents, hub, text_columns, unfinished
 from drivetrain.data.indexed import open_indexed
+from drivetrain.data.inputs import find_shards
 from drivetrain.data.prepare import Preparation, encoding, prepare
 from drivetrain.spec.exits import Exit, Failure
 
@@ -64,8 +63,8 @@ def content(name):
 def small_steps(monkeypatch):
     """Many tasks in little text, each durable when it is done."""
     monkeypatch.setattr(documents, "_TASK", 1500)
-    monkeypatch.setattr(documents, "_ROWS", 7)
-    monkeypatch.setattr(preparing, "_SYNC", 0.0)
+    monkeypatch.setattr(text_columns, "_ROWS", 7)
+    monkeypatch.setattr(unfinished, "_SYNC", 0.0)
 
 
 @pytest.mark.parametrize("write", [write_parquet, write_jsonl])
@@ -117,8 +116,8 @@ def test_stopped_anywhere_it_goes_on_to_the_same_bytes_and_reads_no_shard_again(
 
 DRIVER = """
 from drivetrain.cli.main import main
-from drivetrain.data import documents, prepare
-documents._TASK, documents._ROWS, prepare._SYNC = 1500, 7, 0.0
+from drivetrain.data import documents, text_columns, unfinished
+documents._TASK, text_columns._ROWS, unfinished._SYNC = 1500, 7, 0.0
 main()
 """
 

@@ -13,15 +13,15 @@ from torch.utils.data import default_collate
 from drivetrain.cli.main import run
 from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.blend import Blend, BlendStage, one_source
-from drivetrain.data.documents import find_inputs
 from drivetrain.data.geometry import Geometry, divisors
+from drivetrain.data.inputs import find_inputs
+from drivetrain.data.opening import open_source
 from drivetrain.data.order import Order
 from drivetrain.data.packing import IGNORED, Packed, segments
 from drivetrain.data.prefetch import prefetch
 from drivetrain.data.prepare import Preparation, encoding, prepare
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.data.recipe import Documents
-from drivetrain.data.source import open_source
 from drivetrain.data.split import choose
 from drivetrain.data.stacked import stacked
 from drivetrain.data.windows import Windows

@@ -19,10 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivetrain.cli.main import run
-from drivetrain.data import documents
+from drivetrain.data import cuts, documents, text_columns, unfinished
+from drivetrain.data.cuts import parts_of
 from drivetrain.data.documents import documents as documents_of
-from drivetrain.data.documents import find_inputs, parts_of, tasks
+from drivetrain.data.documents import tasks
 from drivetrain.data.indexed import open_indexed
+from drivetrain.data.inputs import find_inputs
 from drivetrain.data.prepare import Preparation, encoding, prepare
 from drivetrain.spec.exits import Exit, Failure
 
@@ -91,10 +93,10 @@ def bpe():
 @pytest.fixture
 def small_steps(monkeypatch):
     """Many cuts in little text."""
-    monkeypatch.setattr(documents, "_STEP", {"text": 100, "jsonl": 100})
-    monkeypatch.setattr(documents, "_SEARCH", 40)
+    monkeypatch.setattr(cuts, "_STEP", {"text": 100, "jsonl": 100})
+    monkeypatch.setattr(cuts, "_SEARCH", 40)
     monkeypatch.setattr(documents, "_TASK", 150)
-    monkeypatch.setattr(documents, "_ROWS", 3)
+    monkeypatch.setattr(text_columns, "_ROWS", 3)
 
 
 def packed(path, data):
@@ -136,19 +138,19 @@ def test_a_compressed_file_is_cut_as_a_plain_one_and_nothing_is_lost(tmp_path_fa
     (folder / "a.txt").write_bytes(data)
     (folder / "a.txt.gz").write_bytes(gzip.compress(data))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "_STEP", {"text": step, "jsonl": step})
-        patch.setattr(documents, "_SEARCH", search)
+        patch.setattr(cuts, "_STEP", {"text": step, "jsonl": step})
+        patch.setattr(cuts, "_SEARCH", search)
         for kind in ("text", "jsonl"):
-            cuts = []
+            found = []
             for name in ("a.txt", "a.txt.gz"):
                 inputs = find_inputs([str(folder / name)], kind=kind)
                 pieces = [piece for task in tasks(inputs, "text") for piece in task.pieces]
-                cuts.append([(p.start, p.stop, p.inside, p.open) for p in pieces])
+                found.append([(p.start, p.stop, p.inside, p.open) for p in pieces])
                 if kind == "text":
                     parts = [documents_of(piece, "text")[0][0] for piece in pieces]
                     assert b"".join(parts) == data
                     assert all(part.decode() is not None for part in parts)
-            assert cuts[0] == cuts[1]
+            assert found[0] == found[1]
         assert b"".join(parts_of(data)) == data
 
 
@@ -177,7 +179,7 @@ def test_a_saved_data_set_is_its_texts_in_order_however_it_is_cut(tmp_path_facto
     folder = tmp_path_factory.mktemp("saved")
     found = find_inputs([str(saved(folder / "data", lines, files, rows))])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "_ROWS", 3)
+        patch.setattr(text_columns, "_ROWS", 3)
         patch.setattr(documents, "_TASK", 20)
         pieces = [piece for task in tasks(found, "text") for piece in task.pieces]
     assert [text.decode() for piece in pieces for text in documents_of(piece, "text")[0]] == lines
@@ -259,7 +261,7 @@ def test_what_datasets_saves_is_read(tmp_path):
 
 @pytest.mark.parametrize("format_", ["drivetrain", "megatron"])
 def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path, bpe, format_, monkeypatch):
-    monkeypatch.setattr(documents, "_STEP", {"text": 1 << 14, "jsonl": 1 << 14})
+    monkeypatch.setattr(cuts, "_STEP", {"text": 1 << 14, "jsonl": 1 << 14})
     monkeypatch.setattr(documents, "_TASK", 1 << 15)
     jsonl(tmp_path / "a.jsonl", TEXTS * 4)
     (tmp_path / "b.txt").write_text("\n".join(TEXTS * 8))
@@ -287,7 +289,7 @@ def test_a_tokenizer_json_gives_what_the_library_gives(tmp_path, bpe):
 
 
 def test_a_text_cut_after_lines_has_the_same_tokens_as_in_one_piece(tmp_path, bpe, small_steps, monkeypatch):
-    monkeypatch.setattr(documents, "_SEARCH", 1000)
+    monkeypatch.setattr(cuts, "_SEARCH", 1000)
     whole = "\n".join(TEXTS)
     (tmp_path / "a.txt").write_text(whole)
     do(tmp_path / "out", tmp_path / "a.txt", tokenizer=bpe.to_str().encode())
@@ -506,10 +508,10 @@ def test_patterns_folders_and_hidden_files(tmp_path):
 
 DRIVER = """
 from drivetrain.cli.main import main
-from drivetrain.data import documents, prepare
-documents._STEP = {"text": 1 << 14, "jsonl": 1 << 14}
+from drivetrain.data import cuts, documents, unfinished
+cuts._STEP = {"text": 1 << 14, "jsonl": 1 << 14}
 documents._TASK = 1 << 14
-prepare._SYNC = 0.0
+unfinished._SYNC = 0.0
 main()
 """
 
@@ -553,9 +555,7 @@ def test_stopped_at_every_durable_write_and_rename_it_goes_on_to_the_same_bytes(
     tmp_path, monkeypatch, small_steps, format_
 ):
     """An exception stands for the kill."""
-    from drivetrain.data import prepare as preparing
-
-    monkeypatch.setattr(preparing, "_SYNC", 0.0)
+    monkeypatch.setattr(unfinished, "_SYNC", 0.0)
     path = jsonl(tmp_path / "a.jsonl", TEXTS[:40])
     do(tmp_path / "whole", path, eod="0", format_=format_)
     real = {"fsync": os.fsync, "replace": os.replace}

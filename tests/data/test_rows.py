@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from drivetrain.data.opening import open_source
 from drivetrain.data.parquet import Decoded
 from drivetrain.data.recipe import Datasets, JsonLines, Parquet
-from drivetrain.data.source import open_source
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drivetrain.data.opening import open_source
 from drivetrain.data.recipe import Text, Tokens
-from drivetrain.data.source import open_source
 from drivetrain.data.windows import Windows
 from drivetrain.spec.exits import Exit, Failure
 

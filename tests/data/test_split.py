@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drivetrain.data.opening import open_source
 from drivetrain.data.recipe import Documents, Parted, Tokens
-from drivetrain.data.source import open_source
 from drivetrain.data.split import choose, hashed, parted
 from drivetrain.data.windows import Windows
 from drivetrain.spec.exits import Exit, Failure

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drivetrain.data.opening import open_source
 from drivetrain.data.recipe import Table
 from drivetrain.data.rows import place_of
-from drivetrain.data.source import open_source
 from drivetrain.spec.exits import Exit, Failure
 
 

@@ -16,6 +16,7 @@ from conftest import Trace, trace
 from drills.fault import ALL, Fault
 from drivetrain.launch import supervisor
 from drivetrain.launch.forkserver import ForkServer
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import prepare_job
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.ledger import read
@@ -67,10 +68,8 @@ def drill(recipe: dict, run: Path, fault: Fault | None, *overrides: str, again: 
         fault.arm(run)
     began = time.monotonic()
     while True:
-        options = {"overrides": overrides, "resume": "auto", "override": (), "started": time.time()}
-        outcome = supervisor.supervise(
-            prepare_job(load(recipe, overrides), run=run, **options), worker=WORKER, preload=PRELOAD
-        )
+        job = prepare_job(load(recipe, overrides), run=run, overrides=overrides, options=StartOptions())
+        outcome = supervisor.supervise(job, worker=WORKER, preload=PRELOAD)
         if not again or outcome.code is not Exit.STOPPED:
             break
     records = list(read(run / "ledger.jsonl")) if (run / "ledger.jsonl").is_file() else []

@@ -15,10 +15,10 @@ from drills.fault import Fault
 from drills.runs import drill, one_server, reference
 from drills.test_process import small as recipe_of_numbers
 from drivetrain.data.blend import training_order
-from drivetrain.data.documents import find_inputs
+from drivetrain.data.inputs import find_inputs
+from drivetrain.data.opening import open_source
 from drivetrain.data.order import digest
 from drivetrain.data.prepare import Preparation, encoding, prepare
-from drivetrain.data.source import open_source
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.amount import Scale

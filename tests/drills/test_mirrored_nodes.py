@@ -13,6 +13,7 @@ import yaml
 
 import paced
 from conftest import run_under_supervisor, trace
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.spec.exits import Exit
@@ -43,7 +44,7 @@ def test_fresh_machines_go_on_from_the_mirror_to_the_same_bits(tmp_path, monkeyp
     (tmp_path / "gate").touch()
     (tmp_path / "paced.yaml").write_text(yaml.safe_dump(paced.recipe(tmp_path / "gate")))
     settings = settings_from("there", {"kind": "local", "nodes": 2, "runs": f"file://{tmp_path}/mirror"})
-    work = plan("paced.yaml", [], "there", settings, started=1.0).work
+    work = plan("paced.yaml", [], "there", settings, options=StartOptions(started=1.0)).work
     Path(work.job.recipe["checkpoint"]["mirror"].removeprefix("file://")).parent.mkdir()
     assert train(work, tmp_path / "first", most_steps=13) == [Exit.DONE, Exit.DONE]
     assert train(work, tmp_path / "second", most_steps=None) == [Exit.DONE, Exit.DONE]

@@ -281,13 +281,13 @@ def test_a_stop_during_the_pause_before_a_restart_commits_what_survivors_left(ti
             os.kill(os.getpid(), signal.SIGTERM)
 
     started = time.time()
+    from drivetrain.launch.job import StartOptions
     from drivetrain.launch.preparation import prepare_job
     from drivetrain.launch.supervisor import supervise
     from drivetrain.spec.load import load
 
-    job = prepare_job(
-        load(tiny, ["launch.processes=2"]), run=run, overrides=(), resume="auto", override=(), started=started
-    )
+    resolved = load(tiny, ["launch.processes=2"])
+    job = prepare_job(resolved, run=run, overrides=(), options=StartOptions(started=started))
     outcome = supervise(job, worker="drills.fault:main", say=say)
     assert any("in 30 s" in text for text in said)
     assert time.time() - started < 25

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import new_token, plan
 from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.targets.config import build, settings_from
@@ -40,7 +41,7 @@ def dump(tmp_path):
 
 def test_the_script_is_a_shells_and_has_nothing_of_a_job():
     subprocess.run(["bash", "-n"], input=SCRIPT, text=True, check=True)
-    job = plan("quickstart", [], "x", settings_from("x", {"kind": "slurm"}), started=0.0)
+    job = plan("quickstart", [], "x", settings_from("x", {"kind": "slurm"}), options=StartOptions(started=0.0))
     assert next(one.body for one in build(job.settings).render(job) if one.what.endswith("job.sh")) == SCRIPT
 
 
@@ -49,7 +50,7 @@ def test_x15_folders_setups_and_options_reach_sbatch_and_the_worker_as_they_are(
     (tmp_path / "job.sh").write_text(SCRIPT)
     for name in NAMES:
         settings = settings_from("x", {"kind": "slurm", "python": str(dump), "extras": {"licenses": name}})
-        job = plan("quickstart", [], "x", settings, started=0.0, run=str(tmp_path / name))
+        job = plan("quickstart", [], "x", settings, options=StartOptions(started=0.0), run=str(tmp_path / name))
         command = build(settings).render(job)[0].body
         assert job.run == (tmp_path / name)
         argv = shlex.split(command)
@@ -68,7 +69,7 @@ def test_arguments_and_variables_travel_whole(tmp_path):
     settings = settings_from("x", {"kind": "slurm", "environment": names})
     overrides = [f"task.sample.prompt={json.dumps(value)}" for value in VALUES]
     for prompt, value in zip(overrides, VALUES, strict=True):
-        job = plan("quickstart", [prompt], "x", settings, started=0.0, run=str(tmp_path / "run"))
+        job = plan("quickstart", [prompt], "x", settings, options=StartOptions(started=0.0), run=str(tmp_path / "run"))
         work = NodeWork.from_json(json.loads(job.work.text()))
         assert work.job.recipe["task"]["sample"]["prompt"] == value
         assert work.environment == names
@@ -87,7 +88,7 @@ def test_whatever_a_recipe_is_called_its_token_is_a_word():
 def test_a_worker_gets_its_variables_as_they_were(tmp_path):
     names = {f"V{number}": value for number, value in enumerate(VALUES)}
     settings = settings_from("x", {"kind": "local", "environment": names})
-    job = plan("quickstart", [], "x", settings, started=0.0, run=str(tmp_path / "run"))
+    job = plan("quickstart", [], "x", settings, options=StartOptions(started=0.0), run=str(tmp_path / "run"))
     (tmp_path / "work.json").write_text(job.work.text())
     done = subprocess.run([sys.executable, "-c", SETTLE, tmp_path / "work.json"], capture_output=True, check=True)
     assert json.loads(done.stdout) == names

@@ -2,13 +2,13 @@ import itertools
 import os
 import signal
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 
 from counting import Counting
 from drivetrain.launch import jobs
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.job_status import job_status, status_text
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.states import JobStatus, State
@@ -27,7 +27,7 @@ def engine(tmp_path, monkeypatch):
 
 def planned(engine, run="run"):
     settings = config.settings_from("counted", {"kind": "counting", "engine": str(engine)})
-    return plan("quickstart", [], "counted", settings, started=time.time(), run=str(engine.parent / run))
+    return plan("quickstart", [], "counted", settings, options=StartOptions(), run=str(engine.parent / run))
 
 
 def killed_at(number, act):
@@ -225,7 +225,9 @@ def test_a_submit_of_something_else_on_the_run_of_a_job_differs(engine, tmp_path
     store = JobStore(tmp_path / "jobs")
     record, _ = jobs.submit(store, planned(engine), "quickstart")
     assert not store.reload(record).differs(planned(engine))
-    other = plan("quickstart", ["checkpoint.every.steps=77"], "counted", planned(engine).settings, started=time.time())
+    other = plan(
+        "quickstart", ["checkpoint.every.steps=77"], "counted", planned(engine).settings, options=StartOptions()
+    )
     assert store.reload(record).differs(other)
 
 

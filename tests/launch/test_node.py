@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from drivetrain.launch.code import ARCHIVE, leave, pack, unpack
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.node import prepare_node
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.targets.config import settings_from
@@ -48,7 +49,7 @@ def test_a_commit_or_the_working_tree_is_packed(repository, tmp_path):
 
 def test_packed_code_is_where_the_recipes_paths_begin(repository, tmp_path):
     settings = settings_from("x", {"kind": "local", "code": {"kind": "commit"}})
-    work = plan("quickstart", [], "x", settings, started=0.0, run=str(tmp_path / "run")).work
+    work = plan("quickstart", [], "x", settings, options=StartOptions(started=0.0), run=str(tmp_path / "run")).work
     (tmp_path / "run" / "launch" / work.token).mkdir(parents=True)
     folder = tmp_path / "run" / "launch" / work.token
     leave(repository, "HEAD", folder)
@@ -61,7 +62,7 @@ def test_a_secret_is_read_on_the_node_and_is_nowhere_else(tmp_path, monkeypatch)
     monkeypatch.delenv("TOKEN_OF_TEST", raising=False)
     (tmp_path / "key").write_text("s3cret\n")
     settings = settings_from("x", {"kind": "local", "secrets": {"TOKEN_OF_TEST": f"file:{tmp_path}/key"}})
-    work = plan("quickstart", [], "x", settings, started=0.0).work
+    work = plan("quickstart", [], "x", settings, options=StartOptions(started=0.0)).work
     assert "s3cret" not in work.text()
     monkeypatch.setattr(os, "environ", dict(os.environ))
     prepare_node(work, work.job)

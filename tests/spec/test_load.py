@@ -12,10 +12,11 @@ from drivetrain.spec.affects import bits_digest, differences, settings_of
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.load import _unsaid, load, shipped_names
+from drivetrain.spec.load import load, shipped_names
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import KINDS, SECTIONS, Custom, build_custom, check_custom, imported
 from drivetrain.spec.schema import recipe_schema
+from drivetrain.spec.sections import _unsaid
 from drivetrain.spec.show import STARTER, as_yaml
 from drivetrain.spec.tree import RecipeMistakes
 

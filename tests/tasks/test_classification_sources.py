@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import glues
+from drivetrain.data.opening import open_source
 from drivetrain.data.recipe import JsonLines, Parquet, Table
-from drivetrain.data.source import open_source
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.classification.glue import BENCHMARKS
 from drivetrain.tasks.classification.recipe import GLUE, Classification, Glue

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sounds
-from drivetrain.data.source import open_source
+from drivetrain.data.opening import open_source
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.speech.distort import Distorter, band_limited, clipped, louder, peaked, power, reverberated
 from drivetrain.tasks.speech.mixtures import at_snr

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import drivetrain
 import sounds
 from conftest import run_under_supervisor, trace
-from drivetrain.data.source import open_source
+from drivetrain.data.opening import open_source
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
 from drivetrain.loop.gallery import Gallery

@@ -49,6 +49,7 @@ def write_parts(
     with OpenFolder(folder) as files:
 
         def written(name: str, metadata: FileMetadata) -> FileMetadata:
+            # Before there is a manifest: a commit that does not read back never gets its name.
             if files.metadata(name, written=True) != metadata:
                 raise OSError(errno.EIO, "it reads back differently", str(folder / name))
             return metadata
@@ -63,7 +64,8 @@ def write_parts(
 
 def write_manifest(folder: Path, step: int, files: Mapping[str, FileMetadata], metadata: Mapping[str, Any]) -> str:
     """Write the manifest, which makes the folder whole, and make all durable; returns the manifest's SHA-256."""
-    manifest = {"step": step, "time": time.time(), "files": {n: asdict(f) for n, f in files.items()}, **metadata}
+    parts = {name: asdict(file) for name, file in files.items()}
+    manifest = {"step": step, "time": time.time(), "files": parts, **metadata}
     line = json.dumps(manifest, separators=(",", ":")).encode()
     own = hashlib.sha256(line).hexdigest()
     write_file(folder / MANIFEST, line + b"\n" + own.encode() + b"\n")
@@ -151,6 +153,7 @@ def _manifest(folder: OpenFolder, path: Path) -> dict[str, Any]:
         raise Damaged(f"the manifest cannot be read: {error}") from error
     if name_of(manifest["step"]) != path.name.partition(".")[0]:
         raise Damaged(f"the manifest is of step {manifest['step']}")
+    # Names are opened below the commit's folder, so none may lead out of it.
     strange = [name for name in manifest["files"] if not FILE.fullmatch(name)]
     if strange:
         raise Failure(Exit.SECURITY, f"{path}: the manifest names {strange[0]!r}", "no commit of ours has such a file")

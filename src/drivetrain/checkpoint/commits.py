@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from drivetrain.checkpoint.commit import StateTree, load, read_manifest, verify, write_manifest, write_parts
 from drivetrain.checkpoint.files import discard, make_folder, remove, rename, require_space
-from drivetrain.checkpoint.manifest import FOLDER, Damaged, name_of, step_of
+from drivetrain.checkpoint.manifest import FOLDER, Damaged, entries, name_of, step_of
 from drivetrain.checkpoint.retention import Retention, pinned_steps, retained
 from drivetrain.checkpoint.snapshot import Arena, TensorBytes, pieces_of
 from drivetrain.runtime.group import Group
@@ -76,17 +75,15 @@ class LoadedCommit:
 
 def names(run: Path) -> list[str]:
     """Names of all commits, valid or not, newest first."""
-    folder = run / FOLDER
-    found = [name for name in (os.listdir(folder) if folder.is_dir() else ()) if step_of(name) is not None]
+    found = [name for name in entries(run / FOLDER) if step_of(name) is not None]
     return sorted(found, key=lambda name: step_of(name) or 0, reverse=True)
 
 
 def clean(run: Path) -> None:
     """Remove what was never a commit, or is no longer one. For the holder of the lease."""
-    folder = run / FOLDER
-    for name in os.listdir(folder) if folder.is_dir() else ():
+    for name in entries(run / FOLDER):
         if name.startswith((".tmp-", ".trash-")):
-            discard(folder / name)
+            discard(run / FOLDER / name)
 
 
 def newest(run: Path, group: Group | None = None, volatile: Path | None = None) -> LoadedCommit | None:
@@ -103,6 +100,7 @@ def newest(run: Path, group: Group | None = None, volatile: Path | None = None) 
         except Damaged as damage:
             reasons.append(f"{path.name}: {damage}")
             continue
+        # Each rank reads the files itself, and a shared file system may show them different ones.
         group.agree("the commit that verifies", [path.name, metadata["sha256"]])
         return LoadedCommit(path, metadata, state, tuple(reasons), path.parent == volatile)
     group.agree("the commits", "none")
@@ -120,11 +118,11 @@ def pick(run: Path, name: str) -> LoadedCommit:
 
     Raises Failure(66) where there is none, 65 where it is damaged.
     """
-    wanted = name_of(int(name)) if name.isdigit() else name
-    if wanted not in names(run):
-        raise Failure(
-            Exit.INPUT_MISSING, f"no commit {name!r} in {run}", f"there are {', '.join(names(run)) or 'none'}"
-        )
+    wanted, there = name, names(run)
+    if name.isdigit():
+        wanted = name_of(int(name))
+    if wanted not in there:
+        raise Failure(Exit.INPUT_MISSING, f"no commit {name!r} in {run}", f"there are {', '.join(there) or 'none'}")
     try:
         metadata, state = load(run / FOLDER / wanted)
     except Damaged as damage:
@@ -135,10 +133,15 @@ def pick(run: Path, name: str) -> LoadedCommit:
 def _candidates(run: Path, volatile: Path | None) -> list[Path]:
     """Highest step first; of equal steps the one on the disk."""
     found = [run / FOLDER / name for name in names(run)]
-    if volatile is not None and volatile.is_dir():
-        left = sorted(name for name in os.listdir(volatile) if step_of(name.partition(".")[0]) is not None)
-        found += [volatile / name for name in left]
-    return sorted(found, key=lambda path: -(step_of(path.name.partition(".")[0]) or 0))
+    if volatile is not None:
+        found += [volatile / name for name in sorted(entries(volatile)) if _step_left(name) is not None]
+    # The sort is stable, so those on the disk stay in front of those in memory.
+    return sorted(found, key=lambda path: -(_step_left(path.name) or 0))
+
+
+def _step_left(name: str) -> int | None:
+    """The step of a commit's folder, or of what a survivor left: there, its rank is after a dot."""
+    return step_of(name.partition(".")[0])
 
 
 def _require_ours(metadata: Mapping[str, Any], path: Path, history: list[Takeover]) -> None:
@@ -182,14 +185,18 @@ class Committer:
         assert self._under_way is None
         self.heartbeat.enter("snapshot")
         self.heartbeat.passing("snapshot", step)
-        pieces = pieces_of(state.tensors) if self.blocking else self._arena.take(state.tensors)
+        # Blocking, training waits until all is written, so the live tensors need no copy.
+        take = pieces_of if self.blocking else self._arena.take
+        pieces = take(state.tensors)
         self._under_way = self._pool.submit(self._make, step, pieces, state.values, metadata)
         if self.blocking:
             self._under_way.exception()
 
     def finished(self) -> Commit | CommitFailure | None:
         """How the commit under way has ended; None where none is, or it has not."""
-        return self.wait() if self._under_way is not None and self._under_way.done() else None
+        if self._under_way is None or not self._under_way.done():
+            return None
+        return self.wait()
 
     def wait(self) -> Commit | CommitFailure | None:
         """How the commit under way ends; None where none is."""
@@ -197,7 +204,10 @@ class Committer:
             return None
         self.heartbeat.enter("commit")
         result, self._under_way = self._under_way.result(), None
-        self.failures = self.failures + 1 if isinstance(result, CommitFailure) else 0
+        if isinstance(result, CommitFailure):
+            self.failures += 1
+        else:
+            self.failures = 0
         return result
 
     def close(self) -> None:
@@ -215,6 +225,7 @@ class Committer:
         try:
             size = sum(piece.data.numel() for piece in pieces) + _SPARE
             self.heartbeat.passing("write", step)
+            # The manifest has the hash of the ledger's last record: a commit must not outlive what it refers to.
             self.before()
             if not temporary.parent.is_dir():
                 make_folder(temporary.parent)
@@ -243,6 +254,7 @@ class Committer:
         """The rename, while nobody can take the directory over: now the commit exists."""
         final = self.run / FOLDER / name_of(step)
         with self.lease.holding() if self.lease else nullcontext():
+            # `rename` would refuse a folder that is not empty.
             if final.exists():  # of this step, but it did not verify, or was fenced off
                 remove(final)
             rename(temporary, final)
@@ -256,13 +268,15 @@ class Committer:
                     self._verified[step] = verify(self.run / FOLDER / name).get("position", 0)
                 except (Damaged, Failure):
                     self._damaged.add(name)
-        there = {
-            step: position for step, position in self._verified.items() if (self.run / FOLDER / name_of(step)).is_dir()
-        }
+        there: dict[int, int] = {}
+        for step, position in self._verified.items():
+            if (self.run / FOLDER / name_of(step)).is_dir():  # a person may have removed it meanwhile
+                there[step] = position
         stay = retained(there, pinned_steps(self.run), self.scores(), self.retention)
-        removed = [name_of(step) for step in sorted(there) if step not in stay]
-        for name in removed:
-            remove(self.run / FOLDER / name)
+        removed: list[str] = []
+        for step in sorted(there.keys() - stay):
+            removed.append(name_of(step))
+            remove(self.run / FOLDER / removed[-1])
         self._verified = {step: there[step] for step in stay}
         return tuple(removed)
 

@@ -20,8 +20,10 @@ def accept_recipe(old: Recipe, new: Recipe, override: Sequence[str], where: str)
     paths = [change.path for change in changed]
     refused = [change for change in changed if not accepts(override, change.path)]
     if refused:
-        idle = [key for key in override if not any(accepts([key], change.path) for change in changed)]
-        told = "".join(f"; --override {key} accepts none of them{nearest(key, paths)}" for key in idle)
+        told = ""
+        for key in override:
+            if not any(accepts([key], path) for path in paths):
+                told += f"; --override {key} accepts none of them{nearest(key, paths)}"
         failure = Failure(
             Exit.INCOMPATIBLE,
             f"{where} was trained with another recipe: {'; '.join(map(str, refused))}{told}",
@@ -55,7 +57,10 @@ def accept_data(old: Mapping[str, str], new: Mapping[str, str], override: Sequen
 
 def accept_environment(old: Mapping[str, Any], new: Mapping[str, Any], strict: bool, commit: str) -> list[str]:
     """A note that from here on bits may differ from what they would have been; Failure(76) if that is not wanted."""
-    changed = [f"{name} {old[name]} -> {new[name]}" for name in BITS if name in old and old[name] != new[name]]
+    changed: list[str] = []
+    for name in BITS:
+        if name in old and old[name] != new[name]:
+            changed.append(f"{name} {old[name]} -> {new[name]}")
     if not changed:
         return []
     if strict:

@@ -46,15 +46,21 @@ def export(found: LoadedCommit, to: Path, layouts: Mapping[str, Layout | None]) 
     _require_empty(to)
     written = []
     for name, tensors in networks.items():
-        folder = to if len(networks) == 1 else to / name
+        folder = to
+        if len(networks) > 1:
+            folder = to / name
         folder.mkdir(parents=True, exist_ok=True)
         layout = layouts.get(name)
-        made = layout(tensors) if layout else (dict(tensors), {})
-        made = made if isinstance(made, Exported) else Exported(*made)
+        made = Exported(dict(tensors), {})
+        if layout:
+            told = layout(tensors)
+            made = told if isinstance(told, Exported) else Exported(*told)
         weights, settings = folder / f"{made.weights}.safetensors", folder / f"{made.settings}.json"
         write_tensors(weights, pieces_of(made.tensors), {"format": "pt"})
-        about = {"drivetrain": {"step": found.metadata["step"], "commit": found.path.name}} if made.marked else {}
-        write_json(settings, {**made.config, **about})
+        config = dict(made.config)
+        if made.marked:
+            config["drivetrain"] = {"step": found.metadata["step"], "commit": found.path.name}
+        write_json(settings, config)
         for extra, content in made.files.items():
             write_private(folder / extra, content)
         written += [weights, settings, *(folder / extra for extra in made.files)]

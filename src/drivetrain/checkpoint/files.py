@@ -42,7 +42,7 @@ class Writer:
         view = memoryview(data).cast("B")
         self._digest.update(view)
         self._size += len(view)
-        while view:
+        while view:  # the system may take less at a time
             view = view[os.write(self._descriptor, view) :]
 
     def metadata(self) -> FileMetadata:
@@ -137,6 +137,7 @@ class OpenFolder:
         """A file's size and hash, without keeping its bytes. `written`: it is durable; read it from the disk again."""
         with _opened(self._path / name, self._descriptor) as file:
             if written:
+                # The kernel's copy is dropped first: it would tell what was written, not what the disk has.
                 with suppress(OSError):  # a file system that is memory
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -162,6 +163,7 @@ def read_file(path: Path, within: int | None = None) -> memoryview:
 
 def _opened(path: Path, within: int | None) -> FileIO:
     """A regular file, open for reading."""
+    # Without O_NONBLOCK a pipe in the file's place would hold up its opening for ever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         descriptor = os.open(path if within is None else path.name, flags, dir_fd=within)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -39,11 +39,13 @@ class Report:
     def __str__(self) -> str:
         source = f"{self.source} (sha256 {self.digest[:12]})"
         parts = [f"{len(self.loaded)} tensors loaded, {self.bytes:,} bytes of {source}"]
-        parts += [f"{len(self.renamed)} of them renamed ({_some(f'{a} -> {b}' for a, b in self.renamed)})"] * bool(
-            self.renamed
-        )
-        parts += [f"{len(self.fresh)} stay as drawn ({_some(self.fresh)})"] * bool(self.fresh)
-        parts += [f"{len(self.left_out)} left out ({_some(self.left_out)})"] * bool(self.left_out)
+        if self.renamed:
+            names = _some([f"{old} -> {new}" for old, new in self.renamed])
+            parts.append(f"{len(self.renamed)} of them renamed ({names})")
+        if self.fresh:
+            parts.append(f"{len(self.fresh)} stay as drawn ({_some(self.fresh)})")
+        if self.left_out:
+            parts.append(f"{len(self.left_out)} left out ({_some(self.left_out)})")
         return ", ".join(parts)
 
 
@@ -59,8 +61,16 @@ def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
     given, renamed, left_out = _mapped(there.tensors, settings.map)
     if settings.part is not None:
         given = {name: tensor for name, tensor in given.items() if name.startswith(f"{settings.part}/")}
-    fresh = [name for name in wanted if name not in given and _matches(settings.fresh, name)]
-    require_same({name: tensor for name, tensor in wanted.items() if name not in fresh}, given, settings.from_)
+    fresh: list[str] = []
+    expected: dict[str, Tensor] = {}
+    for name, tensor in wanted.items():
+        if name not in given and _matches(settings.fresh, name):
+            fresh.append(name)
+        else:
+            expected[name] = tensor
+    # Before anything is copied: a run that is refused has its weights as they were drawn.
+    require_same(expected, given, settings.from_)
+    renamed = [pair for pair in renamed if pair[1] in given]  # of another network than `part` they were not loaded
     with torch.no_grad():
         for name, tensor in given.items():
             wanted[name].copy_(tensor)
@@ -69,7 +79,7 @@ def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
         digest=there.digest,
         bytes=sum(tensor.nbytes for tensor in given.values()),
         loaded=tuple(given),
-        renamed=tuple(pair for pair in renamed if pair[1] in given),
+        renamed=tuple(renamed),
         fresh=tuple(fresh),
         left_out=tuple(left_out),
     )
@@ -80,8 +90,12 @@ def freeze(settings: Init, networks: Mapping[str, nn.Module]) -> int:
 
     Raises Failure(78) where a pattern names none.
     """
-    patterns = settings.freeze if not isinstance(settings.freeze, bool) else (".",) if settings.freeze else ()
-    own = settings.fresh if settings.freeze is True else ()
+    patterns: Sequence[str] = ()
+    own: Sequence[str] = ()  # of those: parameters that were drawn here, and so have to train
+    if settings.freeze is True:
+        patterns, own = (".",), settings.fresh
+    elif settings.freeze is not False:
+        patterns = settings.freeze
     frozen = 0
     used = set()
     for network, module in _chosen(settings, networks).items():
@@ -124,7 +138,8 @@ def _there(settings: Init, networks: Mapping[str, nn.Module]) -> _There:
             metadata, state = load(path)
             return _There(path.name, metadata["sha256"], _networks(state.tensors))
         if path.is_file():
-            network, data = settings.part or _only(networks), read_file(path)
+            network = settings.part or _only(networks)
+            data = read_file(path)
             tensors = {f"{network}/{name}": tensor for name, tensor in parse_tensors(data).items()}
             return _There(path.name, hashlib.sha256(data).hexdigest(), tensors)
     except (Damaged, ValueError) as error:
@@ -141,8 +156,12 @@ def _only(networks: Mapping[str, nn.Module]) -> str:
 
 
 def _networks(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    head = f"{NETWORKS}/"
-    return {name.removeprefix(head): tensor for name, tensor in tensors.items() if name.startswith(head)}
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        kind, _, own = name.partition("/")
+        if kind == NETWORKS:
+            found[own] = tensor
+    return found
 
 
 def _mapped(
@@ -169,7 +188,8 @@ def _mapped(
         if new in given:
             raise Failure(Exit.INCOMPATIBLE, f"init.map gives two tensors the name {new}", "mend the map")
         given[new] = tensor
-        renamed += [(old, new)] if new != old else []
+        if new != old:
+            renamed.append((old, new))
     if idle := [key for key in names if key not in used]:
         some = _some(tensors)
         raise Failure(Exit.BAD_RECIPE, f"init.map: no name there begins with {idle[0]!r}", f"there are {some}")
@@ -189,6 +209,8 @@ def _matches(patterns: Sequence[str], name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def _some(names, most: int = 4) -> str:
+def _some(names: Iterable[str], most: int = 4) -> str:
     listed = list(names)
-    return ", ".join(listed[:most]) + (", ..." if len(listed) > most else "")
+    if len(listed) > most:
+        listed[most:] = ["..."]
+    return ", ".join(listed)

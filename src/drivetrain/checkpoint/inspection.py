@@ -42,11 +42,12 @@ def rows(run: Path, *, every_byte: bool) -> list[CommitRow]:
     """
     _require_run(run)
     pinned, history = pinned_steps(run), takeovers(run)
+    judge = verify if every_byte else read_manifest
     found = []
     for name in names(run):
         step = step_of(name) or 0
         try:
-            metadata = verify(run / FOLDER / name) if every_byte else read_manifest(run / FOLDER / name)
+            metadata = judge(run / FOLDER / name)
             lost = fenced(history, name, metadata.get("epoch", 0))
             damage = "made by a run that had lost the directory" if lost else ""
         except Damaged as reason:
@@ -82,7 +83,10 @@ def take_away(run: Path, commit: str, *, force: bool = False) -> str:
     Raises Failure(66) where it is not there, 64 where it is pinned, or the only whole one, unless `force`.
     """
     table = {row.name: row for row in rows(run, every_byte=False)}
-    row = table.get(commit) or next((row for row in table.values() if commit == str(row.step)), None)
+    row = table.get(commit)
+    for other in table.values():
+        if row is None and commit == str(other.step):
+            row = other
     if row is None:
         there = ", ".join(table) or "none"
         raise Failure(Exit.INPUT_MISSING, f"no commit {commit!r} in {run}", f"there are {there}")
@@ -110,18 +114,27 @@ class CommitDifference:
         return not self.tensors
 
 
+_OF_EACH = frozenset({"files", "sha256", "time", "ledger"})
+"""Metadata that differ between any two commits, also of the same state."""
+
+
 def difference(first: Path, second: Path) -> CommitDifference:
     """Compare two places: runs (their newest commits) or commits. Raises what `at` raises."""
     one, two = at(first), at(second)
-    metadata = {
-        key: (one.metadata.get(key), two.metadata.get(key))
-        for key in sorted(one.metadata.keys() | two.metadata.keys())
-        if one.metadata.get(key) != two.metadata.get(key) and key not in ("files", "sha256", "time", "ledger")
-    }
+    metadata: dict[str, tuple[Any, Any]] = {}
+    for key in sorted((one.metadata.keys() | two.metadata.keys()) - _OF_EACH):
+        pair = one.metadata.get(key), two.metadata.get(key)
+        if pair[0] != pair[1]:
+            metadata[key] = pair
     ours, theirs = one.state.tensors, two.state.tensors
-    told = {name: _told(ours, theirs, name) for name in sorted(ours.keys() | theirs.keys())}
-    differing = {name: how for name, how in told.items() if how}
-    return CommitDifference(metadata, differing, len(told) - len(differing))
+    tensors: dict[str, str] = {}
+    equal = 0
+    for name in sorted(ours.keys() | theirs.keys()):
+        if how := _told(ours, theirs, name):
+            tensors[name] = how
+        else:
+            equal += 1
+    return CommitDifference(metadata, tensors, equal)
 
 
 def at(place: Path) -> LoadedCommit:
@@ -144,10 +157,12 @@ def at(place: Path) -> LoadedCommit:
 def _told(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], name: str) -> str:
     """How a tensor differs; "" where its bits are the same."""
     if name not in theirs or name not in ours:
-        return "only in the " + ("first" if name in ours else "second")
+        side = "first" if name in ours else "second"
+        return f"only in the {side}"
     one, two = ours[name], theirs[name]
     if one.shape != two.shape or one.dtype != two.dtype:
         return f"{tuple(one.shape)} {one.dtype} | {tuple(two.shape)} {two.dtype}".replace("torch.", "")
+    # Bytes, since numbers are no bits: -0.0 equals 0.0, and NaN not even itself.
     if torch.equal(one.reshape(-1).view(torch.uint8), two.reshape(-1).view(torch.uint8)):
         return ""
     apart = (one.double() - two.double()).abs()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 FOLDER = "checkpoints"
@@ -27,7 +29,16 @@ def name_of(step: int) -> str:
 def step_of(name: str) -> int | None:
     """The step of a commit's folder; None where the name is not one."""
     match = NAME.fullmatch(name)
-    return int(match.group(1)) if match else None
+    if match is None:
+        return None
+    return int(match.group(1))
+
+
+def entries(folder: Path) -> list[str]:
+    """The names in a folder, in any order; none where there is no folder."""
+    if not folder.is_dir():
+        return []
+    return os.listdir(folder)
 
 
 def parse_manifest(content: bytes) -> dict[str, Any]:

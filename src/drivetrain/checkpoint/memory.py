@@ -35,8 +35,9 @@ def touch(view: memoryview) -> None:
 
 def checksum(data: np.ndarray) -> int:
     """The sum of bytes (uint8 [n], in one piece) as little-endian words, modulo 2**64; a flipped bit changes it."""
-    whole = len(data) & ~7
-    words = int(np.frombuffer(data[:whole], "<i8").sum(dtype=np.int64)) if whole else 0  # type: ignore[arg-type]
+    whole, words = len(data) & ~7, 0
+    if whole:
+        words = int(np.frombuffer(data[:whole], "<i8").sum(dtype=np.int64))  # type: ignore[arg-type]
     return (words + int.from_bytes(data[whole:].tobytes(), "little")) & _WORDS
 
 
@@ -45,13 +46,16 @@ def copied(pairs: Pairs) -> list[int]:
 
     This thread and another one take turns: where a core is free that takes half the time.
     """
-    shares = deque((place, at) for place, (source, _) in enumerate(pairs) for at in range(0, len(source), _SHARE))
+    shares: deque[tuple[int, int]] = deque()
+    for place, (source, _) in enumerate(pairs):
+        shares.extend((place, at) for at in range(0, len(source), _SHARE))
     if sum(len(source) for source, _ in pairs) <= _SHARE:  # another thread would come too late
         found = _copied(pairs, shares)
     else:
         with ThreadPoolExecutor(1, "copies") as other:
             theirs = other.submit(_copied, pairs, shares)
             found = _copied(pairs, shares) + theirs.result()
+    # Parts begin at whole words and the sum wraps around, so it is the same whichever thread has added what, and when.
     sums = [0] * len(pairs)
     for place, part in found:
         sums[place] = (sums[place] + part) & _WORDS

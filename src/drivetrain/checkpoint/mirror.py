@@ -135,9 +135,10 @@ class Mirror:
         self, store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], segments: Collection[Segment]
     ) -> None:
         """Raises Unfit where the mirror holds commits of another run: rotation would remove them."""
+        # A ledger of the same root is this run's, whatever became of the commits.
         if not segments or root_of(self._run / LEDGER) in {segment.root for segment in segments}:
             return
-        whole = [name for name, files in commits.items() if MANIFEST in files]
+        whole = _whole(commits)
         if whole and not any(self._shared(store, name, commits[name][MANIFEST]) for name in whole):
             raise Unfit("the URL holds commits of another run; name another one in checkpoint.mirror, or empty it")
 
@@ -169,7 +170,7 @@ def fetch(
     temporary = run / FOLDER / f".tmp-fetch-{own_name()}"
     try:
         store = ObjectStore(url, sleep)
-        commits = {name: files for name, files in _commits(store).items() if MANIFEST in files}
+        commits = _whole(_commits(store))
         if not commits:
             return None
         shutil.rmtree(temporary, ignore_errors=True)
@@ -197,6 +198,11 @@ def _commits(store: ObjectStore) -> dict[str, dict[str, Stored]]:
     return commits
 
 
+def _whole(commits: Mapping[str, Mapping[str, Stored]]) -> dict[str, Mapping[str, Stored]]:
+    """The commits whose manifest is there: it is uploaded last, and removed first."""
+    return {name: files for name, files in commits.items() if MANIFEST in files}
+
+
 def _by_step(name: str) -> int:
     return step_of(name) or 0
 
@@ -217,9 +223,12 @@ def _files(manifest: bytes) -> tuple[dict[str, tuple[int, str]], int]:
         parsed = parse_manifest(manifest)
     except Damaged as damage:
         raise Unfit(str(damage)) from None
-    if strange := [name for name in parsed["files"] if not FILE.fullmatch(name)]:
-        raise Unfit(f"the manifest names {strange[0][:80]!r}")
-    return {name: (metadata["size"], metadata["sha256"]) for name, metadata in parsed["files"].items()}, parsed["step"]
+    files: dict[str, tuple[int, str]] = {}
+    for name, metadata in parsed["files"].items():
+        if not FILE.fullmatch(name):
+            raise Unfit(f"the manifest names {name[:80]!r}")
+        files[name] = metadata["size"], metadata["sha256"]
+    return files, parsed["step"]
 
 
 def _push_commit(store: ObjectStore, name: str, files: Mapping[str, IO[bytes]], there: Mapping[str, Stored]) -> None:
@@ -229,8 +238,10 @@ def _push_commit(store: ObjectStore, name: str, files: Mapping[str, IO[bytes]], 
     expected, _ = _files(manifest)
     key = f"{FOLDER}/{name}/{MANIFEST}"
     if MANIFEST in there:
-        sizes = {file: size for file, (size, _) in expected.items()} | {MANIFEST: len(manifest)}
-        if sizes == {file: metadata.size for file, metadata in there.items()} and _same(store, key, manifest):
+        sizes = {file: size for file, (size, _) in expected.items()}
+        sizes[MANIFEST] = len(manifest)
+        listed = {file: metadata.size for file, metadata in there.items()}
+        if sizes == listed and _same(store, key, manifest):
             return
         store.remove(key)  # from here on the commit is not there, until its files are
     for file, (size, digest) in expected.items():
@@ -247,8 +258,8 @@ def _same(store: ObjectStore, key: str, content: bytes) -> bool:
 
 def _retire(store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], pushed: str, local: Path) -> None:
     """Remove commits that are no longer in `local`, except the newest two and `pushed`; `commits` is from before."""
-    whole = {name for name, files in commits.items() if MANIFEST in files} | {pushed}
-    kept = {*sorted(whole, key=_by_step)[-2:], pushed, *os.listdir(local)}
+    whole = sorted({*_whole(commits), pushed}, key=_by_step)
+    kept = {*whole[-2:], pushed, *os.listdir(local)}
     for name in commits.keys() - kept:
         # The manifest first, so that no half-removed commit is taken for one.
         for file in sorted(commits[name], key=lambda file: file != MANIFEST):
@@ -287,12 +298,14 @@ def _download(store: ObjectStore, name: str, there: Mapping[str, Stored], folder
     expected, step = _files((folder / MANIFEST).read_bytes())
     if name_of(step) != name:
         raise Unfit(f"the manifest is of step {str(step)[:20]}")
+    # All names and sizes first: nothing large is asked for that cannot verify.
     for file, (size, _) in expected.items():
         if file not in there:
             raise Unfit(f"{file} is missing")
         if there[file].size != size:
             raise Unfit(f"{file} has {there[file].size} bytes instead of {size}")
-    needed, free = sum(size for size, _ in expected.values()), shutil.disk_usage(folder).free
+    needed = sum(size for size, _ in expected.values())
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise OSError(errno.ENOSPC, f"{name} has {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free")
     for file, (size, _) in expected.items():

@@ -60,6 +60,7 @@ def _path(segments: Collection[Segment], newest: bool) -> list[Segment]:
     """Segments that continue each other from the first record on: to the newest end, or to the furthest."""
     before: dict[Segment, Segment | None] = {}
     ends: dict[tuple[str, int, str], Segment | None] = {(s.root, 0, _START): None for s in segments}
+    # In ascending order, so that what a segment continues has been looked at before it.
     for segment in sorted(segments, key=lambda segment: (segment.start, segment.end)):
         at = (segment.root, segment.start, segment.previous)
         if at in ends:
@@ -80,7 +81,9 @@ def root_of(ledger: Path) -> str | None:
             match = _TAIL.search(file.readline())
     except FileNotFoundError:
         return None
-    return match[1][:16].decode() if match else None
+    if match is None:
+        return None
+    return match[1][:16].decode()
 
 
 def _tail(file: IO[bytes], end: int) -> str:
@@ -88,7 +91,9 @@ def _tail(file: IO[bytes], end: int) -> str:
     start = max(0, end - 64)
     file.seek(start)
     match = _TAIL.search(file.read(end - start))
-    return match[1].decode() if match and file.tell() == end else ""
+    if match is None or file.tell() != end:  # the file may be shorter than that
+        return ""
+    return match[1].decode()
 
 
 def push_ledger(store: ObjectStore, ledger: Path, segments: Collection[Segment]) -> None:
@@ -106,24 +111,38 @@ def push_ledger(store: ObjectStore, ledger: Path, segments: Collection[Segment])
         if path and path[-1].end - path[-1].start < _SMALL_SEGMENT:
             path.pop()  # a short last segment is replaced by a longer one: few objects, however many commits
         start = path[-1].end if path else 0
-        previous = _tail(file, start)
-        added = []
-        for content, tail in _pieces(file, start, previous):
-            end = start + len(content)
-            if end > covered:
-                added.append(Segment(root, start, end, previous[:16] or _START, tail[:16], 0))
-                store.put(added[-1].key, content)
-            start, previous = end, tail
-    if added:
-        for key in {segment.key for segment in own} - {segment.key for segment in path + added}:
-            store.remove(key)
+        added = _push_records(store, file, root, start, covered)
+    if not added:
+        return
+    # Only now that the longer ones are there: until then these are all that the mirror has.
+    needed = {segment.key for segment in (*path, *added)}
+    for segment in own:
+        if segment.key not in needed:
+            store.remove(segment.key)
+
+
+def _push_records(store: ObjectStore, file: IO[bytes], root: str, start: int, covered: int) -> list[Segment]:
+    """Upload the records from byte `start` on, where a segment ends, but for pieces that end before `covered`, where
+    the mirror's records end; the new segments."""
+    added: list[Segment] = []
+    previous = _tail(file, start)
+    for content, tail in _pieces(file, start, previous):
+        end = start + len(content)
+        if end > covered:
+            segment = Segment(root, start, end, previous[:16] or _START, tail[:16], 0)
+            store.put(segment.key, content)
+            added.append(segment)
+        start, previous = end, tail
+    return added
 
 
 def _contains(file: IO[bytes], segment: Segment) -> bool:
     """Whether the local ledger has the same chain hashes at both ends, which makes the bytes between the same."""
     if _tail(file, segment.end)[:16] != segment.tail:
         return False
-    return (_tail(file, segment.start)[:16] or _START) == segment.previous if segment.start else True
+    if not segment.start:
+        return True
+    return (_tail(file, segment.start)[:16] or _START) == segment.previous
 
 
 def _pieces(file: IO[bytes], start: int, previous: str) -> Iterator[tuple[bytes, str]]:

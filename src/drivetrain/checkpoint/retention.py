@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drivetrain.checkpoint.manifest import step_of
+from drivetrain.checkpoint.manifest import entries, step_of
 
 PINS = "pins"
 
@@ -49,9 +49,8 @@ def retained(
 
 def pinned_steps(run: Path) -> list[int]:
     """The steps whose commits were pinned by hand: each has an empty file in `pins/`."""
-    folder = run / PINS
-    names = os.listdir(folder) if folder.is_dir() else []
-    return sorted(step for name in names if (step := step_of(name)) is not None)
+    steps = map(step_of, entries(run / PINS))
+    return sorted(step for step in steps if step is not None)
 
 
 def pin(run: Path, name: str) -> None:

@@ -50,10 +50,10 @@ class Arena:
             places.append((name, tensor, self._memory[at : at + tensor.nbytes]))
             at += tensor.nbytes
         sums = _copy([(_flat(tensor), room) for _, tensor, room in places])
-        return [
-            TensorBytes(name, tensor.dtype, tuple(tensor.shape), room, total)
-            for (name, tensor, room), total in zip(places, sums, strict=True)
-        ]
+        pieces = []
+        for (name, tensor, room), total in zip(places, sums, strict=True):
+            pieces.append(TensorBytes(name, tensor.dtype, tuple(tensor.shape), room, total))
+        return pieces
 
 
 def pieces_of(tensors: Mapping[str, Tensor]) -> list[TensorBytes]:
@@ -73,14 +73,16 @@ def put(pieces: Mapping[str, TensorBytes], tensors: Mapping[str, Tensor]) -> str
     """
     pairs = []
     for name, piece in pieces.items():
-        target = tensors[name].data
+        target = tensors[name].data  # without torch's count of changes
         if target.device.type == "cpu" and target.is_contiguous():
             pairs.append((piece.data.numpy(), target.reshape(-1).view(torch.uint8).numpy()))
         else:
             target.copy_(piece.data.view(piece.dtype).reshape(piece.shape), non_blocking=True)
             pairs.append((piece.data.numpy(), None))
-    found = zip(pieces.items(), copied(pairs), strict=True)
-    return next((name for (name, piece), total in found if total != piece.checksum), None)
+    for piece, total in zip(pieces.values(), copied(pairs), strict=True):
+        if total != piece.checksum:
+            return piece.name
+    return None
 
 
 def checksums(tensors: Mapping[str, Tensor]) -> dict[str, int]:
@@ -116,8 +118,14 @@ def _sum(live: Tensor) -> int | Tensor:
 def _on_host(sums: Sequence[int | Tensor]) -> list[int]:
     """The sums as numbers; one wait for all that are on a device, after which the copies are complete too."""
     on_device = [total for total in sums if isinstance(total, Tensor)]
-    if on_device:
-        torch.accelerator.synchronize()
-        arrived = iter(torch.stack(on_device).tolist())
-        return [next(arrived) & _WORDS if isinstance(total, Tensor) else total for total in sums]
-    return [total for total in sums if isinstance(total, int)]
+    if not on_device:
+        return [total for total in sums if isinstance(total, int)]
+    torch.accelerator.synchronize()
+    # Stacked, so that they come to the host in one transfer.
+    arrived = iter(torch.stack(on_device).tolist())
+    found: list[int] = []
+    for total in sums:
+        if isinstance(total, Tensor):
+            total = next(arrived) & _WORDS
+        found.append(total)
+    return found

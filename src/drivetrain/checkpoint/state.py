@@ -54,16 +54,29 @@ def restore(
     a shape or type differs; then nothing was changed.
     """
     wanted = dict(_network_tensors(networks))
-    given = {name: tensor for name, tensor in tensors.items() if name.startswith(f"{NETWORKS}/")}
-    given |= {name: tensor for name, tensor in tensors.items() if name.partition("/")[0] in _kinds(others)}
     wanted |= others
+    given: dict[str, Tensor] = {}
+    given_others: dict[str, Tensor] = {}
+    kinds = _kinds(others)
+    for name, tensor in tensors.items():
+        kind = name.partition("/")[0]
+        if kind == NETWORKS:
+            given[name] = tensor
+        elif kind in kinds:
+            given_others[name] = tensor
+    given |= given_others
     require_same(wanted, given, "the commit")
-    slots = _slots(tensors, optimizers) if optimizers else []
+    # All is looked at before anything is changed.
+    slots: list[tuple[torch.optim.Optimizer, nn.Parameter, str, Tensor]] = []
+    if optimizers:
+        slots = _slots(tensors, optimizers)
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(given[name])
     for optimizer, parameter, slot, tensor in slots:
-        device = _step_device(optimizer, parameter) if slot == "step" else parameter.device
+        device = parameter.device
+        if slot == "step":
+            device = _step_device(optimizer, parameter)
         # A copy, in torch's own alignment: matrix products round otherwise where a file's bytes happen to lie.
         optimizer.state[parameter][slot] = tensor.to(device, copy=True)
 
@@ -80,7 +93,8 @@ def put_back(
     """
     held = {piece.name: piece for piece in pieces}
     tensors = capture(networks, optimizers, others)
-    if changed := put({name: held[name] for name in tensors if name in held}, tensors):
+    changed = put({name: held[name] for name in tensors if name in held}, tensors)
+    if changed is not None:
         hint = "a bit has flipped: suspect this machine's memory; the commit before is whole"
         raise Failure(Exit.CORRUPTION_SUSPECTED, f"the copy of {changed} has changed in memory", hint, tensor=changed)
     for network, optimizer in optimizers.items():
@@ -88,41 +102,53 @@ def put_back(
             for name, parameter in zip(group["names"], group["params"], strict=True):
                 slots = optimizer.state.get(parameter, {})
                 owner = f"{OPTIMIZERS}/{network}/{name}"
+                # It began within this step: without it the optimizer begins anew, as it did then.
                 if slots and not any(f"{owner}/{slot}" in held for slot in slots):
                     del optimizer.state[parameter]
 
 
 def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], where: str) -> None:
     """Raises Failure(76) with every name that is missing, unexpected, renamed, or of another shape or type."""
-    missing = [name for name in wanted if name not in given]
-    unexpected = [name for name in given if name not in wanted]
-    problems = []
-    for name in missing:
-        twin = next((other for other in unexpected if _described(given[other]) == _described(wanted[name])), None)
-        if twin is None:
-            problems.append(f"missing {name} {_described(wanted[name])}")
-        else:
-            unexpected.remove(twin)
-            problems.append(f"missing {name} {_described(wanted[name])}, perhaps renamed from {twin}")
-    problems += [f"unexpected {name} {_described(given[name])}" for name in unexpected]
-    for name in [name for name in wanted if name in given]:
-        if _described(wanted[name]) != _described(given[name]):
+    problems = _unmatched(wanted, given)
+    for name in wanted:
+        if name in given and _described(wanted[name]) != _described(given[name]):
             problems.append(f"{name} is {_described(given[name])}, the network has {_described(wanted[name])}")
-    if problems:
-        shown = "; ".join(problems[:_SHOWN]) + (
-            f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        )
-        failure = Failure(
-            Exit.INCOMPATIBLE, f"{where} does not fit the networks: {shown}", "use the recipe that wrote it"
-        )
-        failure.details = "\n".join(problems)
-        raise failure
+    if not problems:
+        return
+    shown = "; ".join(problems[:_SHOWN])
+    if len(problems) > _SHOWN:
+        shown += f"; and {len(problems) - _SHOWN} more"
+    failure = Failure(Exit.INCOMPATIBLE, f"{where} does not fit the networks: {shown}", "use the recipe that wrote it")
+    failure.details = "\n".join(problems)
+    raise failure
+
+
+def _unmatched(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    """Every name that is on one side only; one that is missing may have been renamed, where another looks like it."""
+    unexpected = {name: _described(tensor) for name, tensor in given.items() if name not in wanted}
+    problems: list[str] = []
+    for name, tensor in wanted.items():
+        if name in given:
+            continue
+        looks = _described(tensor)
+        problem = f"missing {name} {looks}"
+        twins = [other for other, its in unexpected.items() if its == looks]
+        if twins:
+            del unexpected[twins[0]]
+            problem += f", perhaps renamed from {twins[0]}"
+        problems.append(problem)
+    for name, looks in unexpected.items():
+        problems.append(f"unexpected {name} {looks}")
+    return problems
 
 
 def averaged(tensors: Mapping[str, Tensor], networks: Iterable[str]) -> dict[str, Tensor]:
     """A commit's tensors with these networks' averages in the weights' places. Raises Failure(66) where it has none."""
     kinds = tuple(f"{AVERAGES}/{network}/" for network in networks)
-    averages = {name.replace(AVERAGES, NETWORKS, 1): t for name, t in tensors.items() if name.startswith(kinds)}
+    averages: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(kinds):
+            averages[name.replace(AVERAGES, NETWORKS, 1)] = tensor
     if not averages:
         raise Failure(Exit.INPUT_MISSING, "the commit has no averaged weights", "its recipe has no `average`")
     return {**tensors, **averages}
@@ -142,26 +168,33 @@ class MutationTracker:
     the engine's to know, since not every kernel counts what it changes of them."""
 
     def __init__(self, networks: Mapping[str, nn.Module], others: Mapping[str, Tensor]) -> None:
-        parameters = [parameter for network in networks.values() for parameter in network.parameters()]
+        parameters: list[nn.Parameter] = []
+        for network in networks.values():
+            parameters += network.parameters()
         self._all = [*parameters, *others.values()]
         self._still = [parameter for parameter in parameters if not parameter.requires_grad]
-        self._at_start = [tensor._version for tensor in self._still]
+        self._at_start = _versions(self._still)
         self._at_boundary: list[int] = []
         self.stand()
 
     def stand(self) -> None:
         """This is a boundary."""
-        self._at_boundary = [tensor._version for tensor in self._all]
+        self._at_boundary = _versions(self._all)
 
     @property
     def moved(self) -> bool:
         """Whether anything was changed since the boundary: within a step, by a forward pass or by the task itself."""
-        return self._at_boundary != [tensor._version for tensor in self._all]
+        return self._at_boundary != _versions(self._all)
 
     @property
     def private(self) -> bool:
         """Whether training changes parameters that no optimizer moves: each rank may have its own."""
-        return self._at_start != [tensor._version for tensor in self._still]
+        return self._at_start != _versions(self._still)
+
+
+def _versions(tensors: Iterable[Tensor]) -> list[int]:
+    """Torch's count of changes in place of each tensor."""
+    return [tensor._version for tensor in tensors]
 
 
 def network_tensors(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -186,6 +219,7 @@ def _network_tensors(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
                     f"network {network} keeps {name}, which is no tensor, in its state_dict",
                     "keep it as a buffer: get_extra_state would be lost on a resume",
                 )
+            # Tied weights have several names, and would be written, and copied back, as often.
             if id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield f"{NETWORKS}/{network}/{name}", tensor.detach()
@@ -204,12 +238,11 @@ def _slots(
     tensors: Mapping[str, Tensor], optimizers: Optimizers
 ) -> list[tuple[torch.optim.Optimizer, nn.Parameter, str, Tensor]]:
     """Where each tensor of optimizer state belongs; Failure(76) where nothing fits."""
-    owners = {
-        f"{OPTIMIZERS}/{network}/{name}": (optimizer, parameter)
-        for network, optimizer in optimizers.items()
-        for group in optimizer.param_groups
-        for name, parameter in zip(group["names"], group["params"], strict=True)
-    }
+    owners: dict[str, tuple[torch.optim.Optimizer, nn.Parameter]] = {}
+    for network, optimizer in optimizers.items():
+        for group in optimizer.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                owners[f"{OPTIMIZERS}/{network}/{name}"] = optimizer, parameter
     found = []
     for name, tensor in tensors.items():
         if name.startswith(f"{OPTIMIZERS}/"):
@@ -232,13 +265,18 @@ def _fits(tensor: Tensor, slot: str, optimizer: torch.optim.Optimizer, parameter
     """
     if isinstance(optimizer, Shaped):
         return optimizer.state_shapes(parameter).get(slot) == tuple(tensor.shape)
-    sizes = zip(tensor.shape, parameter.shape, strict=False)
-    return tensor.ndim == 0 or (tensor.ndim == parameter.ndim and all(size in (1, full) for size, full in sizes))
+    if tensor.ndim == 0:
+        return True
+    if tensor.ndim != parameter.ndim:
+        return False
+    return all(size in (1, full) for size, full in zip(tensor.shape, parameter.shape, strict=True))
 
 
 def _step_device(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> torch.device:
     """Where 0-d state lies: fused optimizers keep their step count beside the parameter, others on the CPU."""
-    return parameter.device if optimizer.defaults.get("fused") else torch.device("cpu")
+    if optimizer.defaults.get("fused"):
+        return parameter.device
+    return torch.device("cpu")
 
 
 def _described(tensor: Tensor) -> str:

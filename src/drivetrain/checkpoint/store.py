@@ -64,8 +64,11 @@ class ObjectStore:
         def listed() -> dict[str, Stored]:
             if self._store is None:
                 return {}
-            metas = [meta for chunk in obstore.list(self._store, prefix) for meta in chunk]
-            return {meta["path"]: Stored(meta["size"], meta["last_modified"]) for meta in metas}
+            found: dict[str, Stored] = {}
+            for chunk in obstore.list(self._store, prefix):
+                for meta in chunk:
+                    found[meta["path"]] = Stored(meta["size"], meta["last_modified"])
+            return found
 
         return self._patient(listed)
 
@@ -94,7 +97,7 @@ class ObjectStore:
         block = max(BLOCK, -(-size // _PARTS))
 
         def written() -> str:
-            file.seek(0)
+            file.seek(0)  # each try begins anew
             seen = hashlib.sha256()
             if size <= block:
                 content = file.read(size)

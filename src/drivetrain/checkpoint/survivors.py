@@ -32,10 +32,11 @@ def save_survivor_state(
     `records` are the newest steps' ledger records: whoever keeps the ledger may have died before it wrote them. Raises
     OSError where the memory does not suffice.
     """
-    there = [
-        step_of(name.partition(".")[0]) or 0 for name in os.listdir(folder) if (folder / name / MANIFEST).is_file()
-    ]
-    if max(there, default=0) >= step:
+    highest = 0
+    for name in os.listdir(folder):
+        if (folder / name / MANIFEST).is_file():  # others are not whole, or are still being written
+            highest = max(highest, step_of(name.partition(".")[0]) or 0)
+    if highest >= step:
         return False
     temporary = folder / f".tmp-{rank}"
     discard(temporary)

@@ -68,7 +68,9 @@ def write_tensors(path: Path, pieces: Sequence[TensorBytes], metadata: Mapping[s
 
 
 def _header(pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None) -> bytes:
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    header: dict[str, Any] = {}
+    if metadata:
+        header["__metadata__"] = dict(metadata)
     offset = 0
     for name, dtype, shape, data, _ in pieces:
         stop = offset + data.numel()
@@ -116,16 +118,22 @@ def parse_tensors(data: memoryview) -> dict[str, Tensor]:
             if not isinstance(extent, int) or extent < 0:
                 raise ValueError(f"{name}: shape {shape}")
             count *= extent
+        # Every byte belongs to exactly one tensor: no gap, no overlap, in the order of the offsets.
         if start != end or stop - start != count * dtype.itemsize or body + stop > len(data):
             raise ValueError(f"{name}: offsets {start} to {stop} for shape {shape} of {metadata['dtype']}")
         end = stop
-        flat = torch.frombuffer(data, dtype=torch.uint8, count=stop - start, offset=body + start) if count else None
-        tensors[name] = torch.empty(shape, dtype=dtype) if flat is None else _typed(flat, dtype, shape)
+        if count == 0:  # `frombuffer` takes no empty ones
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            continue
+        flat = torch.frombuffer(data, dtype=torch.uint8, count=stop - start, offset=body + start)
+        tensors[name] = _typed(flat, dtype, shape)
     if body + end != len(data):
         raise ValueError(f"{len(data) - body - end} bytes beyond the last tensor")
     return tensors
 
 
 def _typed(flat: Tensor, dtype: torch.dtype, shape: list[int]) -> Tensor:
-    aligned = flat if flat.data_ptr() % dtype.itemsize == 0 else flat.clone()
-    return aligned.view(dtype).reshape(shape)
+    # A file of others may have any header, and bytes begin behind it.
+    if flat.data_ptr() % dtype.itemsize:
+        flat = flat.clone()
+    return flat.view(dtype).reshape(shape)

@@ -37,6 +37,7 @@ def attach(job: Token, as_json: AsJson = False) -> int:
     store = JobStore()
     record = found(store, job)
     sink: Sink = Plain() if as_json else ConsoleSink(tolerant(Console()), 0.0)
+    # The ledger may hold weeks of steps: the show begins with the last seconds.
     newest = Newest(sink, time.time() - 5.0)
     with closing(Follower(record.run / "ledger.jsonl", [newest])), suppress(KeyboardInterrupt):
         for seen in watched(store, record):

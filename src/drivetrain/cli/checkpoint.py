@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from drivetrain.checkpoint.inspection import CommitRow
 
 app = typer.Typer(help="List, verify, pin, remove and compare commits.")
 Run = Annotated[Path, typer.Argument(help="Run directory.")]
@@ -18,7 +22,7 @@ def list_commits(run: Run, as_json: AsJson = False) -> None:
     """The commits of a run, newest first. Only manifests are read: `verify` reads every byte."""
     from drivetrain.checkpoint.inspection import rows
 
-    _show(rows(run, every_byte=False), as_json)
+    _show_commits(rows(run, every_byte=False), as_json)
 
 
 @app.command()
@@ -28,13 +32,13 @@ def verify(run: Run, as_json: AsJson = False) -> int:
     from drivetrain.spec.exits import Exit, Failure
 
     found = rows(run, every_byte=True)
-    _show(found, as_json)
-    bad = [row for row in found if row.damage]
+    _show_commits(found, as_json)
+    bad = [row.name for row in found if row.damage]
     if found and len(bad) == len(found):
         raise Failure(Exit.NO_VALID_COMMIT, f"none of {len(found)} commits is whole", "restore one from a copy")
     if bad:
-        listed = ", ".join(row.name for row in bad)
-        raise Failure(Exit.BAD_DATA, f"{listed} of {len(found)} commits damaged", "a run goes on from the others")
+        cause = f"{', '.join(bad)} of {len(found)} commits damaged"
+        raise Failure(Exit.BAD_DATA, cause, "a run goes on from the others")
     return Exit.DONE
 
 
@@ -86,7 +90,7 @@ def diff(
     typer.echo(f"{found.equal} tensors are the same bit for bit, {len(found.tensors)} differ")
 
 
-def _show(found, as_json: bool) -> None:
+def _show_commits(found: Sequence[CommitRow], as_json: bool) -> None:
     import json
     from dataclasses import asdict
     from datetime import datetime
@@ -106,14 +110,24 @@ def _show(found, as_json: bool) -> None:
         table.add_column(name, no_wrap=True)
     table.add_column("state", overflow="fold", min_width=20)
     for row in found:
-        made = datetime.fromtimestamp(row.made).strftime("%Y-%m-%d %H:%M:%S") if row.made else ""
-        state = Text(printable(row.damage), style="red") if row.damage else Text("whole", style="green")
-        size = f"{row.bytes / 1e6:.1f} MB" if row.bytes else ""
-        table.add_row(row.name, made, size, str(row.attempt or ""), "pinned" if row.pinned else "", state)
+        # A damaged commit may have no manifest to tell any of these.
+        made = size = ""
+        if row.made:
+            made = datetime.fromtimestamp(row.made).strftime("%Y-%m-%d %H:%M:%S")
+        if row.bytes:
+            size = f"{row.bytes / 1e6:.1f} MB"
+        state = Text("whole", style="green")
+        if row.damage:
+            state = Text(printable(row.damage), style="red")
+        pinned = "pinned" if row.pinned else ""
+        table.add_row(row.name, made, size, str(row.attempt or ""), pinned, state)
     tolerant(Console()).print(table if found else "no commits")
 
 
 def _say(fields: dict, as_json: bool) -> None:
     import json
 
-    typer.echo(json.dumps(fields) if as_json else "  ".join(f"{name} {value}" for name, value in fields.items()))
+    if as_json:
+        typer.echo(json.dumps(fields))
+    else:
+        typer.echo("  ".join(f"{name} {value}" for name, value in fields.items()))

@@ -34,11 +34,13 @@ def compare(
     from drivetrain.watch.console import tolerant
     from drivetrain.watch.plot import draw, panels, require_plot
 
+    # Before the ledgers, which may take a while to read.
     if plot:
         require_plot(plot)
     gathered = gather(runs, by.value)
     if plot:
-        draw(plot, " and ".join(gathered), panels({name: run.story for name, run in gathered.items()}, by.value))
+        stories = {name: run.story for name, run in gathered.items()}
+        draw(plot, " and ".join(gathered), panels(stories, by.value))
     found = comparison(gathered, by.value)
     if as_json:
         typer.echo(json.dumps(plain(found), allow_nan=False))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from drivetrain.data.documents import Input
+    from drivetrain.data.inputs import Input
     from drivetrain.data.prepare import Report
 
 app = typer.Typer(help="Prepare token files, and look at what is trained on.")
@@ -55,16 +55,19 @@ def prepare(
     if as_json:
         typer.echo(json.dumps({"name": str(asked.name), **manifest}))
         return
-    bad = f"; {len(manifest['bad'])} bad lines passed over, listed in {asked.name}.json" if manifest["bad"] else ""
+    bad = ""
+    if manifest["bad"]:
+        bad = f"; {len(manifest['bad'])} bad lines passed over, listed in {asked.name}.json"
     counts = f"{manifest['tokens']:,} tokens in {manifest['documents']:,} documents"
     typer.echo(f"{asked.name}.bin: {counts}{bad}; now `drivetrain data inspect {asked.name}`")
 
 
 def _found(inputs: list[str], include: list[str], kind: Any, split: str | None, config: str | None) -> list[Input]:
-    from drivetrain.data.documents import find_inputs, find_shards
     from drivetrain.data.hub import PREFIX
+    from drivetrain.data.inputs import find_inputs, find_shards
     from drivetrain.spec.exits import Exit, Failure
 
+    # One hub: input makes all of them the hub's; `find_shards` refuses a mixture.
     if not any(one.startswith(PREFIX) for one in inputs):
         if config is not None:
             raise Failure(Exit.BAD_COMMAND, f"--config is for {PREFIX} data sets, and none is given", "leave it out")
@@ -85,7 +88,11 @@ def describe(
     from drivetrain.data.indexed import describe
 
     about = describe(file)
-    typer.echo(json.dumps(about) if as_json else "\n".join(f"{name}: {_shown(about[name])}" for name in about))
+    if as_json:
+        typer.echo(json.dumps(about))
+        return
+    for name, value in about.items():
+        typer.echo(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
 
 
 @app.command()
@@ -112,7 +119,8 @@ def inspect(
             raise Failure(Exit.BAD_COMMAND, "a file has no steps and no settings", "give a recipe, or --position")
         samples = inspect_file(what, position or 0, count or 1, context)
     else:
-        from drivetrain.run.inspection import inspect_recipe  # imports torch, which files do without
+        # Imported here: it imports torch, and files do without.
+        from drivetrain.run.inspection import inspect_recipe
 
         samples = inspect_recipe(what, overrides or [], position, step, count)
     if as_json:
@@ -132,10 +140,6 @@ def _lines(sample: dict[str, Any]) -> Iterator[str]:
         if part["document"] is not None:
             yield f"[{name}: tokens {part['start']} to {part['start'] + part['tokens'] - 1} of the sample]"
         yield part["text"]
-
-
-def _shown(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _one_of(option: str, given: str, known: tuple[str, ...]) -> None:

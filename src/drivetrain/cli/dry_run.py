@@ -27,37 +27,45 @@ def dry_run(job: Job, resolved: Resolved, *, in_process: bool, tells: bool, as_j
     """
     require_sinks(resolved.recipe.watch)
     with tempfile.TemporaryDirectory(prefix="drivetrain-") as folder:
+        # Neither trackers nor the mirror hear of it: the mirror would even be asked for commits to go on from.
         recipe = {**job.recipe, "watch": {}, "checkpoint": {**job.recipe["checkpoint"], "mirror": None}}
         dry = replace(job, folder=folder, recipe=recipe, resume="auto", most_restarts=0)
         quiet = load(recipe, folder=resolved.folder, origins=job.origins)
         outcome = start(dry, quiet, None, in_process=in_process)
         if outcome.code is Exit.DONE and tells:
             found = {"task": job.recipe["task"]["kind"], **json.loads((Path(folder) / DRY_RUN).read_text())}
-            typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(_lines(found)))
+            if as_json:
+                typer.echo(json.dumps(found, indent=2))
+            else:
+                typer.echo("\n".join(_lines(found)))
     return outcome
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    networks = found["networks"].items()
-    words = [f"{name} ({n['parameters']:,} parameters, {n['trainable']:,} of them train)" for name, n in networks]
-    yield f"task            {found['task']}: {', '.join(words)}"
-    yield f"sources         {', '.join(f'{name} ({size:,} samples)' for name, size in found['sources'].items())}"
+    networks = []
+    for name, own in found["networks"].items():
+        networks.append(f"{name} ({own['parameters']:,} parameters, {own['trainable']:,} of them train)")
+    yield f"task            {found['task']}: {', '.join(networks)}"
+    yield f"sources         {_counted(found['sources'])}"
     for part in ("validation", "test"):
-        sets = [f"{name} ({s['samples']:,} samples)" for name, s in found[part].items()]
-        yield f"{part:<16}{', '.join(sets) or 'none'}"
+        sizes = {name: tried["samples"] for name, tried in found[part].items()}
+        yield f"{part:<16}{_counted(sizes) or 'none'}"
     yield f"budget          {found['steps']:,} steps, {found['samples']:,} samples"
     yield f"processes       {found['processes']}, with {found['lanes']} lanes, on {found['device']}"
-    micros = found["first_step"]["micro_batches"]
-    yield f"first step      {found['first_step']['samples']} samples; micro-batches by process: " + ", ".join(
-        str(len(own)) for own in micros
-    )
+    first = found["first_step"]
+    micros = first["micro_batches"]
+    counts = ", ".join(str(len(own)) for own in micros)
+    yield f"first step      {first['samples']} samples; micro-batches by process: {counts}"
+    # A short step may leave processes without a sample.
     batch = next((own[0]["batch"] for own in micros if own), {})
-    yield f"first batch     {_shapes(batch)}"
-    size = found["bytes"]
-    yield "memory          " + ", ".join(f"{kind} {size[kind] / 2**20:,.1f} MiB" for kind in size) + ", a process"
-    yield f"                {state_size(size)}"
+    shapes = ", ".join(f"{name or 'batch'} {shape}" for name, shape in batch.items())
+    yield f"first batch     {shapes}"
+    sizes = found["bytes"]
+    held = ", ".join(f"{kind} {size / 2**20:,.1f} MiB" for kind, size in sizes.items())
+    yield f"memory          {held}, a process"
+    yield f"                {state_size(sizes)}"
     yield "a dry run: nothing was trained and nothing is kept"
 
 
-def _shapes(batch: dict[str, str]) -> str:
-    return ", ".join(f"{name or 'batch'} {shape}" for name, shape in batch.items())
+def _counted(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({size:,} samples)" for name, size in sizes.items())

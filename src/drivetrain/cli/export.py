@@ -22,5 +22,5 @@ def export(
 
     from drivetrain.api import export as export_run
 
-    files = [str(path) for path in export_run(run, to, commit, weights=weights_of(weights))]
+    files = list(map(str, export_run(run, to, commit, weights=weights_of(weights))))
     typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))

@@ -39,7 +39,7 @@ def speech(
         done = infer_speech(run, source, to, commit=commit, weights=weights_of(weights), report=report)
     if as_json:
         failed = {str(path): why for path, why in done.failed.items()}
-        typer.echo(json.dumps({"written": [str(path) for path in done.written], "failed": failed}))
+        typer.echo(json.dumps({"written": list(map(str, done.written)), "failed": failed}))
     else:
         typer.echo(f"{printable(str(to))}: {len(done.written)} of {len(done.written) + len(done.failed)} files")
     if done.failed:

@@ -30,7 +30,9 @@ def keys(run: Path, say: Callable[[str], None], descriptor: int | None = None) -
     Where standard input (or `descriptor`) is no terminal or closed, or in the background, nothing is read. The terminal
     is left as it was, also where the process is quit (Ctrl-\\).
     """
-    given = _standard_input() if descriptor is None else descriptor
+    given = descriptor
+    if given is None:
+        given = _standard_input()
     if given is None or not os.isatty(given):
         yield
         return
@@ -62,6 +64,7 @@ def _before_quitting(end: Callable[[], None]) -> Iterator[None]:
 
     def quit(number: int, _: FrameType | None) -> None:
         end()
+        # Sent again without a handler, so that the process ends, and dumps its core, as its parent expects.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
@@ -78,6 +81,7 @@ def _read(descriptor: int, run: Path, say: Callable[[str], None], ended: threadi
             if not _in_front(descriptor):  # the keys are the shell's
                 ended.wait(_LOOK)
                 continue
+            # At each turn: after Ctrl-Z and fg the shell has set the terminal back.
             tty.setcbreak(descriptor, termios.TCSADRAIN)
             ready, _, _ = select.select([descriptor], [], [], _LOOK)
             pressed = os.read(descriptor, 1).decode(errors="replace") if ready else None

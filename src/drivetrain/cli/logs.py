@@ -31,9 +31,11 @@ def logs(
     try:
         record = refresh(store, record)
     except Failure as failure:
-        if failure.outcome.code is not Exit.PEER_UNAVAILABLE or record.native is None:  # it may have arrived
+        # A request without a name at the engine may have arrived: only the engine knows, so its silence is the answer.
+        if failure.outcome.code is not Exit.PEER_UNAVAILABLE or record.native is None:
             raise
-        tell(failure.outcome.cause)  # what was printed may be in files here
+        # What was printed may be in files here.
+        tell(failure.outcome.cause)
     if record.native is None:
         raise Failure(Exit.INPUT_MISSING, f"{record.token} was never sent", f"`drivetrain requeue {record.token}`")
     submission, target = opened(record)

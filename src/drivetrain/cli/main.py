@@ -70,13 +70,16 @@ def run(arguments: list[str]) -> int:
     """Run one command; the last line on stderr says why it failed, where it did."""
     try:
         code = command(arguments or ["--help"], prog_name="drivetrain", standalone_mode=False)
+        # Older typers raise it themselves; both end here with the same words and the same code.
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else Exit.DONE
     except Failure as failure:
         return _say(failure)
     except ClickException as error:
-        asked = error.ctx.command_path if isinstance(error, UsageError) and error.ctx else "drivetrain"
+        asked = "drivetrain"
+        if isinstance(error, UsageError) and error.ctx:
+            asked = error.ctx.command_path
         return _say(Failure(Exit.BAD_COMMAND, error.format_message(), f"`{asked} --help` says what there is"))
     except (KeyboardInterrupt, typer.Abort):
         return _say(Failure(Exit.STOPPED, "interrupted"))

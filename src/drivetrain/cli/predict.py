@@ -25,4 +25,7 @@ def predict(
     from drivetrain.spec.text import printable
 
     count = predict_run(run, data, to, commit, weights=weights_of(weights))
-    typer.echo(json.dumps({"file": str(to), "samples": count}) if as_json else f"{printable(str(to))}: {count} samples")
+    if as_json:
+        typer.echo(json.dumps({"file": str(to), "samples": count}))
+    else:
+        typer.echo(f"{printable(str(to))}: {count} samples")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +25,11 @@ def list_recipes(as_json: AsJson = False) -> None:
     for name in shipped_names():
         first = (SHIPPED / f"{name}.yaml").read_text().partition("\n")[0]
         about[name] = first.removeprefix("#").strip()
-    typer.echo(json.dumps(about) if as_json else "\n".join(f"{name}  {text}" for name, text in about.items()))
+    if as_json:
+        typer.echo(json.dumps(about))
+        return
+    for name, text in about.items():
+        typer.echo(f"{name}  {text}")
 
 
 @app.command()
@@ -41,11 +46,13 @@ def show(
     from drivetrain.spec.show import as_yaml
 
     resolved = load(recipe, overrides or [])
-    if as_json:
-        origins = {path: str(where) for path, where in resolved.origins.items()}
-        typer.echo(json.dumps({"recipe": resolved.tree} | ({"origins": origins} if origin else {})))
-    else:
+    if not as_json:
         typer.echo(as_yaml(resolved.tree, resolved.origins if origin else None))
+        return
+    told: dict[str, object] = {"recipe": resolved.tree}
+    if origin:
+        told["origins"] = {path: str(where) for path, where in resolved.origins.items()}
+    typer.echo(json.dumps(told))
 
 
 @app.command()
@@ -66,8 +73,9 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
     except Failure as wrong:
         if not as_json or wrong.outcome.code not in (Exit.BAD_RECIPE, Exit.SECURITY):
             raise
-        own = (Mistake((), wrong.outcome.cause, Origin("")),)
-        mistakes = wrong.mistakes if isinstance(wrong, RecipeMistakes) else own
+        mistakes: Sequence[Mistake] = (Mistake((), wrong.outcome.cause, Origin("")),)
+        if isinstance(wrong, RecipeMistakes):
+            mistakes = wrong.mistakes
         found = [{"place": str(m.origin), "path": dotted(m.path), "message": m.message} for m in mistakes]
         typer.echo(json.dumps({"mistakes": found}))
         return int(wrong.outcome.code)

@@ -20,5 +20,8 @@ def requeue(job: Token, as_json: AsJson = False) -> int:
 
     store = JobStore()
     record = again(store, found(store, job))
-    typer.echo(json.dumps(job_status(record)) if as_json else f"{record.token}: {record.state.value}")
+    if as_json:
+        typer.echo(json.dumps(job_status(record)))
+    else:
+        typer.echo(f"{record.token}: {record.state.value}")
     return Exit.DONE

@@ -34,7 +34,8 @@ def status(
     store = JobStore()
     record = found(store, job)
     said = None
-    for seen in watched(store, record) if watch else [refresh(store, record)]:
+    looks = watched(store, record) if watch else [refresh(store, record)]
+    for seen in looks:
         now = job_status(seen)
         if now != said:
             typer.echo(json.dumps(now) if as_json else printable(status_text(now), keep="\n"))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from drivetrain.launch.store import Record
+    from drivetrain.launch.targets.target import Request
 
 Targets = Annotated[
     Path | None,
@@ -35,45 +40,55 @@ def submit(
     """Have a recipe trained somewhere else. The same command again, while the job has not ended, is the same job."""
     import json
     import time
-    from pathlib import Path
 
+    from drivetrain.cli.checks import require_resume
     from drivetrain.launch import jobs
+    from drivetrain.launch.job import StartOptions
     from drivetrain.launch.preparation import plan
     from drivetrain.launch.store import JobStore
     from drivetrain.launch.targets.config import build, settings_of
-    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.spec.exits import Exit
     from drivetrain.spec.load import load
-    from drivetrain.spec.text import printable
 
-    if resume not in ("auto", "never", "must"):
-        raise Failure(Exit.BAD_COMMAND, f"--resume {resume}", "it is auto, never or must")
-    source = Path(recipe)
-    run = str(source) if run is None and source.is_dir() else run
-    own = load(recipe, overrides or []).recipe.launch.targets
-    settings = settings_of(to, own, targets)
-    job = plan(
-        recipe, overrides or [], to, settings, started=time.time(), run=run, resume=resume, override=override or []
-    )
+    require_resume(resume)
+    if run is None and Path(recipe).is_dir():
+        run = str(Path(recipe))
+    settings = settings_of(to, load(recipe, overrides or []).recipe.launch.targets, targets)
+    options = StartOptions(resume=resume, override=override or [], started=time.time())
+    job = plan(recipe, overrides or [], to, settings, run=run, options=options)
+    # Rendered also where it is sent: what the engine would refuse is refused before anything is written.
     requests = build(settings).render(job)
     if dry_run:
-        if as_json:
-            typer.echo(json.dumps([{"what": one.what, "body": one.body} for one in requests]))
-        else:
-            for one in requests:
-                typer.echo(f"--- {printable(one.what)}\n{printable(one.body, keep=chr(10))}")
+        _show_requests(requests, as_json)
         return Exit.DONE
     record, new = jobs.submit(JobStore(), job, recipe)
     differs = not new and record.differs(job)
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {"job": record.token, "native": record.native, "run": str(record.run), "new": new, "differs": differs}
-            )
-        )
-    else:
-        said = "submitted" if new else f"already {record.state.value}"
-        typer.echo(f"{record.token}: {said} on {to} as {printable(record.native or '?')}")
-        if differs:
-            typer.echo("it goes on as it was submitted, and what is asked for now differs: cancel it first")
-        typer.echo(f"status: drivetrain status {record.token} --watch")
+    if not as_json:
+        _show_submitted(record, to, new=new, differs=differs)
+        return Exit.DONE
+    told = {"job": record.token, "native": record.native, "run": str(record.run), "new": new, "differs": differs}
+    typer.echo(json.dumps(told))
     return Exit.DONE
+
+
+def _show_requests(requests: Sequence[Request], as_json: bool) -> None:
+    """What the engine would be sent."""
+    import json
+
+    from drivetrain.spec.text import printable
+
+    if as_json:
+        typer.echo(json.dumps([{"what": one.what, "body": one.body} for one in requests]))
+        return
+    for one in requests:
+        typer.echo(f"--- {printable(one.what)}\n{printable(one.body, keep=chr(10))}")
+
+
+def _show_submitted(record: Record, to: str, *, new: bool, differs: bool) -> None:
+    from drivetrain.spec.text import printable
+
+    said = "submitted" if new else f"already {record.state.value}"
+    typer.echo(f"{record.token}: {said} on {to} as {printable(record.native or '?')}")
+    if differs:
+        typer.echo("it goes on as it was submitted, and what is asked for now differs: cancel it first")
+    typer.echo(f"status: drivetrain status {record.token} --watch")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +23,9 @@ def targets(
     from drivetrain.spec.load import load
     from drivetrain.spec.text import printable
 
-    own = load(recipe).recipe.launch.targets if recipe else {}
+    own: Mapping[str, Mapping[str, Any]] = {}
+    if recipe:
+        own = load(recipe).recipe.launch.targets
     rows = []
     for name, written in config.targets(own, targets).items():
         row = {"target": name, "kind": str(written.get("kind")), "reachable": True, "says": ""}

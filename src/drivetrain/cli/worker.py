@@ -7,6 +7,11 @@ from typing import Annotated
 
 import typer
 
+_CONDUCTORS = {
+    "local": "drivetrain.launch.targets.local:run",
+    "slurm": "drivetrain.launch.targets.slurm_allocation:run",
+}
+
 
 def worker(
     file: Annotated[
@@ -28,14 +33,15 @@ def worker(
     from drivetrain.spec.registry import imported
 
     if conduct is not None:
-        if file is None or conduct not in ("local", "slurm"):
+        if file is None or conduct not in _CONDUCTORS:
             raise Failure(Exit.BAD_COMMAND, f"--conduct {conduct}", "a target's script says it as it should be")
-        return imported(f"drivetrain.launch.targets.{conduct}:run")(file)
+        return imported(_CONDUCTORS[conduct])(file)
     if file is None and "DRIVETRAIN_WORK" not in os.environ:
         raise Failure(Exit.BAD_COMMAND, "no FILE, and no DRIVETRAIN_WORK", "`drivetrain submit` starts jobs")
-    given = (
-        NodeWork.read(file) if file is not None else NodeWork.parse(os.environ["DRIVETRAIN_WORK"], "DRIVETRAIN_WORK")
-    )
+    if file is not None:
+        given = NodeWork.read(file)
+    else:
+        given = NodeWork.parse(os.environ["DRIVETRAIN_WORK"], "DRIVETRAIN_WORK")
     outcome = work(given, os.environ)
     print(outcome.line(), file=sys.stderr, flush=True)
     return exit_code(outcome)

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import FileStamp, remembered
+from drivetrain.data.fingerprint import FileStamp, file_digest, remembered
 from drivetrain.data.recipe import Datasets
 from drivetrain.data.rows import chosen, joined
 from drivetrain.data.saved import damage_told, mapped, saved_files, slices
@@ -50,6 +49,7 @@ class Shard:
         names = chosen(columns, self._names, seen.path)
         self._batches = [batch.select(names) for batch in self._all]
         self._starts = np.concatenate([[0], np.cumsum([batch.num_rows for batch in self._all])]).astype(np.int64)
+        # Once more: what was mapped and what was seen are one file only if it has not changed between the two.
         seen.check()
 
     def __len__(self) -> int:
@@ -115,7 +115,10 @@ def _numbers(scalar: Any) -> np.ndarray | list[Any] | None:
     if not scalar.is_valid:
         return None
     values = scalar.values
-    return values.to_pylist() if values.null_count else values.to_numpy(zero_copy_only=False).copy()
+    if values.null_count:
+        return values.to_pylist()
+    # The file's memory is read-only, and a sample may be written to.
+    return values.to_numpy(zero_copy_only=False).copy()
 
 
 def _checked_digest(shard: Shard, path: Path) -> str:

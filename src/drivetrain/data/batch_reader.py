@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +99,7 @@ class BatchReader:
         """The shares of several steps, read `together` where that is possible. An error comes at its own step."""
         if len(steps) > 1:
             plans = [self.plan(step) for step in steps]
-            if read := self._read_together([one for plan in plans for one in plan]):
+            if read := self._read_together(list(chain.from_iterable(plans))):
                 samples = iter(read)
                 return map(self.assemble, steps, plans, (list(islice(samples, len(plan))) for plan in plans))
         return map(self.read, steps)
@@ -107,35 +107,34 @@ class BatchReader:
     @cached_property
     def together(self) -> ReadsTogether | None:
         """The source, if it reads several batches at once for less than one after the other."""
-        return self.source if isinstance(self.source, ReadsTogether) else None
+        if not isinstance(self.source, ReadsTogether):
+            return None
+        return self.source
 
     def first(self, rank: int, step: int) -> tuple[MicroBatch, ...]:
         """The first micro-batch of any rank in a step, read here; nothing where that rank reads nothing."""
         plan = self._plan(rank, step)[:1]
-        return self.assemble(step, plan, self._samples(plan)).micro_batches if plan else ()
+        if not plan:
+            return ()
+        return self.assemble(step, plan, self._samples(plan)).micro_batches
 
     def assemble(self, step: int, plan: list[Planned], samples: Sequence[Sequence[Any]]) -> LocalBatch:
         """A share from its plan and the samples that were read for it."""
         start, stop = self.geometry.batches.span(step)
-        counts = {} if plan else dict(self._nothing)
+        counts: dict[str, int] = {}
+        if not plan:  # zero of each unit: all ranks add up the same ones
+            counts |= self._nothing
         micros = []
         digest = 0
         for (chunk, ids, _, part_digest), read in zip(plan, samples, strict=True):
-            batch, counted = self._collated(read, len(ids))
+            batch, counted = _collated(read, len(ids), self.collate, self.counts)
             micros.append(MicroBatch(batch, len(ids), chunk.start, chunk.lane, chunk.part, ids))
             for unit, number in counted.items():
                 counts[unit] = counts.get(unit, 0) + number
             digest += part_digest
         stop = min(stop, self.total)
+        # Digests are sums modulo 2^64, so those of all ranks' shares add up to that of the step.
         return LocalBatch(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step))
-
-    def _collated(self, samples: Sequence[Any], size: int) -> tuple[Any, dict[str, int]]:
-        """A micro-batch of this size and what it counts."""
-        try:
-            batch = self.collate(samples)
-            return batch, {"samples": size} | self.counts(batch)
-        except StopIteration as error:
-            raise RuntimeError("the task's collate or counts raised StopIteration: data do not end there") from error
 
     def _samples(self, plan: Sequence[Planned]) -> Sequence[Sequence[Any]]:
         """Those of each micro-batch."""
@@ -150,9 +149,12 @@ class BatchReader:
         return None
 
     def _plan(self, rank: int, step: int) -> list[Planned]:
-        chunks = self.geometry.share(rank, step, self.total)
-        found = [(chunk, self.quarantine.read(self.order, step, chunk.start, chunk.stop)) for chunk in chunks]
-        return [Planned(chunk, *read) for chunk, read in found if len(read.ids)]
+        planned = []
+        for chunk in self.geometry.share(rank, step, self.total):
+            read = self.quarantine.read(self.order, step, chunk.start, chunk.stop)
+            if len(read.ids):
+                planned.append(Planned(chunk, *read))
+        return planned
 
     def _read(self, step: int) -> ReadSamples:
         start, stop = self.geometry.batches.span(step)
@@ -161,6 +163,7 @@ class BatchReader:
     def _gaps(self, step: int) -> bool:
         """Whether some rank reads nothing in a step: where it is ragged, or has samples in quarantine."""
         start, stop = self.geometry.batches.span(step)
+        # To plan for all ranks takes time, so only the steps that may have gaps are looked at.
         whole = stop <= self.total and not (self.quarantine and len(self._read(step).ids) < stop - start)
         return not whole and not all(self._plan(rank, step) for rank in range(self.geometry.processes))
 
@@ -170,9 +173,24 @@ class BatchReader:
         for position in range(self.total):
             ids, positions, _ = self.quarantine.read(self.order, sys.maxsize, position, position + 1)
             if len(ids):
-                _, counted = self._collated(read_samples(self.source, ids, positions), len(ids))
+                samples = read_samples(self.source, ids, positions)
+                _, counted = _collated(samples, len(ids), self.collate, self.counts)
                 return dict.fromkeys(counted, 0)
         return {"samples": 0}
+
+
+def _collated(
+    samples: Sequence[Any],
+    size: int,
+    collate: Callable[[Sequence[Any]], Any],
+    counts: Callable[[Any], dict[str, int]],
+) -> tuple[Any, dict[str, int]]:
+    """A micro-batch of this size and what it counts."""
+    try:
+        batch = collate(samples)
+        return batch, {"samples": size} | counts(batch)
+    except StopIteration as error:
+        raise RuntimeError("the task's collate or counts raised StopIteration: data do not end there") from error
 
 
 def read_samples(source: Source, ids: np.ndarray, positions: np.ndarray) -> Sequence[Any]:

@@ -38,6 +38,7 @@ def whole_weights(weights: Sequence[float]) -> list[int]:
         return whole
     total = sum(whole)
     rounded = [max(1, part * LONGEST_PERIOD // total) for part in whole]
+    # What rounding took or added goes to the largest part, of which it is the smallest share.
     rounded[rounded.index(max(rounded))] += LONGEST_PERIOD - sum(rounded)
     return rounded
 
@@ -57,9 +58,12 @@ def period(weights: tuple[int, ...]) -> np.ndarray:
     taken = [0] * count
     table = np.empty(total, np.int32)
     for place in range(total):
-        owed = [(weight * (place + 1) - total * have) * slack for weight, have in zip(weights, taken, strict=True)]
-        due = (k for k in range(count) if owed[k] >= total)
-        chosen = min(due, key=lambda k: (Fraction(total * slack - total - owed[k], weights[k]), k))
+        deadlines: list[tuple[Fraction, int]] = []  # of the sources that are due
+        for source, weight in enumerate(weights):
+            owed = (weight * (place + 1) - total * taken[source]) * slack
+            if owed >= total:
+                deadlines.append((Fraction(total * slack - total - owed, weight), source))
+        _, chosen = min(deadlines)
         table[place] = chosen
         taken[chosen] += 1
     return table
@@ -117,7 +121,8 @@ class Blend(Sampler):
         self._stages: list[_Proportions] = []
         before = np.zeros(len(sizes), np.int64)
         for stage in stages:
-            before = self._stages[-1].counts(stage.start) if self._stages else before
+            if self._stages:
+                before = self._stages[-1].counts(stage.start)
             self._stages.append(_Proportions(stage.start, stage.weights, before))
         self._starts = [stage.start for stage in stages]
 
@@ -135,8 +140,11 @@ class Blend(Sampler):
     def staged(self, stage: BlendStage) -> Blend:
         """The same order with one more stage; what comes before it stays."""
         metadata = self.metadata
-        before = [BlendStage(start, tuple(weights)) for start, weights in metadata["stages"] if start != stage.start]
-        stages = sorted([*before, stage], key=lambda each: each.start)
+        stages = [stage]
+        for start, weights in metadata["stages"]:
+            if start != stage.start:  # a second one at the same place is meant instead of the first
+                stages.append(BlendStage(start, tuple(weights)))
+        stages.sort(key=lambda each: each.start)
         return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"])
 
     def weights_at(self, position: int) -> tuple[float, ...]:
@@ -182,9 +190,12 @@ class BlendSource:
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
         """The samples with these ids, in this order: one array where every source gives arrays of one shape."""
         owners = self._offsets.searchsorted(ids, side="right") - 1
-        present = sorted(set(owners.tolist())) or [0]
-        asked = [(self._sources[owner], np.flatnonzero(owners == owner), self._offsets[owner]) for owner in present]
-        parts = [(mine, source.read(ids[mine] - offset, positions[mine])) for source, mine, offset in asked]
+        present = sorted(set(owners.tolist())) or [0]  # of no samples: what a source gives for none
+        parts = []
+        for owner in present:
+            mine = np.flatnonzero(owners == owner)
+            rows = self._sources[owner].read(ids[mine] - self._offsets[owner], positions[mine])
+            parts.append((mine, rows))
         if len(parts) == 1:
             return parts[0][1]
         if all(isinstance(rows, np.ndarray) for _, rows in parts):
@@ -225,7 +236,8 @@ def training_order(
         if start <= stages[-1].start:
             cause = f"data.train.stages[{place}] begins at sample {start}, not after the one before it"
             raise Failure(Exit.BAD_RECIPE, cause, "list the stages in the order in which they begin, from beyond 0 on")
-        stages.append(BlendStage(start, tuple(stage.weights.get(name, 0.0) for name in names)))
+        weights = [stage.weights.get(name, 0.0) for name in names]
+        stages.append(BlendStage(start, tuple(weights)))
     order = Blend([len(source) for source in sources], stages, seed, train.shuffle)
     for stage in told:
         order = order.staged(stage)
@@ -235,10 +247,14 @@ def training_order(
 def one_source(sources: Sequence[Source]) -> Source:
     """Several sources as one, whose sample ids count through them."""
     packed = [source for source in sources if isinstance(source, Packed)]
-    return PackedTogether(packed) if len(packed) == len(sources) else BlendSource(sources)
+    if len(packed) == len(sources):
+        return PackedTogether(packed)
+    return BlendSource(sources)
 
 
 def coverage(order: Sampler, names: Sequence[str], position: int) -> dict[str, int]:
     """How many samples of each source lie before this position."""
-    counts = order.coverage(position) if isinstance(order, Blend) else [position]
+    counts = [position]
+    if isinstance(order, Blend):
+        counts = order.coverage(position)
     return dict(zip(names, counts, strict=True))

@@ -48,14 +48,16 @@ class Buckets(Sampler):
     def _window(self, position: int) -> tuple[int, int]:
         """The first position of the window that a position is in, and that behind its last."""
         length = self._batch * self._batches
-        starts = [position // unit * unit for unit in (length, self.size)]
-        return max(starts), min(starts[0] + length, starts[1] + self.size)
+        window = position // length * length
+        epoch = position // self.size * self.size
+        return max(window, epoch), min(window + length, epoch + self.size)
 
     def _dealt(self, start: int, stop: int) -> np.ndarray:
         """A window's samples. Its first and last batch may lie partly in another epoch's window."""
         ids = np.sort(self._order.ids(start, stop))
         cuts = range((start // self._batch + 1) * self._batch, stop, self._batch)
         sizes = np.diff([start, *cuts, stop])
+        # Which batch gets which stretch follows from where the window begins, so any window can be asked for by itself.
         keys = mix64(np.arange(len(sizes), dtype=np.uint64) + np.uint64(mix(self._seed, start)))
         turns = np.argsort(keys)
         stretches = np.split(ids, np.cumsum(sizes[turns])[:-1])
@@ -87,4 +89,6 @@ def reading_order(
 def order_of(metadata: Mapping[str, Any]) -> Sampler:
     """The ordering that has this metadata."""
     inner = ordering_of({name: fact for name, fact in metadata.items() if name != "buckets"})
-    return Buckets(inner, *metadata["buckets"]) if "buckets" in metadata else inner
+    if "buckets" not in metadata:
+        return inner
+    return Buckets(inner, *metadata["buckets"])

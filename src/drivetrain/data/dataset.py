@@ -43,7 +43,9 @@ class MapSource:
         if self._size == 0:
             raise Failure(Exit.BAD_DATA, f"{settings.kind} has no sample", "a source needs at least one")
         own = getattr(self._dataset, "fingerprint", None)
-        self.fingerprint = fingerprint or (own if isinstance(own, str) and own else self._look())
+        if not fingerprint and isinstance(own, str):
+            fingerprint = own
+        self.fingerprint = fingerprint or self._look()
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -105,7 +107,10 @@ def _absorb(content: Any, sample: Any) -> None:
     if isinstance(sample, torch.Tensor):
         sample = sample.detach().cpu().contiguous()
         content.update(f"{sample.dtype}{tuple(sample.shape)}".encode())
-        content.update(sample.view(torch.uint8).numpy().tobytes() if sample.ndim else repr(sample.item()).encode())
+        if sample.ndim:
+            content.update(sample.view(torch.uint8).numpy().tobytes())
+        else:  # which cannot be viewed as bytes
+            content.update(repr(sample.item()).encode())
     elif isinstance(sample, np.ndarray):
         content.update(f"{sample.dtype}{sample.shape}".encode() + np.ascontiguousarray(sample).tobytes())
     elif isinstance(sample, Mapping):

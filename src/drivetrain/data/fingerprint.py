@@ -92,9 +92,19 @@ def remembered_each(
             continue
         found.append(compute(path))
         fresh[key] = {"identity": identity, "digest": found[-1]}
+    # Over what is there now, since other processes of the run keep their answers in the same file.
     if fresh and cache.parent.is_dir():
         write_json(cache, _load(cache) | fresh)
     return found
+
+
+def file_digest(path: str | Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def combined(parts: list[str]) -> str:

@@ -66,14 +66,16 @@ class Geometry:
         empty.
         """
         start, stop = self.batches.span(step)
+        # By the full batch, also where the run ends within it: a lane's samples are the same in every world.
         own = (stop - start) // self.processes
         lane_size = (stop - start) // self.lanes
         first, last = start + rank * own, min(start + (rank + 1) * own, total)
         chunks: list[Chunk] = []
         micro = self.micro or (lane_size if self.apart else own)
         for at in range(first, last, micro):
-            lane = (at - start) // lane_size
-            part = chunks[-1].part + 1 if chunks and chunks[-1].lane == lane else 0
+            lane, part = (at - start) // lane_size, 0
+            if chunks and chunks[-1].lane == lane:
+                part = chunks[-1].part + 1
             chunks.append(Chunk(at, min(at + micro, last), lane, part))
         return chunks
 
@@ -92,7 +94,9 @@ def choose_lanes(batch: int, processes: int, *, apart: bool = False) -> int:
     allowed = [lanes for lanes in divisors(batch) if not (apart and lanes & (lanes - 1))]
     fitting = [lanes for lanes in allowed if lanes % processes == 0]
     if not fitting:
-        what = f"{batch} micro-batches in lanes of exact mode" if apart else f"a batch of {batch}"
+        what = f"a batch of {batch}"
+        if apart:
+            what = f"{batch} micro-batches in lanes of exact mode"
         raise Failure(
             Exit.BAD_RECIPE,
             f"{processes} processes do not share {what} evenly",

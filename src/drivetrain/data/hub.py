@@ -66,7 +66,9 @@ def open_hub(given: str, config: str | None = None, split: str | None = None) ->
     Raises Failure(66) where it is not there, or `datasets` is not installed, 69 where the hub does not answer, 65 where
     it has no such config or split, or is none that can be streamed.
     """
-    name, _, revision = (given, "", "") if Path(given).exists() else given.partition("@")
+    name, revision = given, ""
+    if not Path(given).exists():
+        name, _, revision = given.partition("@")
     with _told(f"{PREFIX}{given}"):
         datasets = _datasets()
         with tempfile.TemporaryDirectory() as locks:  # the library leaves them in its cache

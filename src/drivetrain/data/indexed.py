@@ -49,7 +49,10 @@ class Indexed:
 def name_of(path: str | Path) -> Path:
     """What the files of a set are called, without suffix, from any of them or from that name itself."""
     text = str(path)
-    return Path(next((text.removesuffix(suffix) for suffix in _SUFFIXES if text.endswith(suffix)), text))
+    for suffix in _SUFFIXES:
+        if text.endswith(suffix):
+            return Path(text.removesuffix(suffix))
+    return Path(text)
 
 
 def beside(name: Path, suffix: str) -> Path:
@@ -64,8 +67,11 @@ def open_indexed(path: str | Path) -> Indexed:
     the index does not fit its file.
     """
     name = name_of(path)
-    manifest = read_manifest(name) if beside(name, ".json").is_file() else {}
+    manifest: dict[str, Any] = {}
+    if beside(name, ".json").is_file():
+        manifest = read_manifest(name)
     megatron = manifest.get("format") == "megatron" or not beside(name, ".documents").is_file()
+    # Both indexes may lie there: the one that was named is meant.
     if str(path).endswith(".idx") and not megatron:
         megatron, manifest = True, {}
     for suffix in (".bin", ".idx" if megatron else ".documents"):
@@ -127,15 +133,24 @@ def describe(path: str | Path) -> dict[str, Any]:
         "dtype": opened.tokens.dtype.name,
         "bytes": opened.data.stat().st_size + opened.index.stat().st_size,
     }
-    about |= {key: manifest[key] for key in ("vocabulary", "largest", "eod", "tokenizer", "empty") if key in manifest}
-    return about | ({"inputs": len(manifest["inputs"]), "bad": len(manifest["bad"])} if manifest else {})
+    for key in ("vocabulary", "largest", "eod", "tokenizer", "empty"):
+        if key in manifest:
+            about[key] = manifest[key]
+    if manifest:
+        about |= {"inputs": len(manifest["inputs"]), "bad": len(manifest["bad"])}
+    return about
 
 
 def _extremes(offsets: np.ndarray) -> tuple[int, int]:
     """The shortest and the longest document, block by block; 0 where there is none."""
-    blocks = (np.diff(offsets[first : first + _BLOCK + 1]) for first in range(0, len(offsets), _BLOCK))
-    found = [(int(block.min()), int(block.max())) for block in blocks if len(block)]
-    return min((low for low, _ in found), default=0), max((high for _, high in found), default=0)
+    lows: list[int] = []
+    highs: list[int] = []
+    for first in range(0, len(offsets), _BLOCK):
+        lengths = np.diff(offsets[first : first + _BLOCK + 1])
+        if len(lengths):
+            lows.append(int(lengths.min()))
+            highs.append(int(lengths.max()))
+    return min(lows, default=0), max(highs, default=0)
 
 
 def write_own(lengths: Path, dtype: str, to: BinaryIO) -> None:
@@ -241,18 +256,22 @@ def _dtype(manifest: dict[str, Any], index: Path) -> str:
 
 
 def _numbers(path: Path, dtype: str, at: int, count: int) -> np.ndarray:
-    return np.memmap(path, dtype, "r", at, (count,)) if count else np.empty(0, dtype)
+    if not count:  # nothing cannot be mapped
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r", at, (count,))
 
 
 def _mapped(path: Path, dtype: np.dtype) -> np.ndarray:
-    return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)
+    if not path.stat().st_size:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, "r")
 
 
 def _ascending(values: np.ndarray) -> bool:
     """Whether no value is below the one before, block by block."""
-    return all(
-        bool((np.diff(values[first : first + _BLOCK + 1]) >= 0).all()) for first in range(0, len(values), _BLOCK)
-    )
+    # One value more than a block, so that its last one is compared with the next one's first.
+    starts = range(0, len(values), _BLOCK)
+    return all((np.diff(values[first : first + _BLOCK + 1]) >= 0).all() for first in starts)
 
 
 def _misfit(index: Path, why: str) -> Failure:

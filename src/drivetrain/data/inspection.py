@@ -56,10 +56,10 @@ def describe_samples(
         if runs is None:
             found.append(about | {"value": repr(sample)[:2000]})
             continue
-        documents = [
-            {"document": document, "start": start, "tokens": len(tokens), "text": decoders[owner](tokens)}
-            for document, start, tokens in runs
-        ]
+        documents = []
+        for document, start, tokens in runs:
+            text = decoders[owner](tokens)
+            documents.append({"document": document, "start": start, "tokens": len(tokens), "text": text})
         found.append(about | {"documents": documents})
     return found
 
@@ -71,4 +71,6 @@ def _decoder(settings: Any) -> Callable[[Any], str]:
         found = tokenizer_of(settings.path)
     if isinstance(settings, Text):
         found = Bytes()
-    return found.decode if found else lambda tokens: " ".join(map(str, tokens.tolist()))
+    if found is None:
+        return lambda tokens: " ".join(map(str, tokens.tolist()))
+    return found.decode

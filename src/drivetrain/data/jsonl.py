@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.documents import json_object, refuse_array
 from drivetrain.data.fingerprint import FileStamp, remembered
+from drivetrain.data.json_lines import json_object, refuse_array
 from drivetrain.data.recipe import JsonLines
 from drivetrain.data.rows import files_of, joined, no_column
 from drivetrain.data.source import Source
@@ -73,7 +73,9 @@ class Lines:
     def _row(self, line: bytes, start: int) -> dict[str, Any]:
         try:
             row = json_object(line)
-            return row if self._columns is None else {name: row[name] for name in self._columns}
+            if self._columns is None:
+                return row
+            return {name: row[name] for name in self._columns}
         except (ValueError, KeyError, RecursionError):
             place = f"{self._seen.path}:{_line_number(self._seen.path, start)}"
             return _checked(line, self._columns or (), place)  # it has passed that when the file was opened
@@ -95,7 +97,9 @@ def _index(seen: FileStamp) -> np.ndarray:
 def _checked_digest(path: str, settings: JsonLines) -> str:
     """SHA-256 of the file, while every line is parsed."""
     digest = hashlib.sha256()
-    needed = (*(settings.columns or ()), *((settings.key,) if settings.key else ()))
+    needed = settings.columns or ()
+    if settings.key:
+        needed = (*needed, settings.key)
     with open(path, "rb", buffering=1 << 20) as file:
         refuse_array(file.read(1 << 16), path)
         file.seek(0)

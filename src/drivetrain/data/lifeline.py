@@ -12,6 +12,7 @@ def end_with(process: int) -> None:
 
     Nobody else would: the forkserver that made this one lives as long as its children do.
     """
+    # A descriptor, not the number: the system may give a number that has become free to another process.
     handle = os.pidfd_open(process)
     threading.Thread(target=_wait, args=(handle,), name="lifeline", daemon=True).start()
 

@@ -96,13 +96,16 @@ class Order(Sampler):
         Each is int64 [epochs * `_TILES` * columns or rows]: there are so few of these that all values are computed at
         once and a round is one look for each number. They are repeated, so that sums need no modulo before the end.
         """
+        # Both are read and put in place at once: a reading thread asks beside the loop's own.
         known, tables = self._rounds
         if known != (first, last):
             epochs = np.arange(first, last + 1, dtype=np.uint64)[:, None] * np.uint64(64)
             base = epochs + np.uint64((self._seed * GOLDEN) & _MASK)
             tables = []
             for number in range(_ROUNDS):
-                inputs, outputs = (self._rows, self._columns) if number % 2 else (self._columns, self._rows)
+                inputs, outputs = self._columns, self._rows
+                if number % 2:
+                    inputs, outputs = outputs, inputs
                 keys = mix64(base + np.uint64(number))
                 values = mix64(np.arange(inputs, dtype=np.uint64) ^ keys) % np.uint64(outputs)
                 tables.append(np.tile(values.astype(np.int64), _TILES).ravel())

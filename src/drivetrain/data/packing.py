@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import FileStamp, FileWatcher, combined, remembered
+from drivetrain.data.fingerprint import FileStamp, FileWatcher, combined, file_digest, remembered
 from drivetrain.data.indexed import Indexed, beside, open_indexed
 from drivetrain.data.recipe import Documents
 from drivetrain.data.split import choose, marks
@@ -21,6 +20,13 @@ from drivetrain.data.windows import Again, by_batch
 from drivetrain.spec.exits import Exit, Failure
 
 __all__ = ["IGNORED", "Packed", "PackedTogether", "open_documents", "segments"]
+
+
+class Mapped(NamedTuple):
+    """The files that arrays are mapped from, and how another process maps them again."""
+
+    files: tuple[FileStamp, ...]
+    again: Again
 
 
 class Packed:
@@ -41,19 +47,18 @@ class Packed:
         chosen: np.ndarray | range,
         context: int,
         mark: str,
-        files: Sequence[FileStamp] = (),
-        again: Again | None = None,
+        mapped: Mapped | None = None,
     ) -> None:
         """`offsets` [documents + 1] are boundaries in `tokens`, `chosen` the ascending numbers of the part's documents.
 
         A range of documents stays memory-mapped. Any other choice takes 16 bytes of memory for each document, and as
-        many for each run of them that stand side by side. `mark` is the fingerprint, `files` what is mapped; data
-        workers are sent `again`.
+        many for each run of them that stand side by side. `mark` is the fingerprint; data workers are sent the
+        arrays themselves where nothing is `mapped`.
         """
         self.fingerprint = mark
         self.context = context
-        self.files = files
-        self._again: Again = again or (Packed, (tokens, offsets, chosen, context, mark))
+        mapped = mapped or Mapped((), (Packed, (tokens, offsets, chosen, context, mark)))
+        self.files, self._again = mapped
         self.tokens, self._numbers = np.asarray(tokens), chosen
         if isinstance(chosen, range):  # its boundaries are a part of those there are, and it is one run
             self._starts = np.asarray(offsets[chosen.start : chosen.stop + 1])
@@ -110,17 +115,21 @@ class PackedTogether:
     def __init__(self, sources: Sequence[Packed]) -> None:
         self.fingerprint = "+".join(source.fingerprint for source in sources)
         self._sources, self._width = list(sources), sources[0].context + 1
-        self._files = FileWatcher([file for source in sources for file in source.files])
+        self._files = FileWatcher(list(chain.from_iterable(source.files for source in sources)))
         # All sources one after the other, as if they were one stream: sample i of all begins at i * context. Where the
         # last sample of a source is full, its last target has the place of the next source's first token.
         self._firsts = np.array([0, *accumulate(map(len, sources))], np.int64)[:-1]
-        self._owners = np.repeat(np.arange(len(sources)), [len(source.shifts) for source in sources])
-        moved = (self._firsts * (self._width - 1) - [source.first for source in sources])[self._owners]
-        self._runs = np.concatenate([source.runs[:-1] for source in sources]) + moved
-        self._ends = np.concatenate([source.runs[1:] for source in sources]) + moved
+        owners, runs, ends, shifts = [], [], [], []
+        for number, source in enumerate(sources):
+            moved = self._firsts[number] * source.context - source.first
+            owners.append(np.full(len(source.shifts), number))
+            runs.append(source.runs[:-1] + moved)
+            ends.append(source.runs[1:] + moved)
+            shifts.append(source.shifts - moved)
+        self._owners, self._shifts = np.concatenate(owners), np.concatenate(shifts)
+        self._runs, self._ends = np.concatenate(runs), np.concatenate(ends)
         self._uncut = self._ends - self._width  # the last place of each run where a sample may begin and be whole
         self._last = self._ends[np.searchsorted(self._owners, self._owners, "right") - 1]  # where a run's source ends
-        self._shifts = np.concatenate([source.shifts for source in sources]) - moved
         self._views, self._kinds, places = _views([source.tokens for source in sources], self._width)
         self._places = self._shifts + places[self._owners]
 
@@ -140,13 +149,14 @@ class PackedTogether:
         """The samples with these ids for each of several batches, by one gather."""
         self._files.check()
         windows, lengths = self._windows(np.concatenate(batches))
-        each = [None] * len(batches) if lengths is None else [self._short(own) for own in by_batch(lengths, batches)]
+        each: list[np.ndarray | None] = [None] * len(batches)
+        if lengths is not None:
+            for place, own in enumerate(by_batch(lengths, batches)):
+                # What a batch is must not depend on what it is read with: without a short sample it has no lengths.
+                if (own < self._width).any():
+                    each[place] = own
         parts = zip(by_batch(windows, batches), each, batches, strict=True)
         return [Stacked(rows, own, partial(self._documents, ids)) for rows, own, ids in parts]
-
-    def _short(self, lengths: np.ndarray) -> np.ndarray | None:
-        """These lengths, or None where no sample is short: what a batch is does not depend on what it is read with."""
-        return lengths if (lengths < self._width).any() else None
 
     def _windows(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """The tokens of samples, int64 [samples, width], and their lengths where some are short."""
@@ -154,7 +164,11 @@ class PackedTogether:
         runs = self._runs.searchsorted(starts, "right") - 1
         places = starts + self._places[runs]
         (cut,) = (starts > self._uncut[runs]).nonzero()
-        windows, lengths = self._mended(starts, runs, places, cut) if len(cut) else (self._rows(runs, places), None)
+        lengths = None
+        if len(cut):
+            windows, lengths = self._mended(starts, runs, places, cut)
+        else:
+            windows = self._rows(runs, places)
         return windows.astype(np.int64, copy=False), lengths
 
     def _rows(self, runs: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -176,6 +190,7 @@ class PackedTogether:
         stops = np.minimum(begins + self._width, last)
         short = stops < begins + self._width
         if not short.any():
+            # Gathered as if each went on in its own run; what is not of that run is written over.
             rows = self._rows(runs, places)
             self._fill(rows, cut, runs[cut] + 1, begins, stops)
             return rows, None
@@ -183,6 +198,7 @@ class PackedTogether:
         lengths[cut] = stops - begins
         (whole,) = (lengths == self._width).nonzero()
         rows[whole] = self._rows(runs[whole], places[whole])
+        # A whole one has what its first run gives, and is filled from the next one on; a short one has nothing yet.
         self._fill(rows, cut, runs[cut] + ~short, begins, stops)
         return rows, lengths
 
@@ -190,7 +206,7 @@ class PackedTogether:
         self, windows: np.ndarray, rows: np.ndarray, runs: np.ndarray, starts: np.ndarray, stops: np.ndarray
     ) -> None:
         """Put in what samples have of these runs and, up to where they stop, of those after them."""
-        while len(rows):
+        while len(rows):  # once for each run that the longest of them goes through
             begins, ends = np.maximum(self._runs[runs], starts), np.minimum(self._ends[runs], stops)
             owners, shifts = self._owners[runs], self._shifts[runs]
             pieces = (owners, rows, begins - starts, ends - starts, begins + shifts, ends + shifts)
@@ -298,8 +314,8 @@ def _digests(opened: Indexed, vocabulary: int | None, cache: Path) -> list[str]:
 def _packed(
     opened: Indexed, chosen: np.ndarray | range, settings: Documents, mark: str, seen: tuple[FileStamp, ...]
 ) -> Packed:
-    again = (_reopened, (settings, mark, seen))
-    return Packed(opened.tokens, opened.offsets, chosen, settings.context or 1, mark, seen, again)
+    mapped = Mapped(seen, (_reopened, (settings, mark, seen)))
+    return Packed(opened.tokens, opened.offsets, chosen, settings.context or 1, mark, mapped)
 
 
 def _reopened(settings: Documents, mark: str, seen: tuple[FileStamp, ...]) -> Packed:

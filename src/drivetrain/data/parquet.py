@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.arrow import taken
-from drivetrain.data.documents import file_digest
-from drivetrain.data.fingerprint import FileStamp, remembered
+from drivetrain.data.fingerprint import FileStamp, file_digest, remembered
 from drivetrain.data.recipe import Parquet
 from drivetrain.data.rows import chosen, files_of, joined
 from drivetrain.data.saved import damage_told, import_arrow

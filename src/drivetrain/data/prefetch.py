@@ -109,13 +109,16 @@ class InlineReader(BatchIterator):
                 self._steps = iter(())
             now = self._clock()
             if self._feed.together is not None:
+                # As many steps as a read of that length takes, by what the last one took for each.
                 self._width = max(1, int(_AT_ONCE * len(steps) / max(now - started, 1e-9)))
 
     def _next_read(self, spent: float) -> int:
         """How many steps a burst that has lasted so many seconds reads next."""
         if spent >= _BURST:
             return 0
-        most = self._depth if spent >= _AT_ONCE else max(self._depth, _SMALL)
+        most = self._depth
+        if spent < _AT_ONCE:
+            most = max(most, _SMALL)
         return max(0, min(self._width, most - len(self._ready)))
 
 
@@ -138,6 +141,7 @@ class ThreadReader(BatchIterator):
         if self._left <= 0:
             raise StopIteration
         while not self._ready:
+            # Looked at again between clearing and waiting: what was added before `clear` would never be told.
             self._arrived.clear()
             if not self._ready:
                 self._arrived.wait()
@@ -166,6 +170,7 @@ class ThreadReader(BatchIterator):
                 self._ready.append(self._feed.read(step))
                 self._arrived.set()
         except BaseException as error:
+            # In its place in the queue: the shares before it are whole, and are trained on.
             self._ready.append(error)
             self._arrived.set()
 
@@ -194,6 +199,7 @@ class ProcessReader(BatchIterator):
         if not self._ahead:
             raise StopIteration
         self._ask()
+        # It stays in the queue until its samples are there: suspects are looked for among what was asked for.
         step, plan, futures = self._ahead[0]
         try:
             packed = [future.result() for future in futures]
@@ -222,15 +228,19 @@ class ProcessReader(BatchIterator):
     def _submit(self, planned: Planned) -> Future[bytes]:
         try:
             return self._pool.submit(_read, planned.ids, planned.positions)
-        except BrokenProcessPool as error:  # told when its step comes: the shares before it may be there
+        except BrokenProcessPool as error:
+            # Told when its step comes: the shares before it may be there.
             lost: Future[bytes] = Future()
             lost.set_exception(error)
             return lost
 
     def _suspects(self) -> list[int]:
         """Ids of the samples that the workers were at: they take micro-batches in order, so the first that are lost."""
-        asked = [pair for _, plan, futures in self._ahead for pair in zip(plan, futures, strict=True)]
-        lost = [planned.ids for planned, future in asked if isinstance(future.exception(), BrokenProcessPool)]
+        lost: list[np.ndarray] = []
+        for _, plan, futures in self._ahead:
+            for planned, future in zip(plan, futures, strict=True):
+                if isinstance(future.exception(), BrokenProcessPool):
+                    lost.append(planned.ids)
         return np.concatenate(lost[: self._workers]).tolist()
 
 

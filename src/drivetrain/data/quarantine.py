@@ -23,7 +23,8 @@ class Quarantine:
     """Sample ids that are left out, each from a step on. `entries` are pairs: the first step without, and the ids."""
 
     def __init__(self, entries: Iterable[tuple[int, Sequence[int]]] = ()) -> None:
-        self.entries = tuple((first, tuple(ids)) for first, ids in entries if ids)
+        found = [(first, tuple(ids)) for first, ids in entries]
+        self.entries = tuple(entry for entry in found if entry[1])
 
     def __bool__(self) -> bool:
         """Whether any sample is left out."""

@@ -39,6 +39,10 @@ class Parted(Settings):
         if abs(sum(self.split) - 1) > 1e-6:
             raise ValueError(f"split adds up to {sum(self.split):g}, not to 1")
 
+    def cut_by(self) -> tuple[Any, ...]:
+        """What decides which item is in which part."""
+        return self.split, self.by
+
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSource(Source):
@@ -69,6 +73,10 @@ class Text(TokenSource):
         Literal["all", "train", "validation"], bits("which files: a stable hash of the path decides, file by file")
     ] = "all"
     holdout: Annotated[float, Gt(0), Lt(1), bits("the share of files that are for validation")] = 0.05
+
+    def cut_by(self) -> tuple[Any, ...]:
+        """What decides which file is in which part."""
+        return (self.holdout,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +125,10 @@ class Rows(Parted, Source):
         if self.key is not None and self.by != "hash":
             raise ValueError("key goes with `by: hash`")
 
+    def cut_by(self) -> tuple[Any, ...]:
+        """What decides which row is in which part."""
+        return *super().cut_by(), self.key
+
 
 @dataclass(frozen=True, kw_only=True)
 class JsonLines(Rows):
@@ -162,6 +174,10 @@ class Datasets(Rows):
     factory: ClassVar[str] = "drivetrain.data.arrow:open_datasets"
     kind: Annotated[Literal["datasets"], bits("a folder that Hugging Face's datasets wrote")] = "datasets"
     subset: Annotated[str | None, bits("which of a DatasetDict's data sets")] = None
+
+    def cut_by(self) -> tuple[Any, ...]:
+        """What decides which row is in which part: of another subset, rows are numbered anew."""
+        return *super().cut_by(), self.subset
 
 
 @dataclass(frozen=True, kw_only=True)

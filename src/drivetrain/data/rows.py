@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from drivetrain.data.blend import BlendSource
-from drivetrain.data.documents import find_inputs
 from drivetrain.data.fingerprint import combined
+from drivetrain.data.inputs import find_inputs
 from drivetrain.data.recipe import JsonLines, Parquet, Rows, Table
 from drivetrain.data.source import Source
 from drivetrain.data.split import hashed, parted
@@ -22,7 +23,9 @@ class Joined(BlendSource):
 
     def __init__(self, files: Sequence[RowFile]) -> None:
         super().__init__(files, combined([file.fingerprint for file in files]))
-        self.notes = tuple(note for file in files for note in getattr(file, "notes", ()))
+        self.notes = ()
+        for file in files:
+            self.notes += getattr(file, "notes", ())
 
     def place(self, number: int) -> str:
         """FILE:LINE of a row, or its number in its file where that has no lines."""
@@ -33,7 +36,9 @@ class Joined(BlendSource):
 def place_of(source: Source, number: int) -> str:
     """Where a sample stands, in words."""
     place = getattr(source, "place", None)
-    return place(number) if place else f"row {number}, counted from 0"
+    if place is None:
+        return f"row {number}, counted from 0"
+    return place(number)
 
 
 class RowFile(Source, Protocol):
@@ -46,7 +51,9 @@ class RowFile(Source, Protocol):
 
 def files_of(settings: JsonLines | Parquet | Table) -> list[str]:
     """The files that a path, a pattern or a folder means, in the order in which their rows count."""
-    inputs = find_inputs([settings.path], settings.include, "text" if settings.kind == "table" else settings.kind)
+    # Inputs know no kind of tables; as text, a file of any name is taken.
+    kind = "text" if settings.kind == "table" else settings.kind
+    inputs = find_inputs([settings.path], settings.include, kind)
     for found in inputs:
         if found.packed:
             cause = f"{found.path}: rows of a compressed file cannot be read in any order"
@@ -64,7 +71,7 @@ def joined(files: Sequence[RowFile], settings: Rows) -> Source:
         raise Failure(Exit.BAD_DATA, f"{settings.path} has no row", "a source needs at least one")
     keys = None
     if settings.key is not None and settings.part != "all":
-        keys = hashed(value for file in files for value in file.column(settings.key))
+        keys = hashed(chain.from_iterable(file.column(settings.key) for file in files))
     return parted(source, settings, settings.path, keys)
 
 

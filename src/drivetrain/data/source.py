@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-
-from drivetrain.data.recipe import Parted
-from drivetrain.data.recipe import Source as SourceSettings
-from drivetrain.data.split import parted
-from drivetrain.spec.registry import Custom, imported
 
 
 class Source(Protocol):
@@ -44,17 +38,3 @@ class ReadsTogether(Protocol):
     def read_each(self, batches: Sequence[np.ndarray]) -> list[Any]:
         """For each of these arrays of ids (int64) what `read` gives for it."""
         ...
-
-
-def open_source(settings: SourceSettings | Custom, seed: int, cache: Path) -> Source:
-    """Open a source. `cache` is a JSON file of content digests, so that an unchanged file is not read again.
-
-    Raises Failure(66) where a file is missing, 65 where its content is unusable.
-    """
-    if isinstance(settings, Custom):
-        from drivetrain.data.dataset import MapSource  # imports torch, which token sources do without
-
-        source = MapSource(settings, seed)
-        return parted(source, settings.parted, settings.kind) if isinstance(settings.parted, Parted) else source
-    opener = imported(settings.factory)
-    return opener(settings, cache, seed) if settings.seeded else opener(settings, cache)

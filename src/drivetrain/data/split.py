@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from drivetrain.data.fingerprint import combined
 from drivetrain.data.order import GOLDEN, mix64
 from drivetrain.data.recipe import Parted
+from drivetrain.data.source import Source
 from drivetrain.spec.exits import Exit, Failure
-
-if TYPE_CHECKING:
-    from drivetrain.data.source import Source
 
 _PARTS = ("train", "validation", "test")
 
@@ -35,13 +33,16 @@ class Part:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Any:
         """The samples with these numbers within the part."""
-        chosen = self._chosen
-        return self._source.read(ids + chosen.start if isinstance(chosen, range) else chosen[ids], positions)
+        if isinstance(self._chosen, range):
+            return self._source.read(ids + self._chosen.start, positions)
+        return self._source.read(self._chosen[ids], positions)
 
     def place(self, number: int) -> str:
         """Where a sample stands, in words."""
         inner, place = int(self._chosen[number]), getattr(self._source, "place", None)
-        return place(inner) if place else f"sample {inner}, counted from 0"
+        if place is None:
+            return f"sample {inner}, counted from 0"
+        return place(inner)
 
 
 def parted(source: Source, settings: Parted, name: str, keys: np.ndarray | None = None) -> Source:
@@ -71,14 +72,17 @@ def choose(count: int, settings: Parted, keys: np.ndarray | None = None) -> np.n
     place = _PARTS.index(settings.part)
     if settings.by == "range":
         return range(round(count * bounds[place]), round(count * bounds[place + 1]))
-    draw = _draws(np.arange(count, dtype=np.uint64) if keys is None else keys)
+    if keys is None:
+        keys = np.arange(count, dtype=np.uint64)
+    draw = _draws(keys)
     return np.flatnonzero((draw >= bounds[place]) & (draw < bounds[place + 1]))
 
 
 def marks(settings: Parted) -> list[str]:
     """What a fingerprint says of the part."""
-    shares = [] if settings.part == "all" else [settings.by, *map(repr, map(float, settings.split))]
-    return [settings.part, *shares]
+    if settings.part == "all":  # whatever the split is
+        return [settings.part]
+    return [settings.part, settings.by, *map(repr, map(float, settings.split))]
 
 
 def hashed(values: Iterable[Any]) -> np.ndarray:
@@ -90,4 +94,5 @@ def hashed(values: Iterable[Any]) -> np.ndarray:
 
 def _draws(keys: np.ndarray) -> np.ndarray:
     """A number in [0, 1) for each key, the same for ever: splitmix64."""
+    # The upper 53 bits, as many as a float64 holds, so that no draw is rounded up to 1.
     return (mix64(keys * np.uint64(GOLDEN)) >> np.uint64(11)).astype(np.float64) * 2.0**-53

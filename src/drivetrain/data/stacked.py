@@ -52,7 +52,9 @@ class Stacked(Sequence[dict[str, np.ndarray]]):
     def targets(self) -> np.ndarray:
         """What is predicted, int64 [samples, context]; `IGNORED` where padded."""
         targets = self._windows[:, 1:]
-        return targets if self._lengths is None else np.where(self.mask, targets, IGNORED)
+        if self._lengths is None:
+            return targets
+        return np.where(self.mask, targets, IGNORED)
 
     @cached_property
     def mask(self) -> np.ndarray:
@@ -65,7 +67,9 @@ class Stacked(Sequence[dict[str, np.ndarray]]):
     @cached_property
     def documents(self) -> np.ndarray:
         """Each token's document, int64 [samples, context + 1]; -1 where padded."""
-        return self._given if isinstance(self._given, np.ndarray) else self._given()
+        if isinstance(self._given, np.ndarray):
+            return self._given
+        return self._given()
 
 
 def stacked(samples: Sequence[Any], name: str) -> np.ndarray:

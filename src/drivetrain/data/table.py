@@ -51,8 +51,10 @@ class Format(NamedTuple):
     @classmethod
     def of(cls, settings: Table, path: str) -> Format:
         """The recipe's, or what the file's name says: `.tsv` has tabs."""
-        tabs = settings.delimiter == "\t" or (settings.delimiter is None and Path(path).suffix in (".tsv", ".txt"))
-        return cls("\t" if tabs else settings.delimiter or ",", settings.quotes)
+        delimiter = settings.delimiter
+        if delimiter is None:
+            delimiter = "\t" if Path(path).suffix in (".tsv", ".txt") else ","
+        return cls(delimiter, settings.quotes)
 
     def rows(self, lines: Iterator[str]) -> Iterator[list[str]]:
         """The rows that lines hold. Raises csv.Error where one cannot be read."""
@@ -122,10 +124,12 @@ class _Lines(Iterator[str]):
 
     def __next__(self) -> str:
         line = next(self._file)
-        text = line.removeprefix(_BOM) if self.at == 0 else line
+        first = self.at == 0
         self.at += len(line)
         self.number += 1
-        return text.decode("utf-8")
+        if first:
+            line = line.removeprefix(_BOM)
+        return line.decode("utf-8")
 
 
 class _Found(NamedTuple):
@@ -172,7 +176,9 @@ def _index(seen: FileStamp, settings: Table) -> Index:
 
 
 def _misfit(fields: list[str], header: tuple[str, ...]) -> str:
-    return "" if len(fields) == len(header) else f"it has {len(fields)} fields, and there are {len(header)} columns"
+    if len(fields) == len(header):
+        return ""
+    return f"it has {len(fields)} fields, and there are {len(header)} columns"
 
 
 def _told(bad: list[tuple[int, str]], path: str, settings: Table) -> tuple[str, ...]:
@@ -183,8 +189,10 @@ def _told(bad: list[tuple[int, str]], path: str, settings: Table) -> tuple[str, 
     if settings.malformed == "stop":
         hint = "mend the row; `quotes` says whether quotes count; `malformed: skip` leaves such rows out"
         raise Failure(Exit.BAD_DATA, f"{path}:{line}: {why}", hint, file=f"{path}:{line}")
-    some = ", ".join(str(line) for line, _ in bad[:8]) + (", ..." if len(bad) > 8 else "")
-    return (f"{len(bad)} malformed rows of {path} are left out, at line {some}",)
+    some = [str(line) for line, _ in bad[:8]]
+    if len(bad) > 8:
+        some.append("...")
+    return (f"{len(bad)} malformed rows of {path} are left out, at line {', '.join(some)}",)
 
 
 def _header(fields: list[str], path: str) -> tuple[str, ...]:
@@ -212,4 +220,6 @@ def _range(descriptor: int, start: int, stop: int) -> bytes:
     data = b""
     while len(data) < stop - start and (more := os.pread(descriptor, stop - start - len(data), start + len(data))):
         data += more
-    return data.removeprefix(_BOM) if start == 0 else data
+    if start == 0:
+        return data.removeprefix(_BOM)
+    return data

@@ -51,10 +51,10 @@ def _windows(settings: Text) -> tuple[Windows, str]:
         contents = [path.read_bytes() for path in chosen]
     except OSError as error:
         raise _unreadable(error) from error
-    names = [str(path.relative_to(root)) for path in chosen]
-    digest = combined(
-        [f"{name} {hashlib.sha256(text).hexdigest()}" for name, text in zip(names, contents, strict=True)]
-    )
+    marks: list[str] = []
+    for path, content in zip(chosen, contents, strict=True):
+        marks.append(f"{path.relative_to(root)} {hashlib.sha256(content).hexdigest()}")
+    digest = combined(marks)
     text = np.frombuffer(_SEPARATOR.join([*contents, b""]), dtype=np.uint8)
     windows = Windows(text, settings.context, digest, again=(_reopen, (settings, digest)))
     return windows, f"{len(chosen)} of {len(files)} files, {size} bytes"
@@ -71,18 +71,22 @@ def _reopen(settings: Text, digest: str) -> Windows:
 
 def _files(settings: Text) -> tuple[Path, list[Path]]:
     """The root, and all files under it that the patterns name, by relative path."""
-    root = Path(sysconfig.get_paths()["stdlib"]) if settings.path == STDLIB else Path(settings.path)
+    stdlib = settings.path == STDLIB
+    root = Path(settings.path)
+    if stdlib:
+        root = Path(sysconfig.get_paths()["stdlib"])
     if root.is_file():
         return root.parent, [root]
     if not root.is_dir():
         raise Failure(Exit.INPUT_MISSING, f"no text at {root}", "give a file, a folder, or python-stdlib as path")
-    stdlib = settings.path == STDLIB
     patterns = ("*.py",) if stdlib else settings.include
     found: list[Path] = []
     for folder, below, names in os.walk(root, onerror=_refuse):
         if stdlib:
             below[:] = [name for name in below if name not in _NOT_STDLIB]
-        found += [Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+        for name in names:
+            if any(fnmatch(name, pattern) for pattern in patterns):
+                found.append(Path(folder, name))
     return root, sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 

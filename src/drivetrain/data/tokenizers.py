@@ -58,13 +58,14 @@ class Bytes:
 
     def decode(self, ids: np.ndarray) -> str:
         """Ids of 256 and above, which are no bytes, are shown as `<256>`."""
-        runs = np.split(ids, np.flatnonzero(np.diff(ids >= 256)) + 1)
-        return "".join(
-            "".join(f"<{token}>" for token in run.tolist())
-            if len(run) and run[0] >= 256
-            else bytes(run.astype(np.uint8)).decode(errors="replace")
-            for run in runs
-        )
+        shown: list[str] = []
+        # Bytes that stand side by side are decoded together: a character may have up to four.
+        for run in np.split(ids, np.flatnonzero(np.diff(ids >= 256)) + 1):
+            if len(run) and run[0] >= 256:
+                shown += [f"<{token}>" for token in run.tolist()]
+            else:
+                shown.append(bytes(run.astype(np.uint8)).decode(errors="replace"))
+        return "".join(shown)
 
     def id_of(self, token: str) -> int:
         """Bytes have no names."""
@@ -128,7 +129,9 @@ def content_of(where: str) -> bytes | None:
 
 def open_tokenizer(content: bytes | None, name: str = _FILE) -> Tokenizer:
     """The tokenizer of a `tokenizer.json`'s content; bytes where it is None."""
-    return Bytes() if content is None else Json(content, name)
+    if content is None:
+        return Bytes()
+    return Json(content, name)
 
 
 def _library() -> Any:

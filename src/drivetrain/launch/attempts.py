@@ -60,7 +60,9 @@ class Attempts:
     @property
     def outcome(self) -> Outcome | None:
         """How the job has ended; None while it has not."""
-        return self.attempts[-1].outcome if self.attempts and self.state == "ended" else None
+        if self.attempts and self.state == "ended":
+            return self.attempts[-1].outcome
+        return None
 
 
 def asked(outcome: Outcome) -> bool:
@@ -94,7 +96,9 @@ def following(history: Sequence[JobAttempt], retries: int, fruitless: int) -> Re
         return _given_up(history, f"{in_vain} attempts in a row without a new commit")
     if len(history) > retries:
         return _given_up(history, f"{retries} retries are used up")
-    return Retry(min(LONGEST_PAUSE, PAUSE * 2 ** (in_vain - 1)) if in_vain else 0.0)
+    if in_vain == 0:
+        return Retry(0.0)
+    return Retry(min(LONGEST_PAUSE, PAUSE * 2 ** (in_vain - 1)))
 
 
 def exit_code(outcome: Outcome) -> int:
@@ -102,7 +106,10 @@ def exit_code(outcome: Outcome) -> int:
     for a run that its user stopped."""
     if asked(outcome):
         return Exit.DONE
-    return Exit.PEER_UNAVAILABLE if worth_again(outcome) and not outcome.code.retryable else outcome.code
+    # What a signal has ended is 70, which an engine that only sees codes would never start again.
+    if worth_again(outcome) and not outcome.code.retryable:
+        return Exit.PEER_UNAVAILABLE
+    return outcome.code
 
 
 def read(folder: Path) -> Attempts:
@@ -110,7 +117,9 @@ def read(folder: Path) -> Attempts:
     try:
         told = json.loads((folder / FILE).read_text())
         listed = tuple(map(JobAttempt.from_json, told["attempts"]))
-        began = (told["open"][0], told["open"][1]) if told["open"] else None
+        began = None
+        if told["open"]:
+            began = (told["open"][0], told["open"][1])
         return Attempts(state=told["state"], attempts=listed, since=told["since"], open=began)
     except (OSError, ValueError, KeyError, TypeError):
         return Attempts()
@@ -126,9 +135,9 @@ def write(folder: Path, attempts: Attempts) -> None:
 def _given_up(history: Sequence[JobAttempt], why: str) -> GiveUp:
     last = history[-1].outcome
     cause = f"{why}; the last end: {int(last.code)} {last.cause}"
-    hint = last.hint if last.code is Exit.STOPPED else "mend what ends it, then `drivetrain requeue`"
-    return GiveUp(replace(last, code=Exit.INTERNAL, cause=cause, hint=hint, where=_place(last)))
-
-
-def _place(outcome: Outcome) -> dict[str, Any]:
-    return {key: value for key, value in outcome.where.items() if key not in ("signal", "class")}
+    hint = "mend what ends it, then `drivetrain requeue`"
+    if last.code is Exit.STOPPED:
+        hint = last.hint
+    # Without what `worth_again` goes by, or the job's exit code would ask its engine for another attempt.
+    where = {key: value for key, value in last.where.items() if key not in ("signal", "class")}
+    return GiveUp(replace(last, code=Exit.INTERNAL, cause=cause, hint=hint, where=where))

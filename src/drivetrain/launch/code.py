@@ -24,12 +24,14 @@ def pack(root: Path, commit: str | None) -> bytes:
     """A tar file of one commit, or for None of the working tree: what is tracked, and what is new and not ignored."""
     if commit is not None:
         return _git(root, "archive", "--format=tar", commit)
+    # NUL between names: a name may hold a line break.
     names = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name in sorted(filter(None, names)):
             path = root / os.fsdecode(name)
-            if path.is_symlink() or path.is_file():  # removed and not yet committed: left out
+            # What was removed and not yet committed is left out.
+            if path.is_symlink() or path.is_file():
                 tar.add(path, os.fsdecode(name), recursive=False)
     return content.getvalue()
 
@@ -46,9 +48,11 @@ def unpack(archive: Path) -> Path:
         mine = archive.with_name(f".{final.name}-{own_name()}")
         with tarfile.open(archive) as tar:
             tar.extractall(mine, filter="data")
+        # A rename is atomic: nobody imports from a folder that is half unpacked. It fails where another machine was
+        # first, whose folder has the same content.
         try:
             mine.rename(final)
-        except OSError:  # another machine was first
+        except OSError:
             if not final.is_dir():
                 raise
     return final

@@ -30,6 +30,7 @@ def found(store: JobStore, name: str) -> Record:
     if (known := store.known(one.token)) is not None:
         return known
     work = engine.work(one.native)
+    # The work says where this machine reads and writes: it is believed only under the name that it was sent with.
     if work.token != one.token:
         cause = f"{target} job {one.native} is called {one.token}, and was told to be {work.token}"
         raise Failure(Exit.BAD_DATA, cause, "it was not submitted by this program, or changed since")
@@ -49,9 +50,10 @@ def found(store: JobStore, name: str) -> Record:
 
 def _named(listed: Sequence[Listed], target: str, job: str) -> Listed:
     """The one job that is meant; of a token's several ones the last."""
-    fitting = [
-        one for one in listed if job and (job == one.native or one.token.startswith(job) or one.token.endswith(job))
-    ]
+    fitting = []
+    for one in listed:
+        if job and (job == one.native or one.token.startswith(job) or one.token.endswith(job)):
+            fitting.append(one)
     tokens = sorted({one.token for one in fitting})
     if not tokens:
         raise Failure(Exit.INPUT_MISSING, f"{target} has no job {job!r}", f"`drivetrain jobs --to {target} --all`")

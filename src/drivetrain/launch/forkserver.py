@@ -35,6 +35,7 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str]) -> None:
         """Start the server; it imports the `preload` modules while the caller goes on."""
+        # SEQPACKET keeps messages apart, and passes descriptors with the one that they belong to.
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
         with theirs:
@@ -89,12 +90,13 @@ def serve(control: socket.socket) -> None:
                     control.send(json.dumps({"rank": rank, "status": status}).encode())
                     continue
                 message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _MOST_DESCRIPTORS)
-                if not message:
+                if not message:  # the supervisor is gone
                     return
                 request = json.loads(message)
                 pid = _fork(control, request, list(descriptors))
                 for descriptor in descriptors:
                     os.close(descriptor)
+                # The number cannot be another process's yet: nobody but this loop waits for the child.
                 handle = os.pidfd_open(pid)
                 children[handle] = request["rank"], pid
                 selector.register(handle, selectors.EVENT_READ)
@@ -117,6 +119,7 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
     except BaseException:
         traceback.print_exc()
     finally:
+        # As in `main`: the teardown of what is loaded takes seconds.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -125,6 +128,7 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; at once if that has happened."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The kernel sends nothing for a parent that had died before the request.
     if os.getppid() != parent:
         os._exit(70)
 

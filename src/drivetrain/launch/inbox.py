@@ -43,6 +43,7 @@ def post(run: Path, command: Command) -> str:
     name = f"{time.time_ns():020d}-{secrets.token_hex(8)}.json"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+        # The run looks at names without a leading dot, so it never reads a command that is half written.
         temporary = folder / f".{name}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -70,6 +71,7 @@ def tell(run: Path, command: Command, wait: float) -> dict[str, Any]:
         return {"id": post(run, command)}
     if not alive(run):
         raise Failure(Exit.INPUT_MISSING, f"nobody trains in {run}", "start it; --wait 0 leaves a command for that")
+    # Taken before the command is there, so that its record cannot come before this place.
     offset = ledger.stat().st_size
     id = post(run, command)
     told = _answer(ledger, offset, id, time.monotonic() + wait)
@@ -142,6 +144,7 @@ class Inbox:
 
     def _read(self, name: str) -> Command:
         """Only a regular file of ours or root's is believed: the directory may be shared."""
+        # O_NONBLOCK: to open a named pipe would wait for its writer, and training with it.
         descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(file.fileno())

@@ -12,6 +12,19 @@ DRY_RUN = "rehearsal.json"
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartOptions:
+    """What one start is asked for beside its recipe. The fields are those of `Job`; `started` is also its `began`."""
+
+    resume: str = "auto"
+    override: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    strict_environment: bool = False
+    most_steps: int | None = None
+    replay: str | None = None
+    started: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """One start of a run.
 

@@ -83,6 +83,8 @@ def run_job(file: Path, engine: Scheduler) -> int:
 
 def claim(folder: Path, native: str) -> None:
     """Be the one that runs this job; Failure(85) where another is. A request that was sent twice ends here."""
+    # A link is made with its content or not at all, on network file systems too: of two that claim at the same moment
+    # one gets the name, and whoever reads it never finds it empty.
     mine = folder / f".{OWNER}-{own_name()}"
     write_private(mine, native.encode())
     try:
@@ -146,12 +148,15 @@ class _JobRunner:
     def _attempt(self) -> Outcome:
         """One attempt, from start to end."""
         before, word, began = committed(self._run), last_word(self._run), time.time()
+        # On the disk before any node starts: if this process dies with its machine, its successor finds the attempt
+        # open, and counts it.
         self._keep(state="running", open=(began, before))
-        status = self._nodes() if not self._stops.requested else 0
+        status = 0
+        if not self._stops.requested:
+            status = self._nodes()
         outcome = _outcome(self._run, word, status, self._stops.requested)
-        self._add(
-            JobAttempt(outcome=outcome, before=before, reached=committed(self._run), began=began, ended=time.time())
-        )
+        reached = committed(self._run)
+        self._add(JobAttempt(outcome=outcome, before=before, reached=reached, began=began, ended=time.time()))
         return outcome
 
     def _nodes(self) -> int:
@@ -168,6 +173,7 @@ class _JobRunner:
         started = self._engine.start(command, environment)
         told = 0
         while (status := started.poll()) is None:
+            # `_stop` asks for another turn where the engine was away, so only what has reached it is counted.
             if self._stops.take() and told < _MOST:
                 told += self._stop()
             time.sleep(_TICK)
@@ -203,12 +209,16 @@ class _JobRunner:
 
     def _requeue(self, last: Outcome) -> Outcome | None:
         """None where the engine starts the job again by itself, else what the job ends with."""
+        # Kept before the engine is asked: it may end this process at once, and a requeued job is told apart from one
+        # that was lost by this word.
         self._keep(state="requeued")
         try:
             self._engine.requeue()
         except Failure as failure:
             _say(failure.outcome.line())
-            return last if failure.outcome.code is Exit.STOPPED else failure.outcome
+            if failure.outcome.code is Exit.STOPPED:
+                return last
+            return failure.outcome
         return None
 
     def _add(self, attempt: JobAttempt) -> None:
@@ -247,4 +257,4 @@ def _port(token: str, attempt: int) -> int:
 
 
 def _say(text: str) -> None:
-    print(text if text.startswith("drivetrain: ") else f"drivetrain: {text}", file=sys.stderr, flush=True)
+    print(f"drivetrain: {text.removeprefix('drivetrain: ')}", file=sys.stderr, flush=True)

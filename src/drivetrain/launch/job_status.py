@@ -20,6 +20,9 @@ def job_status(record: Record) -> dict[str, Any]:
     seen = record.seen or {}
     budget = record.work["job"]["recipe"]["budget"].get("steps")
     step, last = _step(record.run / "ledger.jsonl"), committed(record.run)
+    progress = "" if step is None else str(step)
+    if step is not None and budget:
+        progress = f"{step}/{budget}"
     return {
         "job": record.token,
         "target": record.target,
@@ -32,7 +35,7 @@ def job_status(record: Record) -> dict[str, Any]:
         "attempt": seen.get("attempt", 0),
         "step": step,
         "committed": last,
-        "progress": "" if step is None else f"{step}/{budget}" if budget else str(step),
+        "progress": progress,
         "recipe": record.recipe,
         "run": str(record.run),
         "submitted": record.submitted,
@@ -57,11 +60,16 @@ def listing(target: str, one: Listed) -> dict[str, Any]:
 
 def status_text(now: dict[str, Any]) -> str:
     """The same in words."""
-    engine = f" ({now['native_state']}{': ' + now['reason'] if now['reason'] else ''})" if now["native_state"] else ""
+    engine = now["native_state"]
+    if engine and now["reason"]:
+        engine = f"{engine}: {now['reason']}"
+    if engine:
+        engine = f" ({engine})"
     lines = [f"{now['job']}: {now['state']}{engine}"]
-    lines.append(
-        f"  {now['target']} job {now['native']}, attempt {now['attempt']}" if now["native"] else "  never sent"
-    )
+    if now["native"]:
+        lines.append(f"  {now['target']} job {now['native']}, attempt {now['attempt']}")
+    else:
+        lines.append("  never sent")
     if now["step"] is not None:
         lines.append(f"  step {now['progress']}, committed {now['committed']}")
     if now["cancelled"] and not now["heard"]:
@@ -73,6 +81,7 @@ def status_text(now: dict[str, Any]) -> str:
 
 def _step(ledger: Path) -> int | None:
     """The last step in a ledger's end; None where there is none to be read."""
+    # A ledger of a long run has gigabytes: its end is enough, and its chain is not checked here.
     try:
         with ledger.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))

@@ -26,9 +26,11 @@ def submit(store: JobStore, submission: Submission, recipe: str, clock: Clock = 
             cause = f"{path} is damaged, and may be this job"
             raise Failure(Exit.BAD_DATA, cause, "see that its job has ended, then move it away")
         record = unfinished(store.all(), submission.run, submission.target)
-        record = refresh(store, record, clock) if record else None
+        if record is not None:
+            record = refresh(store, record, clock)
         new = record is None or record.state.final
         if record is None or new:
+            # Kept before it is sent: a crash in between leaves a record that the same command sends.
             record = store.keep(Record.of(submission, recipe, clock()))
     return _sent(store, record, clock), new
 
@@ -44,6 +46,7 @@ def refresh(store: JobStore, record: Record, clock: Clock = time.time) -> Record
     seen = _looked(record, clock)
     if seen is record:
         return record
+    # The look itself holds no lock: an engine may take half a minute to answer, and a cancel must not wait for that.
     with store.exclusive(record.token):
         now = store.reload(record)
         same = (now.native, now.cancelled, now.checked) == (record.native, record.cancelled, record.checked)
@@ -59,9 +62,11 @@ def _looked(record: Record, clock: Clock) -> Record:
     if native is None:
         return record
     seen = target.look(job, native)
-    if seen.state.final and (other := target.find(job)) not in (None, native):
-        assert other is not None
-        native, seen = other, target.look(job, other)
+    # A job that was sent twice, or requeued from elsewhere, has another name that may still be at work.
+    if seen.state.final:
+        other = target.find(job)
+        if other is not None and other != native:
+            native, seen = other, target.look(job, other)
     return replace(record, native=native).after(seen, clock())
 
 
@@ -72,12 +77,14 @@ def cancel(store: JobStore, record: Record, clock: Clock = time.time) -> Record:
         before = store.reload(record)
         if before.ended:
             return before
+        # The wish is on the disk before the engine hears of it: a crash here leaves a cancel that `refresh` tells.
         wish = store.keep(replace(before, cancelled=before.cancelled or clock(), heard=False))
         try:
             return _ended(store, before, wish, clock)
         except Failure as failure:
             outcome = failure.outcome
             if outcome.code is not Exit.PEER_UNAVAILABLE:
+                # The engine refuses, so the job goes on as if nothing had been asked.
                 store.keep(before)
                 unmark_cancelled(wish.submission())
                 raise
@@ -101,6 +108,7 @@ def _ended(store: JobStore, before: Record, wish: Record, clock: Clock) -> Recor
     if now.native is None:
         return store.keep(replace(now, state=State.CANCELLED))
     target.cancel(job, now.native)
+    # Kept once before the second look, whose failure must not have the engine told again.
     return store.keep(_looked(store.keep(now), clock))
 
 
@@ -110,7 +118,8 @@ def requeue(store: JobStore, record: Record, clock: Clock = time.time) -> Record
         before = store.keep(_looked(store.reload(record), clock))
         if before.state is State.SUCCEEDED:
             return before
-        wanted = State.SUBMITTED if before.native is None else State.REQUEUED  # looked at again if no answer comes
+        # A state that is not final, so that the job is looked at again if no answer comes.
+        wanted = State.SUBMITTED if before.native is None else State.REQUEUED
         record = store.keep(replace(before, cancelled=None, heard=False, state=wanted))
         job, target = opened(record)
         if (native := record.native) is not None:
@@ -157,10 +166,12 @@ def _sent(store: JobStore, record: Record, clock: Clock = time.time) -> Record:
         if record.native is not None:
             return record
         job, target = opened(record)
+        # Asked for first: a request whose answer was lost has arrived under this token.
         try:
             native = target.find(job) or target.submit(job)
         except Failure as failure:
-            if failure.outcome.code is not Exit.PEER_UNAVAILABLE:  # the engine refuses: it will never have it
+            if failure.outcome.code is not Exit.PEER_UNAVAILABLE:
+                # The engine refuses, so it never has the job. After 69 it may, and the record stays as it is.
                 refused = JobStatus(state=State.FAILED, native="refused", reason=failure.outcome.cause)
                 store.keep(record.after(refused, clock()))
             raise

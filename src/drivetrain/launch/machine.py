@@ -37,6 +37,7 @@ def core_pattern() -> str:
 def volatile_folder() -> Path:
     """A new folder, 0700, in memory where there is such a place; those of supervisors that are dead are removed."""
     place = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    # A supervisor that was killed cannot give its memory back: the next one does.
     for old in place.glob(f"{_PREFIX}*"):
         owner = old.name.removeprefix(_PREFIX).partition("-")[0]
         with suppress(OSError):  # another supervisor may just have removed it

@@ -32,9 +32,9 @@ def prepare_node(work: NodeWork, job: Job) -> Job:
     if work.root is not None:
         root, unpacked = Path(work.root), _unpacked(Path(work.folder) / ARCHIVE)
         here = unpacked / here.relative_to(root)
-        modules = Path(job.modules) if job.modules else None
-        if modules is not None and modules.is_relative_to(root):
-            job = replace(job, modules=str(unpacked / modules.relative_to(root)))
+        # A user's own classes come from the packed code too, and not from what the repository has become since.
+        if job.modules and Path(job.modules).is_relative_to(root):
+            job = replace(job, modules=str(unpacked / Path(job.modules).relative_to(root)))
     try:
         os.chdir(here)
     except OSError as error:
@@ -47,6 +47,7 @@ def _secret(name: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").rstrip("\n")
     except (OSError, ValueError) as error:
+        # Neither the error's words nor its chain: those of a decoding error hold a piece of the secret.
         cause = f"secret {name}: {path} cannot be read: {type(error).__name__}"
         raise Failure(Exit.INPUT_MISSING, cause, "see that every node can read it") from None
 

@@ -44,9 +44,9 @@ def lines(
     """
     wanted = ("node", "0") if rank is None else ("rank", str(rank))
     offsets: dict[Path, int] = {}
-    last = ended is None
     while True:
-        last = last or ended is None or ended()
+        # Asked before the files are read: what was printed before the end is then among what is read.
+        last = ended is None or ended()
         for path in _files(folder, wanted, conductor=rank is None):
             with path.open("rb") as file:
                 file.seek(offsets.get(path, 0))
@@ -64,5 +64,11 @@ def _files(folder: Path, wanted: tuple[str, str], *, conductor: bool) -> list[Pa
         names = sorted(os.listdir(folder))
     except OSError:  # nothing has started yet
         return []
-    fitting = [one for one in names if (match := _NAME.fullmatch(one)) and match.groups()[1:] == wanted]
-    return [folder / one for one in [*([CONDUCTOR] if conductor and CONDUCTOR in names else []), *fitting]]
+    found = []
+    if conductor and CONDUCTOR in names:
+        found.append(folder / CONDUCTOR)
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match and match.groups()[1:] == wanted:
+            found.append(folder / name)
+    return found

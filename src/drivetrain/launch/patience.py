@@ -66,6 +66,7 @@ def followed(
     patience = patience or OutagePatience()
     while True:
         try:
+            # In this order: lines that came before the end are fetched after it was seen.
             last = ended()
             yield from lines()
         except Failure as failure:

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from drivetrain.launch.code import root_of
-from drivetrain.launch.job import Job
+from drivetrain.launch.job import Job, StartOptions
 from drivetrain.launch.rundir import SCRATCH
 from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.recipe import ResourceSpec
@@ -27,43 +27,40 @@ _SLUG = re.compile(r"[^a-z0-9]+")
 _NAME = 24  # characters of a recipe's name in a token: engines add their own to 63
 
 
-def prepare_job(
-    resolved: Resolved,
-    *,
-    run: Path | None,
-    overrides: Sequence[str],
-    resume: str,
-    override: Sequence[str],
-    started: float,
-    ignore: Sequence[str] = (),
-    strict_environment: bool = False,
-    most_steps: int | None = None,
-    replay: str | None = None,
-) -> Job:
-    """The job of a checked recipe, in the run directory that it names or that its digest gives it."""
+def prepare_job(resolved: Resolved, *, run: Path | None, overrides: Sequence[str], options: StartOptions) -> Job:
+    """The job of a checked recipe, in the run directory that is given or that the recipe's digest gives it.
+
+    `overrides` are the KEY=VALUE of the command line that `resolved` was loaded with.
+    """
     recipe = resolved.recipe
-    folder = run if run is not None else Path("runs") / f"{recipe.name}-{bits_digest(recipe)}"
+    folder = run
+    if folder is None:
+        folder = Path("runs") / f"{recipe.name}-{bits_digest(recipe)}"
+    modules = None
+    if resolved.folder:
+        modules = str(resolved.folder)
     return Job(
+        # A node of a submitted job changes its working directory before it trains.
         folder=str(folder.absolute()),
         recipe=resolved.tree,
         origins={path: str(origin) for path, origin in resolved.origins.items()},
         text=resolved.text,
-        modules=str(resolved.folder) if resolved.folder else None,
+        modules=modules,
         preload=_needed(recipe),
         overrides=tuple(overrides),
-        resume=resume,
-        override=tuple(override),
-        ignore=tuple(ignore),
-        strict_environment=strict_environment,
-        most_steps=most_steps,
-        replay=replay,
+        resume=options.resume,
+        override=tuple(options.override),
+        ignore=tuple(options.ignore),
+        strict_environment=options.strict_environment,
+        most_steps=options.most_steps,
+        replay=options.replay,
         processes=recipe.launch.processes,
         hang_after=recipe.launch.hang_after or 0.0,
         slow_after=recipe.launch.slow_after,
         compiles=recipe.compile,
         most_restarts=recipe.launch.restarts,
-        started=started,
-        began=started,
+        started=options.started,
+        began=options.started,
     )
 
 
@@ -73,10 +70,8 @@ def plan(
     target: str,
     settings: ResourceSpec,
     *,
-    started: float,
     run: str | None = None,
-    resume: str = "auto",
-    override: Sequence[str] = (),
+    options: StartOptions,
 ) -> Submission:
     """The submission of a recipe to a target, checked as a whole; nothing is written and nobody is asked.
 
@@ -85,26 +80,23 @@ def plan(
     its code is in no repository.
     """
     _require_fitting(target, settings)
-    processes = f"launch.processes={settings.nodes * settings.processes}"
-    for one in overrides:
-        if one.startswith("launch.processes=") and one != processes:
-            cause = f"{one}, but target {target} has {settings.nodes} nodes of {settings.processes} processes"
-            raise Failure(Exit.BAD_RECIPE, cause, "set nodes and processes of the target")
-    asked = [*overrides, processes]
-    try:
-        resolved = load(recipe, asked)
-    except RecipeMistakes as wrong:
-        raise _by_the_target(wrong, processes, f"{target}: {settings.nodes} nodes of {settings.processes}") from None
+    asked, resolved = _load_for(target, settings, recipe, overrides)
     name = f"{resolved.recipe.name}-{bits_digest(resolved.recipe)}"
-    place = run if run is not None else f"{settings.runs.rstrip('/')}/{name}"
+    place = run
+    if place is None:
+        place = f"{settings.runs.rstrip('/')}/{name}"
     folder = Path(place).absolute()
     if "://" in place:
+        # The mirror is the run's home. Nodes work in a scratch folder: another one for each mirror, since two mirrors
+        # may hold runs of the same recipe.
         asked.append(f"checkpoint.mirror={json.dumps(place)}")
         resolved = load(recipe, asked)
-        folder = SCRATCH / hashlib.sha256(place.encode()).hexdigest()[:8] / name  # another one for each mirror
-    job = prepare_job(resolved, run=folder, overrides=asked, resume=resume, override=override, started=started)
+        folder = SCRATCH / hashlib.sha256(place.encode()).hexdigest()[:8] / name
+    job = prepare_job(resolved, run=folder, overrides=asked, options=options)
     token = new_token(resolved.recipe.name)
-    code = root_of(Path.cwd()) if settings.code.kind != "as_it_stands" else None
+    code = None
+    if settings.code.kind != "as_it_stands":
+        code = root_of(Path.cwd())
     work = NodeWork(
         token=token,
         job=replace(job, processes=settings.processes),
@@ -120,18 +112,34 @@ def plan(
     return Submission(target=target, settings=settings, work=work)
 
 
-def _by_the_target(wrong: RecipeMistakes, processes: str, said: str) -> RecipeMistakes:
-    """The same mistakes, but what nobody has typed is told as the target's."""
-    origin = Origin("target", text=said)
-    return RecipeMistakes(
-        [replace(one, origin=origin) if one.origin.text == processes else one for one in wrong.mistakes]
-    )
+def _load_for(target: str, settings: ResourceSpec, recipe: str, overrides: Sequence[str]) -> tuple[list[str], Resolved]:
+    """The recipe on as many processes as the target has, and the overrides that it was loaded with."""
+    processes = f"launch.processes={settings.nodes * settings.processes}"
+    for one in overrides:
+        if one.startswith("launch.processes=") and one != processes:
+            cause = f"{one}, but target {target} has {settings.nodes} nodes of {settings.processes} processes"
+            raise Failure(Exit.BAD_RECIPE, cause, "set nodes and processes of the target")
+    asked = [*overrides, processes]
+    try:
+        return asked, load(recipe, asked)
+    except RecipeMistakes as wrong:
+        # The user has not typed `processes`: a mistake in it is told as the target's.
+        origin = Origin("target", text=f"{target}: {settings.nodes} nodes of {settings.processes}")
+        told = []
+        for one in wrong.mistakes:
+            if one.origin.text == processes:
+                one = replace(one, origin=origin)
+            told.append(one)
+        raise RecipeMistakes(told) from None
 
 
 def new_token(name: str) -> str:
     """A name that no other job has, of the recipe's own and 32 random bits."""
     slug = _SLUG.sub("-", name.lower()).strip("-")[:_NAME].strip("-") or "job"
-    return f"{slug if slug[0].isalpha() else 'job-' + slug}-{secrets.token_hex(4)}"
+    # A token is also the name of a Kubernetes service, which has to begin with a letter.
+    if not slug[0].isalpha():
+        slug = f"job-{slug}"
+    return f"{slug}-{secrets.token_hex(4)}"
 
 
 def _require_fitting(target: str, settings: ResourceSpec) -> None:
@@ -151,5 +159,8 @@ def _require_fitting(target: str, settings: ResourceSpec) -> None:
 def _needed(recipe: Recipe) -> tuple[str, ...]:
     """The modules of the shipped components that a recipe names. A user's own are not imported before they run."""
     sources = (*recipe.data.train.sources, *recipe.data.validation.values(), *recipe.data.test.values())
-    parts = [part for part in (recipe.task, *sources) if not isinstance(part, Custom)]
-    return tuple(dict.fromkeys(part.factory.partition(":")[0] for part in parts))
+    modules = []
+    for part in (recipe.task, *sources):
+        if not isinstance(part, Custom):
+            modules.append(part.factory.partition(":")[0])
+    return tuple(dict.fromkeys(modules))

@@ -46,8 +46,10 @@ def next_start(history: Sequence[Ended], most: int) -> Retry | GiveUp:
     After `most` restarts without a newly committed step the run has crashed for good.
     """
     last = history[-1]
+    # Out of memory is left alone although it is a kill: the same again would end the same.
     if not (last.killed or last.outcome.code in _HERE) or last.outcome.where.get("class") == "oom":
         return GiveUp(last.outcome)
+    # Counted back from the end, to the last start that made something new to resume from.
     fruitless = 0
     for before, after in zip(history[-2::-1], history[:0:-1], strict=True):
         if (after.reached or 0) > (before.reached or 0):
@@ -55,8 +57,10 @@ def next_start(history: Sequence[Ended], most: int) -> Retry | GiveUp:
         fruitless += 1
     if most == 0:
         return GiveUp(last.outcome)
+    if fruitless == 0:
+        return Retry(0.0)
     if fruitless < most:
-        return Retry(min(LONGEST_PAUSE, PAUSE * 2 ** (fruitless - 1)) if fruitless else 0.0)
+        return Retry(min(LONGEST_PAUSE, PAUSE * 2 ** (fruitless - 1)))
     return GiveUp(
         replace(
             last.outcome,

@@ -25,7 +25,11 @@ def committed(run: Path) -> int | None:
 
 def steps(folder: Path) -> dict[Path, int]:
     """Commits, or what survivors have left, with their steps."""
-    return {path: int(match.group(1)) for path in folder.glob("step-*") if (match := _COMMIT.match(path.name))}
+    found = {}
+    for path in folder.glob("step-*"):
+        if match := _COMMIT.match(path.name):
+            found[path] = int(match.group(1))
+    return found
 
 
 def prepare(run: Path) -> Path:
@@ -33,6 +37,7 @@ def prepare(run: Path) -> Path:
     scratch folder that another user has made, or may write to."""
     logs = run / "logs"
     try:
+        # Everybody may write to /var/tmp: a scratch folder there is looked at before anything below it is believed.
         for folder in run.parents:
             if folder.parent == SCRATCH.parent and folder.name.startswith(_OURS):
                 _require_own(folder)
@@ -40,6 +45,7 @@ def prepare(run: Path) -> Path:
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 sync_folder(folder.parent)
+        # Tried rather than looked up: modes say little of a full disk, of a quota or of a network file system.
         probe = logs / f".probe-{own_name()}"
         probe.touch()
         probe.unlink()
@@ -50,6 +56,7 @@ def prepare(run: Path) -> Path:
 
 def _require_own(folder: Path) -> None:
     """Make a folder where anybody may make one. Raises Failure(77) where it is not this user's alone."""
+    # Made first and judged afterwards, by lstat: between a look and a mkdir another user could put a link there.
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()

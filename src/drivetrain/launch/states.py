@@ -63,4 +63,6 @@ def next_state(before: State, seen: JobStatus, *, cancelled: bool) -> State:
         return before
     if not cancelled or seen.state is State.SUCCEEDED:
         return seen.state
-    return State.CANCELLED if seen.state.final else State.STOPPING
+    if seen.state.final:
+        return State.CANCELLED
+    return State.STOPPING

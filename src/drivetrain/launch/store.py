@@ -124,6 +124,8 @@ class JobStore:
     @contextmanager
     def exclusive(self, name: str = "") -> Iterator[None]:
         """Nobody else submits from here meanwhile, or does anything with the job of this token."""
+        # The lock is the kernel's: it goes with a process that is killed. Its file stays: were it removed, two
+        # processes could each lock a file of this name.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._folder / f".{name}lock", flags, 0o600)
         try:
@@ -139,7 +141,10 @@ class JobStore:
 
     def all(self) -> list[Record]:
         """Every job, oldest first, without those that are `damaged`."""
-        found = [record for path in self._folder.glob("*.json") if (record := _parsed(path))]
+        found = []
+        for path in self._folder.glob("*.json"):
+            if record := _parsed(path):
+                found.append(record)
         return sorted(found, key=lambda record: record.submitted)
 
     def damaged(self) -> list[Path]:
@@ -149,7 +154,9 @@ class JobStore:
     def find(self, job: str) -> Record:
         """The job of this token, or of the one token that begins or ends so. Raises Failure(66) or (64)."""
         tokens = sorted(path.stem for path in self._folder.glob("*.json"))
-        fitting = [job] if job in tokens else [one for one in tokens if one.startswith(job) or one.endswith(job)]
+        fitting = [one for one in tokens if one.startswith(job) or one.endswith(job)]
+        if job in tokens:
+            fitting = [job]
         if not _TOKEN.fullmatch(job) or not fitting:
             known = f"there is no job {job!r}{nearest(job, tokens)}"
             raise Failure(Exit.INPUT_MISSING, known, "`drivetrain jobs` lists them")
@@ -159,9 +166,12 @@ class JobStore:
 
     def known(self, token: str) -> Record | None:
         """The job of this token; None where it was not submitted from here. Raises Failure(65) for what is no token."""
+        # Of an engine's answer, and part of a file's name here: it must not lead out of the folder.
         if not _TOKEN.fullmatch(token):
             raise Failure(Exit.BAD_DATA, f"{token!r} is no job's name", "it was not submitted by this program")
-        return self._read(token) if (self._folder / f"{token}.json").exists() else None
+        if not (self._folder / f"{token}.json").exists():
+            return None
+        return self._read(token)
 
     def reload(self, record: Record) -> Record:
         """The record as it is now."""
@@ -185,8 +195,8 @@ def _parsed(path: Path) -> Record | None:
 
 
 def _requested(record: Record) -> tuple[Any, ...]:
-    work = record.work
-    return (record.settings, *(work["job"][name] for name in ("recipe", "resume", "override")))
+    job = record.work["job"]
+    return record.settings, job["recipe"], job["resume"], job["override"]
 
 
 def unfinished(records: list[Record], run: Path, target: str) -> Record | None:

@@ -47,6 +47,7 @@ def supervise(
     run = Path(job.folder)
     logs = prepare(run)
     began = last_word(run)
+    # Handlers before anything is started: a Ctrl-C during the imports is kept until workers can hear it.
     with StopRequests(at_third=None) as stops:
         if node.rank == 0:
             job = replace(job, silent=require_free(run, sleep=stops.sleep))
@@ -54,27 +55,34 @@ def supervise(
         signs = HeartbeatMemory(job.processes)
         server = ForkServer((*preload, *job.preload))
         history: list[Ended] = []
+        if node.count == 1:  # no survivor's memory reaches another machine
+            job = replace(job, volatile=str(volatile))
         try:
             while True:
-                for rank in range(job.processes):
-                    (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
+                _forget_outcomes(logs, job, node)
                 signs.clear()
-                shared = str(volatile) if node.count == 1 else None  # no survivor's memory reaches another machine
-                start = WorkerGroup(replace(job, volatile=shared), node, server, signs, stops, say)
+                start = WorkerGroup(job, node, server, signs, stops, say)
                 outcome = start.run(worker)
                 history.append(Ended(outcome, start.killed, _reached(run, volatile)))
                 _free(volatile, history[-1].reached)
                 following = GiveUp(outcome) if stops.urgent else next_start(history, job.most_restarts)
                 if isinstance(following, GiveUp):
                     return record_first(run, _with_suspects(run, following.outcome), node.rank, began)
-                say(f"{outcome.cause}; starting again{f' in {following.pause:g} s' if following.pause else ''}")
-                stops.pause(following.pause)  # a stop is then heard by the next start, which commits what is left
+                say(f"{outcome.cause}; starting again" + (f" in {following.pause:g} s" if following.pause else ""))
+                # A stop ends the pause, not the run: the next start hears it, and commits what survivors have left.
+                stops.pause(following.pause)
                 after = {"code": int(outcome.code), "cause": outcome.cause, **start.told}
                 job = replace(job, started=time.time(), after=after, restarts=len(history))
         finally:
             server.close()
             signs.close()
             shutil.rmtree(volatile, ignore_errors=True)
+
+
+def _forget_outcomes(logs: Path, job: Job, node: Node) -> None:
+    """What a worker of the start before has left must not be taken for a word of the next one."""
+    for rank in range(job.processes):
+        (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
 
 
 def _reached(run: Path, volatile: Path) -> int | None:

@@ -56,6 +56,7 @@ class Watchdog:
 
     def look(self, signs: dict[int, HeartbeatSlot], now: float) -> Hang | None:
         """Judge the processes that are alive, by rank."""
+        # This process was not run either, so nothing is known of the others: their time begins anew.
         if self._looked is not None and now - self._looked > FROZEN:
             self._beats.clear()
             self._moves.clear()
@@ -65,27 +66,51 @@ class Watchdog:
             _note(self._moves, rank, sign.moves, now)
             if sign.seconds:
                 self._steps.append(sign.seconds)
-        limit = max(self.patience, STEPS * statistics.median(self._steps)) if self._steps else self.patience
-        silent = [
-            r for r, sign in signs.items() if now - self._beats[r][1] > limit * (3 if sign.phase == "start" else 1)
-        ]
+        limit = self.patience
+        if self._steps:
+            limit = max(limit, STEPS * statistics.median(self._steps))
+        silent = self._silent(signs, now, limit)
         if silent:
-            return self._hang(silent, self._beats, signs, now)
-        stuck = [r for r, s in signs.items() if now - self._moves[r][1] > (self.slow if self._is_slow(s) else limit)]
-        if len(stuck) == len(signs) and stuck:
-            guilty = [r for r in stuck if signs[r].phase not in WAITING]
-            return self._hang(guilty or stuck, self._moves, signs, now)
+            return _hang(silent, self._beats, signs, now)
+        stuck = self._stuck(signs, now, limit)
+        # One that gets on is what the others wait for: a hang is where nobody does. Of those, a process in a collective
+        # is a victim as long as there is another that is not.
+        if stuck and len(stuck) == len(signs):
+            guilty = [rank for rank in stuck if signs[rank].phase not in WAITING]
+            return _hang(guilty or stuck, self._moves, signs, now)
         return None
 
+    def _silent(self, signs: dict[int, HeartbeatSlot], now: float, limit: float) -> list[int]:
+        """The ranks whose beats have stopped."""
+        found = []
+        for rank, sign in signs.items():
+            patience = 3 * limit if sign.phase == "start" else limit
+            if now - self._beats[rank][1] > patience:
+                found.append(rank)
+        return found
+
+    def _stuck(self, signs: dict[int, HeartbeatSlot], now: float, limit: float) -> list[int]:
+        """The ranks that get nowhere."""
+        found = []
+        for rank, sign in signs.items():
+            patience = self.slow if self._is_slow(sign) else limit
+            if now - self._moves[rank][1] > patience:
+                found.append(rank)
+        return found
+
     def _is_slow(self, sign: HeartbeatSlot) -> bool:
+        # No seconds: it has made no step yet, and may compile at the first one whatever the recipe says.
         return sign.phase in SLOW or (sign.phase in COMPILING and (self.compiles or not sign.seconds))
 
-    def _hang(
-        self, ranks: Sequence[int], since: dict[int, tuple[int, float]], signs: dict[int, HeartbeatSlot], now: float
-    ) -> Hang:
-        return Hang({rank: signs[rank] for rank in ranks}, now - min(since[rank][1] for rank in ranks))
+
+def _hang(
+    ranks: Sequence[int], since: dict[int, tuple[int, float]], signs: dict[int, HeartbeatSlot], now: float
+) -> Hang:
+    oldest = min(since[rank][1] for rank in ranks)
+    return Hang({rank: signs[rank] for rank in ranks}, now - oldest)
 
 
 def _note(seen: dict[int, tuple[int, float]], rank: int, count: int, now: float) -> None:
+    # A count that stands still keeps the moment at which it was first seen.
     if rank not in seen or seen[rank][0] != count:
         seen[rank] = (count, now)

@@ -18,7 +18,7 @@ from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
 from drivetrain.launch.machine import core_pattern, oom_kills
 from drivetrain.launch.watchdog import Watchdog
-from drivetrain.runtime.heartbeat import HeartbeatMemory
+from drivetrain.runtime.heartbeat import HeartbeatMemory, HeartbeatSlot
 from drivetrain.runtime.place import Node, Place
 from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.exits import Exit, Outcome
@@ -55,9 +55,9 @@ class WorkerGroup:
     told: dict[str, Any] = field(default_factory=dict)  # step and phase under way, and time, at the first bad end
 
     def __post_init__(self) -> None:
-        self.watchdog = (
-            Watchdog(self.job.hang_after, self.job.slow_after, self.job.compiles) if self.job.hang_after else None
-        )
+        self.watchdog = None
+        if self.job.hang_after:
+            self.watchdog = Watchdog(self.job.hang_after, self.job.slow_after, self.job.compiles)
 
     @property
     def killed(self) -> bool:
@@ -85,6 +85,9 @@ class WorkerGroup:
         return self.node.rank * self.job.processes + local
 
     def _start(self, worker: str, listen: socket.socket | None) -> None:
+        port = self.node.port
+        if listen is not None:
+            port = listen.getsockname()[1]
         for rank in range(self.job.processes):
             place = Place(
                 rank=self._rank(rank),
@@ -92,10 +95,13 @@ class WorkerGroup:
                 local_rank=rank,
                 local_world=self.job.processes,
                 host=self.node.host,
-                port=listen.getsockname()[1] if listen else self.node.port,
+                port=port,
                 launcher="local",
             )
-            passed = [self.signs.descriptor, *([listen.fileno()] if listen and rank == 0 else [])]
+            passed = [self.signs.descriptor]
+            # Rank 0 gets the socket itself, already bound: a port that is only told could be another's by then.
+            if listen is not None and rank == 0:
+                passed.append(listen.fileno())
             self.server.start(worker, rank, [self.job.to_json(), asdict(place)], passed)
 
     def _turn(self) -> None:
@@ -106,6 +112,7 @@ class WorkerGroup:
                 self.pids[news["rank"]] = news["pid"]
             else:
                 self._end(news["rank"], news["status"])
+        # Not before all have started: a request is blocked over the fork, but one that is not yet forked has no number.
         if self.stops.count > self.forwarded and len(self.pids) == self.job.processes:
             self._forward()
         now = time.monotonic()
@@ -117,6 +124,7 @@ class WorkerGroup:
 
     def _end(self, rank: int, status: int) -> None:
         self.ended[rank] = status
+        # Only the first bad end sets the deadline: the ends that follow from it must not put it off.
         if self.deadline is None and self._rank_outcome(rank).code not in _ENDS:
             signs = self.signs.look()
             furthest = max(signs, key=lambda sign: sign.step)
@@ -139,8 +147,10 @@ class WorkerGroup:
             return
         self.say(f"{hang}; writing the stacks of all ranks")
         before = {rank: self._stack_bytes(rank) for rank in alive}
-        self._signal(signal.SIGQUIT)  # workers write their stacks at it
-        self._signal(signal.SIGCONT)  # a stopped one too, and it is ended before it gets further
+        # Workers write their stacks at SIGQUIT, by a handler in C that needs no interpreter. One that is stopped hears
+        # it only when it goes on, and is ended before it gets further.
+        self._signal(signal.SIGQUIT)
+        self._signal(signal.SIGCONT)
         end = now + DUMP
         while time.monotonic() < end and any(self._stack_bytes(rank) == before[rank] for rank in alive):
             time.sleep(0.001)
@@ -181,6 +191,7 @@ class WorkerGroup:
     def _outcome(self) -> Outcome:
         """The first cause: the first end that is neither good nor the mere loss of a peer."""
         outcomes = [self._rank_outcome(rank) for rank in self.ended]
+        # In the order of their ends: what comes later mostly follows from what came first.
         if self.forwarded >= 3:
             killed = "ended at once by a third signal"
             return Outcome(code=Exit.INTERNAL, cause=killed, hint="start again: the last commit is whole", where={})
@@ -195,30 +206,38 @@ class WorkerGroup:
         status, number = self.ended[rank], self._rank(rank)
         if rank in self.hung:
             return self.hung[rank]
+        # Believed only with the status that it tells of: a worker may be killed after it has written.
         try:
             told = json.loads((Path(self.job.folder) / "logs" / f"outcome-{number}.json").read_text())
             if status == told["code"]:
                 return Outcome.from_json(told)
         except (OSError, ValueError):
             pass
-        sign = self.signs.look()[rank]
-        where: dict[str, Any] = {"rank": number, "step": sign.step or None, "phase": sign.phase}
+        # The kernel's killer sends the same SIGKILL as anybody: its own count tells the two apart.
         if status == -signal.SIGKILL and oom_kills() > self.ooms:
+            sign = self.signs.look()[rank]
             cause = f"rank {number} was ended by the kernel: out of memory"
             hint = "take a smaller batch.micro or model, or more memory: the same again would end the same"
-            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where | {"class": "oom"})
-        if status < 0:
-            where["signal"] = signal.Signals(-status).name
-            cause = f"rank {number} was ended by {where['signal']}"
-            hint = "look for who sent it; a fault in native code leaves a core where the kernel puts them"
-            if -status in _DUMPS:
-                where["core_pattern"] = core_pattern()
+            where = {"rank": number, "step": sign.step or None, "phase": sign.phase, "class": "oom"}
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
-        if status in _SAYING:
-            cause = f"rank {number} exited with {status} and could not write why"
-            return Outcome(code=Exit(status), cause=cause, hint="look above for what it printed", where=where)
-        cause = f"rank {number} exited with {status} without saying why"
-        return Outcome(code=Exit.INTERNAL, cause=cause, hint="look above for what it printed", where=where)
+        return _unsaid(status, number, self.signs.look()[rank])
+
+
+def _unsaid(status: int, rank: int, sign: HeartbeatSlot) -> Outcome:
+    """What the status of a worker says that has left nothing; `sign` is its last sign of life."""
+    where: dict[str, Any] = {"rank": rank, "step": sign.step or None, "phase": sign.phase}
+    if status < 0:
+        where["signal"] = signal.Signals(-status).name
+        cause = f"rank {rank} was ended by {where['signal']}"
+        hint = "look for who sent it; a fault in native code leaves a core where the kernel puts them"
+        if -status in _DUMPS:
+            where["core_pattern"] = core_pattern()
+        return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
+    if status in _SAYING:
+        cause = f"rank {rank} exited with {status} and could not write why"
+        return Outcome(code=Exit(status), cause=cause, hint="look above for what it printed", where=where)
+    cause = f"rank {rank} exited with {status} without saying why"
+    return Outcome(code=Exit.INTERNAL, cause=cause, hint="look above for what it printed", where=where)
 
 
 _SAYING = frozenset(int(code) for code in Exit) - {Exit.DONE, Exit.INTERNAL}
@@ -232,7 +251,9 @@ class _listener:  # noqa: N801 - used as a statement
 
     def __init__(self, node: Node, processes: int) -> None:
         self._address = node.host, node.port
-        self._socket = socket.socket() if processes > 1 and node.rank == 0 else None
+        self._socket = None
+        if processes > 1 and node.rank == 0:
+            self._socket = socket.socket()
 
     def __enter__(self) -> socket.socket | None:
         if self._socket:

@@ -53,13 +53,13 @@ def scores(history: Iterable[LedgerRecord]) -> dict[tuple[str, str], list[tuple[
 
 def finals(history: Iterable[LedgerRecord]) -> dict[tuple[str, str, str], tuple[int, float]]:
     """The newest (step, value) of what is scored once a run is done: by part (validation, test), set and metric."""
-    return {
-        (record.part, name, metric): (record.step, float(value))
-        for record in history
-        if isinstance(record, FinalRecord)
-        for name, metrics in record.metrics.items()
-        for metric, value in metrics.items()
-    }
+    found = {}
+    for record in history:
+        if isinstance(record, FinalRecord):
+            for name, metrics in record.metrics.items():
+                for metric, value in metrics.items():
+                    found[record.part, name, metric] = (record.step, float(value))
+    return found
 
 
 def attempts(records: Iterable[LedgerRecord]) -> list[AttemptSummary]:

@@ -52,11 +52,20 @@ def reader(cls: type[_T]) -> Callable[[Mapping[str, Any]], _T]:
     It raises TypeError where a field is missing, TypeError or ValueError for one that is something else.
     """
     hints = get_type_hints(cls)
-    parts = [(field.name, key_of(field.name), _converter(hints[field.name])) for field in _fields(cls)]
-    nulls = {field.name: None for field in _fields(cls) if may_be_null(field, hints[field.name])}
+    parts: list[tuple[str, str, Callable[[Any], Any]]] = []
+    nulls: dict[str, Any] = {}
+    for field in _fields(cls):
+        hint = hints[field.name]
+        parts.append((field.name, key_of(field.name), _converter(hint)))
+        if may_be_null(field, hint):
+            nulls[field.name] = None
 
     def read(given: Mapping[str, Any]) -> _T:
-        return cls(**nulls | {name: convert(given[key]) for name, key, convert in parts if key in given})
+        found = nulls.copy()
+        for name, key, convert in parts:
+            if key in given:
+                found[name] = convert(given[key])
+        return cls(**found)
 
     return read
 
@@ -79,6 +88,7 @@ def key_of(name: str) -> str:
 @cache
 def _keys(cls: type) -> tuple[tuple[str, str, bool], ...]:
     """Name and key of each field, and whether it is left out where it is None."""
+    # Looked up once for a class: every record of it is written by this.
     return tuple((field.name, key_of(field.name), field.default is None) for field in _fields(cls))
 
 
@@ -101,7 +111,9 @@ def _converter(hint: Any) -> Callable[[Any], Any]:
         return reader(hint)
     if hint is float:
         return _float
-    return _scalar(hint) if hint in _SCALARS else lambda value: value
+    if hint in _SCALARS:
+        return _scalar(hint)
+    return lambda value: value
 
 
 def _scalar(cls: type) -> Callable[[Any], Any]:
@@ -127,7 +139,7 @@ def _tuple(inner: tuple[Any, ...]) -> Callable[[Any], tuple[Any, ...]]:
     if inner[-1] is ...:
         convert = _converter(inner[0])
         return lambda value: tuple(map(convert, _listed(value)))
-    converters = [_converter(part) for part in inner]
+    converters = list(map(_converter, inner))
     return lambda value: tuple(read(part) for read, part in zip(converters, _listed(value), strict=True))
 
 

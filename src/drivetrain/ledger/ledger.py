@@ -49,6 +49,8 @@ class LedgerFile:
         damage, naming the record, and where the file cannot be opened; 65 for a record of another form; 77 where the
         file is a symbolic link.
         """
+        # A rename puts the copy in the old file's place: a writer that still has that one open writes to a file without
+        # a name.
         if anew and path.is_file() and not path.is_symlink():
             write_private(path, path.read_bytes())
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -69,6 +71,7 @@ class LedgerFile:
         except Failure:
             os.close(descriptor)
             raise
+        # Where a writer was killed in its write. Nobody has read the line: readers pass over one without its end.
         torn = os.fstat(descriptor).st_size - whole
         if torn:
             os.ftruncate(descriptor, whole)
@@ -82,8 +85,11 @@ class LedgerFile:
         self._write([json.dumps(plain(record), separators=(",", ":"), allow_nan=False)[:-1]])
 
     def append_steps(self, attempt: int, steps: Iterable[Mapping[str, Any]]) -> None:
-        """Append the records of steps with one write; each has the fields that `_step` takes."""
-        self._write([_step(attempt=attempt, **fields) for fields in steps])
+        """Append the records of steps with one write; each has the fields of `StepRecord` without its `attempt`.
+
+        `samples` is a number here; `skipped` and `scale` may be None or missing.
+        """
+        self._write([_step(attempt, fields) for fields in steps])
 
     def sync(self) -> None:
         """Make every record durable."""
@@ -92,7 +98,8 @@ class LedgerFile:
     def close(self) -> None:
         """Make every record durable and close the file."""
         self.sync()
-        if os.fstat(self._descriptor).st_size == self._size:  # nobody else has written: give back what is reserved
+        # Give back what is reserved, unless somebody else has written meanwhile, whose records would go with it.
+        if os.fstat(self._descriptor).st_size == self._size:
             os.ftruncate(self._descriptor, self._size)
         os.close(self._descriptor)
 
@@ -106,13 +113,15 @@ class LedgerFile:
         whole = b"".join(chained)
         try:
             written = os.write(self._descriptor, whole)
-            if written != len(whole):  # half a record must not stand before the next one
+            # A disk that is full takes a part. Half a record must not stand before the next one.
+            if written != len(whole):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise Failure(
                 Exit.STORAGE, f"the ledger cannot be written: {error}", "free space, then start again"
             ) from error
+        # Only after the write: one that failed leaves the chain where it was, so that it can be tried again.
         self.tail = tail
         self._size += len(whole)
         if self._size > self._reserved - RESERVE // 2:
@@ -124,32 +133,22 @@ class LedgerFile:
             self._reserved = self._size + RESERVE
 
 
-def _step(
-    *,
-    time: float,
-    attempt: int,
-    step: int,
-    start: int,
-    stop: int,
-    samples: int,
-    losses: Mapping[str, float],
-    counts: Mapping[str, int],
-    norm: Mapping[str, float],
-    lr: Mapping[str, float],
-    seconds: float,
-    wait: float,
-    skipped: Mapping[str, str] | None = None,
-    scale: float | None = None,
-) -> str:
-    """The record of a step, without its closing brace. Formatted by hand: there is one in every step.
+def _step(attempt: int, fields: Mapping[str, Any]) -> str:
+    """The record of a step, without its closing brace.
 
-    `skipped` says of networks that should have moved and did not why; `scale` is the factor on the loss.
+    Formatted by hand: there is one in every step, and `json` takes more than twice as long.
     """
-    more = (f',"skipped":{json.dumps(skipped)}' if skipped else "") + (f',"scale":{scale!r}' if scale else "")
+    more = ""
+    if skipped := fields.get("skipped"):
+        more = f',"skipped":{json.dumps(skipped)}'
+    if scale := fields.get("scale"):
+        more += f',"scale":{scale!r}'
     return (
-        f'{{"kind":"step","time":{time!r},"attempt":{attempt},"step":{step},"start":{start},"stop":{stop},'
-        f'"samples":"{samples:016x}","losses":{_floats(losses)},"counts":{_whole(counts)},"norm":{_floats(norm)},'
-        f'"lr":{_floats(lr)},"seconds":{seconds:.7f},"wait":{wait:.7f}{more}'
+        f'{{"kind":"step","time":{fields["time"]!r},"attempt":{attempt},"step":{fields["step"]},'
+        f'"start":{fields["start"]},"stop":{fields["stop"]},"samples":"{fields["samples"]:016x}",'
+        f'"losses":{_floats(fields["losses"])},"counts":{_whole(fields["counts"])},'
+        f'"norm":{_floats(fields["norm"])},"lr":{_floats(fields["lr"])},'
+        f'"seconds":{fields["seconds"]:.7f},"wait":{fields["wait"]:.7f}{more}'
     )
 
 
@@ -184,7 +183,9 @@ def parse_line(line: bytes, previous: str) -> Record | None:
 
     Raises ValueError for one of another form than a run writes.
     """
-    return records.parse(json.loads(line)) if follows(line, previous) else None
+    if not follows(line, previous):
+        return None
+    return records.parse(json.loads(line))
 
 
 def _another_form(path: Path, number: int, error: ValueError) -> Failure:
@@ -247,10 +248,13 @@ def _floats(numbers: Mapping[str, float]) -> str:
 
 
 def _float(value: float) -> str:
+    # `float` first: numpy's own numbers have another repr.
     return repr(float(value)) if math.isfinite(value) else f'"{float(value)}"'
 
 
 def told_step(fields: Mapping[str, Any]) -> StepRecord:
     """The record of a step's fields, as it is when it is read."""
-    told = {name: value for name, value in fields.items() if name != "skipped" or value}
-    return reader(StepRecord)(told | {"samples": f"{fields['samples']:016x}"})
+    told = {**fields, "samples": f"{fields['samples']:016x}"}
+    if not told.get("skipped"):
+        told.pop("skipped", None)
+    return reader(StepRecord)(told)

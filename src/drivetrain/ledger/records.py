@@ -503,12 +503,14 @@ def parse(fields: Mapping[str, Any]) -> Record:
 def _step(fields: Mapping[str, Any]) -> StepRecord:
     """As `reader(StepRecord)` would, in a tenth of the time: there is one for every step. Its numbers are believed."""
     _OF_A_STEP(fields)  # raises KeyError where one is missing
+    # A record that has a string among its numbers takes the long way, which makes a float of it.
     for numbers in (fields["losses"], fields["norm"], fields["lr"]):
         for value in numbers.values():
             if value.__class__ is str:  # it is not finite
                 return reader(StepRecord)(fields)
+    # The constructor of a frozen dataclass sets one field after the other, by a slow way.
     made = object.__new__(StepRecord)
-    made.__dict__.update(fields)  # the constructor of a frozen dataclass sets one field after the other, by a slow way
+    made.__dict__.update(fields)
     return made
 
 

@@ -72,15 +72,18 @@ class ResumeIndex:
 
     def _begin(self, attempt: AttemptRecord) -> None:
         self.attempts += 1
+        # For good, also where the settings come back: an attempt in between has trained without it.
         self.ended |= {id for id, told in self.commands.items() if told.settings != attempt.settings}
         self.newest = self._tries[attempt.attempt] = attempt
-        self.began = attempt.started if self.began is None else self.began
+        if self.began is None:
+            self.began = attempt.started
         self._back_to(attempt.from_step)
 
     def _tell(self, command: CommandRecord) -> None:
         if command.refused is not None:
             self.refused.add(command.id)
             return
+        # The first record of a command counts: the others are of steps that were made again.
         self.commands.setdefault(command.id, command)
         told = {"pause": "pause", "resume": "", "stop": "stop"}
         self.pending_command = told.get(command.verb, self.pending_command)
@@ -94,11 +97,11 @@ class ResumeIndex:
     def promised(self) -> dict[int, StepRecord]:
         """Of the steps that no commit has, those that the newest attempt must make again to the same bits."""
         assert self.newest is not None
-        return {
-            step: made
-            for step, made in self.uncommitted.items()
-            if made.attempt != self.newest.attempt and comparable(self._tries[made.attempt], self.newest)
-        }
+        found = {}
+        for step, made in self.uncommitted.items():
+            if made.attempt != self.newest.attempt and comparable(self._tries[made.attempt], self.newest):
+                found[step] = made
+        return found
 
     def evaluated(self, step: int) -> bool:
         """Whether the evaluation of this step is there."""
@@ -107,12 +110,18 @@ class ResumeIndex:
     def scores(self, metric: str) -> dict[int, float]:
         """SET/METRIC by step."""
         name, _, which = metric.partition("/")
-        found = ((step, metrics.get(name, {}).get(which)) for step, metrics in list(self.evaluations.items()))
-        return {step: float(value) for step, value in found if value is not None}
+        found = {}
+        # A copy: a commit's writer asks from its own thread, while training adds to them.
+        for step, metrics in list(self.evaluations.items()):
+            value = metrics.get(name, {}).get(which)
+            if value is not None:
+                found[step] = float(value)
+        return found
 
     def joins(self, records: Sequence[int], step: int) -> bool:
         """Whether the steps in the ledger, with these records' after them, reach `step` without a gap."""
         reached = self.last_step
         for number in sorted(records):
-            reached = number if number == reached + 1 else reached
+            if number == reached + 1:
+                reached = number
         return reached >= step

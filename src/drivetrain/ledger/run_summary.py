@@ -146,14 +146,18 @@ class StepColumns:
             return self.step
         if by == "samples":
             return self.stop
-        taken = self.tokens if by == "tokens" else map(float.__add__, self.seconds, self.wait)
-        return list(accumulate(taken))
+        if by == "tokens":
+            return list(accumulate(self.tokens))
+        return list(accumulate(map(float.__add__, self.seconds, self.wait)))
 
     def newest(self) -> dict[str, float]:
         """The losses of the last step."""
         last = len(self) - 1
-        found = self.losses.items()
-        return {name: curve.values[-1] for name, curve in found if curve.rows and curve.rows[-1] == last}
+        found = {}
+        for name, curve in self.losses.items():
+            if curve.rows and curve.rows[-1] == last:
+                found[name] = curve.values[-1]
+        return found
 
     def work(self, begin: int, end: int) -> tuple[float, int, int]:
         """Of these rows: seconds with those of the data, and the samples and tokens that moved something."""
@@ -180,7 +184,8 @@ class RunSummary:
             self.steps.add(record)
         else:
             self._add_other(record)
-        if self._tries and not isinstance(record, RepairRecord):  # made before an attempt, it belongs to none
+        # A repair is made before an attempt, and belongs to none.
+        if self._tries and not isinstance(record, RepairRecord):
             self._tries[-1].add(record)
 
     def _add_other(self, record: Record) -> None:
@@ -242,9 +247,13 @@ class RunSummary:
 
     def throughput(self, last: int | None = None) -> Throughput:
         """That of the last steps, of all where `last` is None, by the time of steps and of their data."""
-        total, begin = Throughput(), 0 if last is None else max(0, len(self.steps) - last)
+        total, begin = Throughput(), 0
+        if last is not None:
+            begin = max(0, len(self.steps) - last)
+        # By attempts: each has its own number of processes, and a peak of its own machine.
         for row, end, attempt in self._stretches():
-            if end > (row := max(row, begin)):
+            row = max(row, begin)
+            if end > row:
                 total += of_work(*self.steps.work(row, end), attempt)
         return total
 
@@ -258,6 +267,7 @@ class RunSummary:
                 self._lose(bucket, seconds)
         if void:
             self.records = [record for record in self.records if not is_void(record, begin)]
+        # An attempt whose first steps are void begins where the history now ends.
         for made in self._tries:
             made.row = min(made.row, len(self.steps))
 
@@ -266,8 +276,10 @@ class RunSummary:
 
     def _stretches(self) -> Iterator[tuple[int, int, AttemptRecord]]:
         """The first row of each attempt, the one after its last, and its record."""
-        ends = [*(made.row for made in self._tries[1:]), len(self.steps)]
-        for made, end in zip(self._tries, ends, strict=False):
+        for number, made in enumerate(self._tries, start=1):
+            end = len(self.steps)
+            if number < len(self._tries):
+                end = self._tries[number].row
             yield made.row, end, made.first
 
 
@@ -275,7 +287,9 @@ def goes_back_to(record: Record) -> int | None:
     """The step that this record goes on from, where it is an attempt or a rollback: what came after it is void."""
     if isinstance(record, AttemptRecord):
         return record.from_step
-    return record.to if isinstance(record, RollbackRecord) else None
+    if isinstance(record, RollbackRecord):
+        return record.to
+    return None
 
 
 def is_void(record: Record, begin: int) -> bool:
@@ -326,10 +340,14 @@ class _Try:
         self._exit = record
         for name, seconds in record.seconds.items():
             bucket = "data wait" if name == "wait" else name
-            if bucket != "step":  # its sum has steps that were never whole, which count for nothing
+            # The sum of steps has some that were never whole, which count for nothing.
+            if bucket != "step":
                 self.seconds[bucket] = max(seconds, self.seconds[bucket])
 
     def told(self) -> AttemptSummary:
+        code, cause = None, "cut off"
+        if self._exit is not None:
+            code, cause = self._exit.code, self._exit.cause
         return AttemptSummary(
             number=self.first.attempt,
             world=self.first.world,
@@ -337,8 +355,8 @@ class _Try:
             to_step=self._reached,
             started=self.first.started,
             ended=self.ended,
-            code=self._exit.code if self._exit else None,
-            cause=self._exit.cause if self._exit else "cut off",
+            code=code,
+            cause=cause,
         )
 
 

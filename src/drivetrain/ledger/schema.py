@@ -52,9 +52,11 @@ def _schema(cls: type[RecordBase], definitions: dict[str, Any]) -> dict[str, Any
 def _described(schema: dict[str, Any], cls: Any) -> dict[str, Any]:
     """With the sentences under a class and its fields. A field that may be left out is never null."""
     for part in fields(cls):
+        # To pydantic such a field may be null: in the JSON it is left out.
         if part.default is None:
             _without_null(schema["properties"][key_of(part.name)])
     for base in reversed(cls.__mro__[:-1]):  # without `object`: the kind's own fields come last
+        # A field's sentence is a string below it, which Python itself throws away.
         (tree,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(tree, ast.ClassDef)
         for one, after in pairwise(tree.body):

@@ -33,8 +33,10 @@ def peaks(history: Iterable[Record]) -> dict[str, int]:
 
 def held(history: Sequence[Record]) -> Mapping[str, int]:
     """What the newest commit held, in bytes by kind, and the size of gradients; empty where none tells."""
-    commits = (record for record in reversed(history) if isinstance(record, CommitRecord))
-    return next((commit.held for commit in commits if commit.held), {})
+    for record in reversed(history):
+        if isinstance(record, CommitRecord) and record.held:
+            return record.held
+    return {}
 
 
 def slowest(history: Iterable[Record]) -> dict[int, int]:
@@ -50,8 +52,10 @@ def slowest(history: Iterable[Record]) -> dict[int, int]:
 def scalars(record: TelemetryRecord) -> Iterator[tuple[str, float]]:
     """The tags and values of one record: bytes, and seconds a step."""
     for place, sizes in (("host", record.host), ("device", record.device)):
-        yield from ((f"memory/{place}_{name}", float(size)) for name, size in sizes.items())
-    yield from ((f"phase/{name}", seconds / record.steps) for name, seconds in record.phases.items())
+        for name, size in sizes.items():
+            yield f"memory/{place}_{name}", float(size)
+    for name, seconds in record.phases.items():
+        yield f"phase/{name}", seconds / record.steps
     if record.world > 1:
         own = record.ranks["own_seconds"]
         yield "ranks/least_seconds", own.least
@@ -60,4 +64,6 @@ def scalars(record: TelemetryRecord) -> Iterator[tuple[str, float]]:
 
 
 def _told(history: Iterable[Record]) -> Iterator[TelemetryRecord]:
-    return (record for record in history if isinstance(record, TelemetryRecord))
+    for record in history:
+        if isinstance(record, TelemetryRecord):
+            yield record

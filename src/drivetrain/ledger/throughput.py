@@ -48,12 +48,16 @@ class Throughput:
     @property
     def flops_per_second(self) -> float | None:
         """Model FLOPs a second on all devices together."""
-        return self.flops / self.seconds if self.flops is not None and self.seconds > 0 else None
+        if self.flops is None or self.seconds <= 0:
+            return None
+        return self.flops / self.seconds
 
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilization (Chowdhery et al. 2022, arXiv 2204.02311, app. B), a share of the dense peak."""
-        return self.flops / self.possible if self.flops is not None and self.possible else None
+        if self.flops is None or not self.possible:
+            return None
+        return self.flops / self.possible
 
     def to_json(self) -> dict[str, float | None]:
         """The rates as plain data."""
@@ -88,7 +92,9 @@ def of_work(seconds: float, samples: int, tokens: int, attempt: AttemptRecord) -
 def full_rate(attempt: AttemptRecord) -> float:
     """Samples a second that would be an MFU of 1 in this attempt; 0 where it is not known."""
     flops = attempt.flops or _UNKNOWN
-    return attempt.world * flops.peak / flops.per_sample if flops.per_sample and flops.peak else 0.0
+    if not flops.per_sample or not flops.peak:
+        return 0.0
+    return attempt.world * flops.peak / flops.per_sample
 
 
 def _product(value: float | None, factor: float) -> float | None:
@@ -96,4 +102,7 @@ def _product(value: float | None, factor: float) -> float | None:
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one + other
+    # A part of which nothing is known makes the whole unknown: to leave it out would tell too little.
+    if one is None or other is None:
+        return None
+    return one + other

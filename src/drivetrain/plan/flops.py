@@ -48,11 +48,19 @@ class Shape:
 
 def parameters(shape: Shape) -> int:
     """All parameters, each counted once."""
-    biases = shape.attended + 2 * shape.shared + 2 * shape.width + (2 if shape.gated else 1) * shape.hidden
-    norms = 2 * shape.width * (2 if shape.gpt else 1)
-    layer = _matrices(shape) + norms + (biases if shape.gpt else 0)
-    embedded = shape.vocabulary * (1 if shape.tied else 2) + (shape.context if shape.gpt else 0)
-    return shape.depth * layer + embedded * shape.width + norms // 2
+    norm = shape.width
+    layer = _matrices(shape)
+    rows = shape.vocabulary  # of the embeddings, each of `width` numbers
+    if not shape.tied:
+        rows += shape.vocabulary
+    if shape.gpt:
+        # GPT's norms have a bias beside the weight. A gated MLP has two matrices that lead into the hidden features.
+        norm += shape.width
+        into_hidden = 2 if shape.gated else 1
+        layer += shape.attended + 2 * shape.shared + 2 * shape.width + into_hidden * shape.hidden
+        rows += shape.context
+    layer += 2 * norm
+    return shape.depth * layer + rows * shape.width + norm
 
 
 def matrix_flops(shape: Shape) -> int:
@@ -81,7 +89,8 @@ def flops_per_sample(shape: Shape) -> int:
 def _matrices(shape: Shape) -> int:
     """Weights in the matrices of a layer."""
     attention = shape.width * (shape.attended + 2 * shape.shared) + shape.attended * shape.width
-    return attention + (3 if shape.gated else 2) * shape.width * shape.hidden
+    mlp = 3 if shape.gated else 2
+    return attention + mlp * shape.width * shape.hidden
 
 
 class Peak(NamedTuple):

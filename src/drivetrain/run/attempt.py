@@ -41,6 +41,7 @@ def execute(
     `listen_fd` is rank 0's socket for the rendezvous, if it has one already; `resolved` the job's recipe, where this
     process has checked it already.
     """
+    # Handlers first: a request to stop was blocked over the fork, and is heard from here on.
     with StopRequests() as stops:
         try:
             return _run(job, place, stops, listen_fd, heartbeat or Heartbeat(), resolved)
@@ -48,9 +49,9 @@ def execute(
             if failure.details:
                 print(failure.details, file=sys.stderr)
             outcome = failure.outcome
-            if place.world == 1:
-                return outcome
-            return replace(outcome, where={"rank": place.rank} | outcome.where)
+            if place.world > 1:
+                outcome = replace(outcome, where={"rank": place.rank} | outcome.where)
+            return outcome
         except Exception as error:
             traceback.print_exc()
             return internal(error, place)
@@ -66,7 +67,6 @@ def _run(
     recipe, startup = resolved.recipe, StartupTimes(job.started)
     device = devices.choose(recipe.device, place.local_rank)
     threads = devices.threads_per_process(place.local_world, recipe.launch.threads, exact=recipe.exact)
-    # Before anything computes: the number of threads decides how kernels split their sums.
     devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
     context = AttemptContext(job, resolved, place, stops, heartbeat, devices.environment(), startup)
     resumer = Resumer(job, recipe)
@@ -78,7 +78,8 @@ def _run(
             restored = restore_run(opened, stack)
             loop = build_loop(opened, restored, stack)
             outcome = dry_run(loop, opened) if job.most_steps == 0 else run_loop(loop, context)
-        group.close()  # only in peace: after the loss of a peer it may wait for those that are left
+        # Only in peace: after the loss of a peer it may wait for those that are left.
+        group.close()
         return outcome
     except RuntimeError as error:
         raise failure_of(error, group) or error from error

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from drivetrain.data.source import Source, open_source
+from drivetrain.data.opening import open_source
+from drivetrain.data.source import Source
 from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
@@ -52,10 +53,11 @@ class Inputs:
     @property
     def notes(self) -> list[str]:
         """What sources have left out, by place in the recipe."""
-        notes = []
+        found = []
         for place, source in self._placed.items():
-            notes += [f"{place}: {note}" for note in getattr(source, "notes", ())]
-        return notes
+            for note in getattr(source, "notes", ()):
+                found.append(f"{place}: {note}")
+        return found
 
     @property
     def digests(self) -> dict[str, str]:
@@ -65,7 +67,7 @@ class Inputs:
     @property
     def _placed(self) -> dict[str, Source]:
         """Every source by its place in the recipe."""
-        placed: dict[str, Source] = {}
+        placed = {}
         for number, source in enumerate(self.train.values()):
             placed[f"data.train.sources[{number}]"] = source
         for name, source in self.validation.items():
@@ -80,17 +82,18 @@ class Inputs:
         `lanes` are those of `ValidationSet`.
         """
         batch = recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // lanes)
-        found: dict[str, list[ValidationSet]] = {}
+        sets = {}
         for part, sources in (("validation", self.validation), ("test", self.test)):
-            found[part] = [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
-        return found
+            sets[part] = [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
+        return sets
 
     def finals(self, recipe: Recipe, lanes: int) -> dict[str, list[ValidationSet]]:
         """What is scored once the run is done: test sets, and validation sets that evaluations score in part."""
         sets, most = self.sets(recipe, lanes), most_scored(recipe)
         if most is None or not recipe.evaluate.full_at_end:
             return {"test": sets["test"]}
-        return {"validation": [each for each in sets["validation"] if each.size > most], "test": sets["test"]}
+        in_part = [each for each in sets["validation"] if each.size > most]
+        return {"validation": in_part, "test": sets["test"]}
 
 
 def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
@@ -104,7 +107,6 @@ def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
         ("test", data.test),
     )
     opened: dict[str, dict[str, Source]] = {part: {} for part, _ in parts}
-    # Training sources come first, as `Task.prepare` promises.
     for part, sources in parts:
         by_length = part == "train" and data.train.buckets is not None
         for name, settings in sources.items():
@@ -134,7 +136,7 @@ def require_metrics(recipe: Recipe, task: Task) -> None:
     """Raises Failure(78) where the recipe decides by a metric that the task does not have."""
     best, patience = recipe.checkpoint.keep_best, recipe.stop.patience
     for place, chosen in (("checkpoint.keep_best", best), ("stop.patience", patience)):
-        if not chosen:
+        if chosen is None:
             continue
         name = chosen.metric.partition("/")[2]
         if name not in task.metrics():
@@ -159,14 +161,15 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
 
     Raises Failure(78) where a network's name is no identifier.
     """
-    # On the CPU whatever the device: weights at the start are a function of the seed alone.
+    # Drawn on the CPU whatever the device is: the same seed is the same weights everywhere.
     seed_generators(torch.device("cpu"), mix(recipe.seed, _INITIAL_WEIGHTS))
     networks = {name: network.to(device).train() for name, network in task.networks().items()}
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
         if recipe.compile:
-            torch.use_deterministic_algorithms(True, warn_only=True)  # the compiler's kernels too
+            # Also a switch of the compiler, which then takes no kernel that differs from run to run.
+            torch.use_deterministic_algorithms(True, warn_only=True)
             network.compile()
     return networks
 
@@ -184,10 +187,9 @@ def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
             networks[name].requires_grad_(False)
     trains = False
     for network in networks.values():
-        parameters = list(network.parameters())
-        if any(parameter.requires_grad for parameter in parameters):
-            trains = True
-        elif parameters:
+        asked = [parameter.requires_grad for parameter in network.parameters()]
+        trains = trains or any(asked)
+        if asked and not any(asked):
             network.eval()
     if not trains:
         raise Failure(Exit.BAD_RECIPE, "no network has a parameter that trains", "freeze less")
@@ -195,10 +197,11 @@ def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
 
 def averages_of(recipe: Recipe, networks: Iterable[str]) -> dict[str, Average]:
     """The settings of each network's moving average, where it has one."""
-    found: dict[str, Average] = {}
+    found = {}
     for name in networks:
-        own = recipe.networks.get(name)
-        settings = (own.average if own else None) or recipe.average
+        settings = recipe.average
+        if name in recipe.networks:
+            settings = recipe.networks[name].average or settings
         if settings:
             found[name] = settings
     return found
@@ -241,7 +244,12 @@ def build_engine(
         require_lanes_apart(networks, execution.device)
     if recipe.guard.recompute:
         require_alone(networks)
-    settings = averages_of(recipe, networks)
-    averages = Averages(settings, networks) if settings else None
-    scaler = Scaler(recipe.scaling, execution.device) if _has_half(recipe) else None
-    return Engine(networks, network_optimizers, execution, heartbeat, scaler=scaler, averages=averages)
+    averages = averages_of(recipe, networks)
+    return Engine(
+        networks,
+        network_optimizers,
+        execution,
+        heartbeat,
+        scaler=Scaler(recipe.scaling, execution.device) if _has_half(recipe) else None,
+        averages=Averages(averages, networks) if averages else None,
+    )

@@ -31,17 +31,24 @@ class ReplayedCommands:
     @property
     def stages(self) -> list[Stage]:
         """The stages of the samples' order that were set so far: they stay, whatever the recipe has become."""
-        effects = [record.effect for record in self.past if record.verb == "set"]
-        return [effect.stage for effect in effects if effect and effect.stage]
+        stages = []
+        for record in self.past:
+            if record.verb == "set" and record.effect and record.effect.stage:
+                stages.append(record.effect.stage)
+        return stages
 
     def to_json(self) -> dict[str, Any]:
         """For the other ranks."""
-        return {each.name: [record.to_json() for record in getattr(self, each.name)] for each in fields(self)}
+        told = {}
+        for each in fields(self):
+            told[each.name] = [record.to_json() for record in getattr(self, each.name)]
+        return told
 
     @classmethod
     def from_json(cls, lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> ReplayedCommands:
         """What `to_json` gave."""
-        return cls(**{name: [read_command(record) for record in records] for name, records in lists.items()})
+        read = {name: list(map(read_command, records)) for name, records in lists.items()}
+        return cls(**read)
 
 
 def commands_to_replay(
@@ -52,27 +59,43 @@ def commands_to_replay(
     `settings` is the digest of all that may be set, `committed` the step of the newest commit. Raises Failure(76) where
     the other run was told something that this one has passed without it.
     """
-    records = dict(history.commands)
-    fresh = {id: record for id, record in (replay or {}).items() if id not in records}
-    late = [record for record in fresh.values() if record.step <= step and record.verb in REPLAYED]
-    if late and step:
-        cause = f"the other run was told `{late[0].verb} {late[0].argument}` after step {late[0].step}"
-        hint = "replay it anew, in another directory (--run)"
-        raise Failure(Exit.INCOMPATIBLE, f"{cause}; this replay is at step {step} without it", hint)
-    ordered = sorted((records | fresh).values(), key=lambda record: (record.step, record.time))
-    deciding = [record for record in ordered if record.verb in REPLAYED]
-    dropped = [record for record in deciding if record.settings != settings or record.id in history.ended]
+    records = _all_commands(history, step, replay or {})
+    past, replayed, dropped = [], [], []
+    for record in sorted(records, key=lambda record: (record.step, record.time)):
+        if record.verb in COMMITS:
+            # Neither bits nor scores depend on it. It is done again where it was cut off before its commit.
+            if record.step > committed and record.id in history.commands:
+                replayed.append(record)
+        elif record.verb in REPLAYED:
+            if record.step <= step:
+                past.append(record)
+            if record.settings != settings or record.id in history.ended:
+                dropped.append(record)
+            elif _is_due(record, history, step):
+                replayed.append(record)
+    return ReplayedCommands(past=past, replayed=replayed, dropped=dropped)
 
-    def due(record: CommandRecord) -> bool:
-        if record.verb in COMMITS:  # it was cut off before its commit
-            return record.step > committed and record.id in history.commands
-        if record.verb not in REPLAYED or record in dropped:
-            return False
-        cut_off = record.step == step and record.verb == "evaluate" and not history.evaluated(step)
-        return record.step > step or cut_off
 
-    return ReplayedCommands(
-        past=[record for record in deciding if record.step <= step],
-        replayed=[record for record in ordered if due(record)],
-        dropped=dropped,
-    )
+def _all_commands(history: ResumeIndex, step: int, replay: Mapping[str, CommandRecord]) -> list[CommandRecord]:
+    """What this run was told, and what the run that it replays was told besides.
+
+    Raises Failure(76) where this one is past a command that it has not done: its bits are others already.
+    """
+    found = dict(history.commands)
+    for id, record in replay.items():
+        if id in found:
+            continue
+        if step and record.step <= step and record.verb in REPLAYED:
+            cause = f"the other run was told `{record.verb} {record.argument}` after step {record.step}"
+            hint = "replay it anew, in another directory (--run)"
+            raise Failure(Exit.INCOMPATIBLE, f"{cause}; this replay is at step {step} without it", hint)
+        found[id] = record
+    return list(found.values())
+
+
+def _is_due(record: CommandRecord, history: ResumeIndex, step: int) -> bool:
+    """Whether a command that decides bits or scores is still ahead of an attempt that begins after `step`."""
+    if record.step > step:
+        return True
+    # Its record is durable before it is done: a crash in between leaves an evaluation that was told and not made.
+    return record.step == step and record.verb == "evaluate" and not history.evaluated(step)

@@ -46,7 +46,8 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     }
     if group.leader:
         write_json(opened.context.folder / DRY_RUN, summary)
-    group.barrier()  # whoever waits for the first end finds it
+    # Whoever waits for the first end finds the summary.
+    group.barrier()
     return Outcome(code=Exit.DONE, cause="a dry run: nothing was trained and nothing is kept", hint="", where={})
 
 
@@ -61,12 +62,12 @@ def _try_step(loop: Loop, batch: LocalBatch) -> None:
 
 def _parameters(network: nn.Module) -> dict[str, int]:
     """How many numbers a network's parameters have, and how many of them train."""
-    every = trainable = 0
+    whole = trainable = 0
     for parameter in network.parameters():
-        every += parameter.numel()
+        whole += parameter.numel()
         if parameter.requires_grad:
             trainable += parameter.numel()
-    return {"parameters": every, "trainable": trainable}
+    return {"parameters": whole, "trainable": trainable}
 
 
 def _try_sets(engine: Engine, task: Task, sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
@@ -87,6 +88,5 @@ def _shapes(batch: Any) -> dict[str, str]:
     shapes = {}
     for path, leaf in leaves:
         if isinstance(leaf, Tensor):
-            kind = str(leaf.dtype).removeprefix("torch.")
-            shapes[keystr(path)] = f"{kind} {list(leaf.shape)}"
+            shapes[keystr(path)] = f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
     return shapes

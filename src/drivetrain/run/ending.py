@@ -24,8 +24,9 @@ def run_loop(loop: Loop, context: AttemptContext) -> Outcome:
             end = loop.run()
         loop.commands.close(loop.step)
     except Exception as error:
-        translated = failure_of(error, loop.group) if isinstance(error, RuntimeError) else None
-        first = translated or error
+        first = error
+        if isinstance(error, RuntimeError):
+            first = failure_of(error, loop.group) or error
         outcome = first.outcome if isinstance(first, Failure) else internal(first, context.place)
         with suppress(Failure):  # a full disk must not hide why the run ended
             _record_exit(loop, outcome.code, outcome.cause)
@@ -46,9 +47,12 @@ def _outcome(loop: Loop, end: LoopEnd, stops: StopRequests) -> Outcome:
             cause = f"done at step {step} of {steps}: {end.why}"
         return Outcome(code=end.exit, cause=cause, hint="", where={"step": step})
     why = end.why or stops.requested or "a stop request of another rank"
-    asked = {"stop": "asked"} if end.why else {}  # a launcher then leaves it stopped
+    where: dict[str, Any] = {"step": step}
+    # The user's own command, not a signal: a launcher then leaves the run stopped.
+    if end.why:
+        where["stop"] = "asked"
     hint = "the same command goes on from here"
-    return Outcome(code=end.exit, cause=f"{why} at step {step} of {steps}", hint=hint, where={"step": step} | asked)
+    return Outcome(code=end.exit, cause=f"{why} at step {step} of {steps}", hint=hint, where=where)
 
 
 def _record_exit(loop: Loop, code: int, cause: str) -> None:
@@ -62,9 +66,8 @@ def failure_of(error: RuntimeError, group: Group) -> Failure | None:
 
 def internal(error: BaseException, place: Place) -> Outcome:
     """The outcome of an error that is nobody's contract: its words, and rank, file and line of the innermost frame."""
-    frames = traceback.extract_tb(error.__traceback__)
     where: dict[str, Any] = {"rank": place.rank}
-    if frames:
+    if frames := traceback.extract_tb(error.__traceback__):
         where |= {"file": frames[-1].filename, "line": frames[-1].lineno}
     cause = f"{type(error).__name__}: {error}"
     return Outcome(code=Exit.INTERNAL, cause=cause, hint="the traceback is above", where=where)

@@ -26,9 +26,11 @@ def infer_speech(
             f"{run} is a run of task {getattr(settings, 'kind', '')}, not of speech",
             "name another run",
         )
+    devices = []
     for network in networks.values():
         network.eval()
-    device = next(parameter.device for network in networks.values() for parameter in network.parameters())
+        devices += [parameter.device for parameter in network.parameters()]
+    device = devices[0]
 
     def change(sound: Tensor) -> Tensor:
         return task.changed(networks, sound.to(device)).float().cpu()

@@ -43,7 +43,10 @@ def inspect_recipe(
     quarantine = Quarantine([(1, recipe.guard.quarantine)])
     if not overrides and (ledger := Path(what) / "ledger.jsonl").is_file():
         order, quarantine = _as_it_went(ledger, order, quarantine)
-    start, stop = scale.batches.span(step) if step is not None else (position or 0, (position or 0) + 1)
+    start = position or 0
+    stop = start + 1
+    if step is not None:
+        start, stop = scale.batches.span(step)
     positions = np.arange(start, start + count if count else stop)
     ids = order.ids(start, start + len(positions))
     steps = np.array([scale.batches.steps(place + 1) for place in positions.tolist()])

@@ -51,7 +51,7 @@ def open_run(
     group.agree("recipe", bits_digest(recipe))
     if recipe.exact or recipe.guard.recompute:  # bits are compared between ranks
         group.agree("the environment", {name: context.environment[name] for name in BITS})
-    # After the ranks agree: a start that cannot go on takes no directory.
+    # One process takes the directory for all; the others only read commits.
     if group.leader:
         resumer.claim()
     resumer.share(group, first_here=context.place.local_rank == 0)

@@ -31,14 +31,12 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     device, batches = devices.name(opened.device), reader.batches
     claim, before = _claim(opened, restored), restored.history.newest
     sizes = timetable.scale.batches
-    parameters: dict[str, int] = {}
+    parameters = {}
     for name, network in restored.engine.networks.items():
         parameters[name] = sum(parameter.numel() for parameter in network.parameters())
-    flops = Flops(per_sample=opened.task.flops_per_sample(), peak=peak(device, recipe.precision, recipe.matmul))
-    ramp = tuple((change[0], change[1]) for change in sizes.ramp)
-    quarantine = tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries)
-    bits = {name: context.environment[name] for name in BITS}
     sources = {name: len(source) for name, source in inputs.train.items()}
+    quarantine = tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries)
+    ramp = tuple((change[0], change[1]) for change in sizes.ramp)
     ledger.record(
         AttemptRecord(
             from_step=progress.step,
@@ -51,13 +49,13 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             startup=context.startup.seconds | {"ledger": ledger.lap("start")},
             overrides=tuple(context.job.overrides),
             budget=Budget(samples=timetable.total, steps=timetable.steps),
-            flops=flops,
+            flops=Flops(per_sample=opened.task.flops_per_sample(), peak=peak(device, recipe.precision, recipe.matmul)),
             tokens_per_sample=timetable.scale.tokens,
             parameters=parameters,
             recipe=bits_digest(recipe),
             settings=settings_digest(recipe),
             data=inputs.digests,
-            environment=bits,
+            environment={name: context.environment[name] for name in BITS},
             order=batches.order.metadata,
             quarantine=quarantine,
             batch=BatchSizes(size=sizes.size, ramp=ramp),
@@ -93,7 +91,8 @@ def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetab
     step = after.get("step", 0)
     if group.leader and step:
         first, stop = timetable.scale.batches.span(step)
-        if after.get("phase") == "data":  # the loop fetches one step ahead
+        # The loop fetches one step ahead: the sample that crashed may be of the next step.
+        if after.get("phase") == "data":
             _, stop = timetable.scale.batches.span(step + 1)
         ids = order.ids(first, min(stop, timetable.total)).tolist()
         write_json(context.folder / "logs" / "suspects.json", {"step": step, "sample_ids": ids[:_MOST_SUSPECTS]})

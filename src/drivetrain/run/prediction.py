@@ -60,9 +60,7 @@ def _require_new(to: Path) -> None:
     if to.suffix not in _FORMATS:
         raise Failure(Exit.BAD_COMMAND, f"--to {to} is of no kind that is written", f"it ends in {', '.join(_FORMATS)}")
     if to.exists() or not to.parent.is_dir():
-        why = "cannot be made: its folder is not there"
-        if to.exists():
-            why = "is there already"
+        why = "is there already" if to.exists() else "cannot be made: its folder is not there"
         raise Failure(Exit.CANNOT_CREATE, f"{to} {why}", "name another file")
 
 
@@ -71,7 +69,7 @@ def _content(rows: Sequence[dict[str, Any]], suffix: str) -> str:
         return "".join(json.dumps(row) + "\n" for row in rows)
     text = io.StringIO()
     names: list[str] = []
-    if rows:  # the first row stands for all
+    if rows:
         names = [name for name, value in rows[0].items() if not isinstance(value, (dict, list))]
     delimiter = "\t" if suffix == ".tsv" else ","
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")

@@ -69,25 +69,31 @@ def prove(run: Path, *, data: bool = True) -> Certificate:
     records = list(read(run / "ledger.jsonl"))
     try:
         return _proved(run, records, data)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:  # its chain holds, its fields do not
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        # Its chain holds, its fields do not.
         what = f"a record or a manifest has another form than a run writes: {type(error).__name__}: {error}"
         raise _broken(what) from error
 
 
 def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
-    tries = _attempts(records)
+    tries = {record.attempt: record for record in records if isinstance(record, AttemptRecord)}
+    if not tries:
+        raise Failure(Exit.BAD_DATA, f"{run}: the ledger has no attempt", "train it first")
+    claims, worlds = set(), []
+    for attempt in tries.values():
+        claims.add(f"{attempt.claim.class_} {attempt.claim.key}")
+        worlds.append(attempt.world)
     certificate = Certificate(
         run=str(run),
         records=len(records),
-        root=(records[0].chain or "") if records else "",
-        tail=(records[-1].chain or "") if records else "",
+        root=records[0].chain or "",
+        tail=records[-1].chain or "",
         attempts=len(tries),
         rollbacks=sum(isinstance(record, RollbackRecord) for record in records),
-        worlds=[record.world for record in tries.values()],
-        claims=sorted({_claim(record) for record in tries.values()}),
+        worlds=worlds,
+        claims=sorted(claims),
     )
-    if not tries:
-        raise Failure(Exit.BAD_DATA, f"{run}: the ledger has no attempt", "train it first")
+    # In this order: what comes later believes what came before, such as that every step has an attempt.
     _prove_attempts(records)
     _prove_samples(records, tries)
     history = lineage(records)
@@ -105,17 +111,10 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     return certificate
 
 
-def _attempts(records: Iterable[Record]) -> dict[int, AttemptRecord]:
-    return {record.attempt: record for record in records if isinstance(record, AttemptRecord)}
-
-
-def _claim(attempt: AttemptRecord) -> str:
-    return f"{attempt.claim.class_} {attempt.claim.key}"
-
-
 def _broken(what: str, record: Record | None = None, code: Exit = Exit.BAD_DATA) -> Failure:
-    step = getattr(record, "step", None)
-    where = {} if step is None else {"step": step}
+    where = {}
+    if (step := getattr(record, "step", None)) is not None:
+        where["step"] = step
     hint = "the run directory was changed by hand, or is not one run's; restore it from a copy"
     return Failure(code, what, hint, **where)
 
@@ -152,6 +151,7 @@ def _prove_samples(records: Iterable[Record], tries: Mapping[int, AttemptRecord]
         if not isinstance(record, StepRecord):
             continue
         start, stop = spans[record.attempt].span(record.step)
+        # The last step of a budget may be a short one.
         stop = min(stop, tries[record.attempt].budget.samples)
         if (record.start, record.stop) != (start, stop):
             given = f"[{record.start}, {record.stop})"
@@ -166,7 +166,8 @@ class Orders:
     which of them are in quarantine."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Sampler] = {}  # attempts mostly have the same
+        # Attempts mostly have the same order, and to make one takes time.
+        self._known: dict[str, Sampler] = {}
         self.current = Sampler()
         self.quarantine = Quarantine()
 
@@ -222,6 +223,7 @@ def _prove_commands(records: Iterable[Record], history: Sequence[Record], certif
 def _prove_replay(replay: Replay, records: Iterable[Record], settings: str, certificate: Certificate) -> None:
     """What the other run was told up to here, and decides bits or scores, this one was told after the same steps."""
     own = {record.id: record for record in records if isinstance(record, CommandRecord)}
+    # Commands to other settings are passed over, as a replay itself drops them.
     for id, record in replay.commands.items():
         if record.verb not in REPLAYED or record.settings != settings or record.step >= certificate.steps:
             continue
@@ -240,7 +242,8 @@ def _prove_repeats(records: Iterable[Record], tries: Mapping[int, AttemptRecord]
     """What was made again under an equal claim came to the same numbers."""
     before: dict[int, Record] = {}
     for record in records:
-        if isinstance(record, RollbackRecord):  # what comes after it is made of other samples
+        # What comes after a rollback is made of other samples.
+        if isinstance(record, RollbackRecord):
             before = {step: made for step, made in before.items() if step <= record.to}
         if not isinstance(record, StepRecord):
             continue
@@ -261,7 +264,8 @@ def _prove_commits(
     run: Path, records: Sequence[Record], tries: Mapping[int, AttemptRecord], certificate: Certificate
 ) -> None:
     """Each commit is whole, is the one that the ledger tells of, and stands at a place of its chain."""
-    told = {record.name: record for record in records if isinstance(record, CommitRecord)}  # the newest of each name
+    # The newest of each name: a step that is made again is committed under the name that it had.
+    told = {record.name: record for record in records if isinstance(record, CommitRecord)}
     places = {record.chain: place for place, record in enumerate(records)}
     reached = _reached(records)
     epochs = takeovers(run)
@@ -270,8 +274,9 @@ def _prove_commits(
             manifest = verify(run / FOLDER / name)
         except Damaged as damage:
             raise Failure(Exit.NO_VALID_COMMIT, f"{name}: {damage}", "restore it from a copy, or remove it") from None
+        # Of a run that had lost the directory: nobody goes on from it.
         if name not in told and fenced(epochs, name, manifest.get("epoch", 0)):
-            continue  # of a run that had lost the directory: nobody goes on from it
+            continue
         for wrong in _wrong_commit(name, manifest, told.get(name), places, reached, tries):
             raise _broken(f"{name}: {wrong}", code=Exit.NO_VALID_COMMIT)
         certificate.commits += 1
@@ -302,6 +307,7 @@ def _wrong_commit(
     tries: Mapping[int, AttemptRecord],
 ) -> Iterator[str]:
     """What of a manifest does not fit the ledger. A run that is killed may leave a commit that no record tells of."""
+    # A commit of a later attempt than its record's was cut off before the ledger had it.
     if told is not None and told.manifest != manifest["sha256"] and manifest["attempt"] <= told.attempt:
         yield "it is not the commit of this name that the ledger tells of"
     if manifest["step"] != step_of(name):
@@ -338,6 +344,6 @@ def _prove_data(recipe: Recipe, attempt: AttemptRecord, certificate: Certificate
     for place, digest in inputs.digests.items():
         if attempt.data.get(place, digest) != digest:
             raise _broken(f"{place} has another content than the run has read")
-    if [len(source) for source in inputs.train.values()] != attempt.order["sizes"]:
+    if list(map(len, inputs.train.values())) != attempt.order["sizes"]:
         raise _broken("the sources have another number of samples than the run has read")
     certificate.sources = len(inputs.digests)

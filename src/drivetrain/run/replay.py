@@ -46,8 +46,11 @@ def replayed(folder: Path, asked: str | None, before: str | None, recipe: str, *
     `anew`, but not where processes are only started again. Raises Failure(78) where this
     `recipe` (its digest) cannot make the other run again, 66 where that has no ledger.
     """
-    found = None if asked and anew else kept_in(folder)
-    if found is None and (source := asked or before):
+    found = None
+    if not (asked and anew):
+        found = kept_in(folder)
+    source = asked or before
+    if found is None and source:
         found = _taken(Path(source), recipe)
         write_json(folder / NAME, found.to_json())
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from drivetrain.launch.rundir import prepare
 from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
-from drivetrain.loop.progress import Timetable
+from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.state import StateValues
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.lease import Lease
@@ -52,9 +52,11 @@ class Resumer:
         """Take the run directory, and see that it is this recipe's; Failure(85) or (76) where it is not ours."""
         prepare(self.folder)
         self.lease = Lease.take(self.folder, lambda: names(self.folder), self.job.silent)
+        # Only as the owner: another run that is alive may just be writing what would be cleaned away.
         clean(self.folder)
         self._fetch()
         self.lease.prune(oldest_epoch(self.folder))
+        # Where nothing is committed there is nothing to go on from, so the recipe may be any.
         kept = self.folder / "resolved.json"
         if kept.is_file() and names(self.folder):
             old = load(json.loads(kept.read_text())["recipe"]).recipe
@@ -107,20 +109,23 @@ class Resumer:
         """The commit to go on from, as `resume` (auto, never, must) wants it; what survivors left, if it is newer."""
         volatile = Path(self.job.volatile) if self.job.volatile else None
         found = newest(self.folder, group, volatile)
+        # The rank that kept the ledger may be the one that died: survivors bring the records of their last steps, and
+        # are passed over where these do not join it. Only the leader has the ledger, so it decides for all.
         if found and found.volatile:
             gap = not history.joins([record["step"] for record in found.state.values[RECORDS]], found.step)
             if group.broadcast_json(gap):
                 self.notes.append(f"passed over {found.path.name}: the ledger lacks steps before it")
                 found = newest(self.folder, group)
-        if found is None and self.job.resume == "must":
-            raise Failure(
-                Exit.INPUT_MISSING, f"no commit in {self.folder}", "see that --run names the run, or leave --resume out"
-            )
-        if found is not None and self.job.resume == "never" and not self.job.restarts:
-            raise Failure(
-                Exit.INCOMPATIBLE, f"{found.path} is there, but --resume never forbids it", "choose another --run"
-            )
-        self.notes += [f"passed over {reason}" for reason in found.passed_over] if found else []
+        if found is None:
+            if self.job.resume == "must":
+                hint = "see that --run names the run, or leave --resume out"
+                raise Failure(Exit.INPUT_MISSING, f"no commit in {self.folder}", hint)
+            return None
+        # A restart goes on from this run's own commits, which `never` does not mean.
+        if self.job.resume == "never" and not self.job.restarts:
+            cause = f"{found.path} is there, but --resume never forbids it"
+            raise Failure(Exit.INCOMPATIBLE, cause, "choose another --run")
+        self.notes += [f"passed over {reason}" for reason in found.passed_over]
         return found
 
     def committed(self, found: LoadedCommit | None) -> int:
@@ -134,20 +139,21 @@ class Resumer:
 
         Returns what the ledger keeps of the weights that were loaded.
         """
+        given: Sequence[Init] = ()
+        if isinstance(self.recipe.init, tuple):
+            given = self.recipe.init
+        elif self.recipe.init:
+            given = (self.recipe.init,)
         records = []
-        for settings in self._initial:
+        for settings in given:
             report = load_initial(settings, networks) if fresh else None
+            # In every attempt: a commit has weights, not whether they train.
             frozen = freeze(settings, networks)
             if report:
                 still = f"; {frozen} parameters do not train" if frozen else ""
                 self.notes.append(f"initial weights from {settings.from_}: {report}{still}")
                 records.append(InitialRecord(from_=settings.from_, **asdict(report), frozen=frozen))
         return records
-
-    @property
-    def _initial(self) -> tuple[Init, ...]:
-        given = self.recipe.init
-        return given if isinstance(given, tuple) else (given,) if given else ()
 
     def restore(
         self,
@@ -162,29 +168,13 @@ class Resumer:
         self.notes += accept_data(metadata["data"], digests, job.override, name)
         self.notes += accept_environment(metadata.get("environment", {}), environment, job.strict_environment, name)
         optimizers = engine.optimizers
+        # Once: a restart of the same command finds commits of its own, and takes the optimizers' state from them.
         if "optimizer" in job.ignore and metadata["time"] < job.began:
             optimizers = {}
             self.notes.append(f"the optimizers' state in {name} is ignored: they start anew")
         self._restore_tensors(found.state.tensors, engine, optimizers, name)
         values = StateValues.from_json(found.state.values)
-        progress = values.progress
-        start, stop = timetable.scale.batches.span(progress.step)
-        if not start < progress.position <= stop:
-            raise Failure(
-                Exit.INCOMPATIBLE,
-                f"{name} has consumed {progress.position} samples in {progress.step} steps; "
-                f"with these batch sizes it would be {stop}",
-                "keep what was, and give a new size by `batch.ramp` from a later point on",
-            )
-        short = stop - progress.position
-        if short and progress.position < timetable.total:
-            raise Failure(
-                Exit.INCOMPATIBLE,
-                f"the last step of {name} was {short} samples short, since the budget ended there; "
-                "with a longer one they would be left out",
-                f"remove it (`drivetrain checkpoint rm {self.folder} {found.step}`) to go on from the commit before, "
-                "or keep the budget",
-            )
+        _require_position(found, values.progress, timetable, self.folder)
         return values
 
     def _restore_tensors(
@@ -208,8 +198,9 @@ class Resumer:
         if not url:
             return None
         mirror = Mirror(url, self.folder)
+        # The attempt before may have been cut off before this one was copied.
         if found and not found.volatile:
-            mirror.push(found.path.name)  # the attempt before may have been cut off before it was copied
+            mirror.push(found.path.name)
         return mirror
 
     def _fetch(self) -> None:
@@ -219,4 +210,28 @@ class Resumer:
             passed: list[str] = []
             name = fetch(url, self.folder, passed)
             self.notes += [f"passed over in the mirror: {reason}" for reason in passed]
-            self.notes += [f"{name} comes from the mirror"] if name else []
+            if name:
+                self.notes.append(f"{name} comes from the mirror")
+
+
+def _require_position(found: LoadedCommit, progress: Progress, timetable: Timetable, run: Path) -> None:
+    """Raises Failure(76) where the commit's step would end at another sample with these batch sizes, or was cut short
+    by a budget that is longer now."""
+    name = found.path.name
+    start, stop = timetable.scale.batches.span(progress.step)
+    if not start < progress.position <= stop:
+        raise Failure(
+            Exit.INCOMPATIBLE,
+            f"{name} has consumed {progress.position} samples in {progress.step} steps; "
+            f"with these batch sizes it would be {stop}",
+            "keep what was, and give a new size by `batch.ramp` from a later point on",
+        )
+    short = stop - progress.position
+    if short and progress.position < timetable.total:
+        raise Failure(
+            Exit.INCOMPATIBLE,
+            f"the last step of {name} was {short} samples short, since the budget ended there; "
+            "with a longer one they would be left out",
+            f"remove it (`drivetrain checkpoint rm {run} {found.step}`) to go on from the commit before, "
+            "or keep the budget",
+        )

@@ -21,13 +21,17 @@ from drivetrain.spec.exits import Exit, Failure
 
 def choose(name: str, local_rank: int) -> torch.device:
     """The device of this process. Raises Failure(78) where the recipe asks for one that this machine lacks."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = None
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
     if name == "auto":
         name = accelerator.type if accelerator else "cpu"
     if name == "cpu":
         return torch.device("cpu")
     if accelerator is None or accelerator.type != name or local_rank >= torch.accelerator.device_count():
-        there = f"{torch.accelerator.device_count()} of {accelerator.type}" if accelerator else "no accelerator"
+        there = "no accelerator"
+        if accelerator:
+            there = f"{torch.accelerator.device_count()} of {accelerator.type}"
         raise Failure(
             Exit.BAD_RECIPE, f"device: {name} for local rank {local_rank}, but there is {there}", "use device: auto"
         )
@@ -36,13 +40,17 @@ def choose(name: str, local_rank: int) -> torch.device:
 
 def name(device: torch.device) -> str:
     """What its maker calls it, or its type."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return _cuda_name(device) or device.type
 
 
 def threads_per_process(local_world: int, asked: int | None, *, exact: bool) -> int:
     """CPU threads of each process: as asked, or the cores shared out evenly; in exact mode one, on any machine and in
     any world, since kernels cut their sums by the number of threads."""
-    return asked or (1 if exact else max(1, len(os.sched_getaffinity(0)) // local_world))
+    if asked:
+        return asked
+    if exact:
+        return 1
+    return max(1, len(os.sched_getaffinity(0)) // local_world)
 
 
 def configure_determinism(device: torch.device, threads: int, matmul: str, *, exact: bool) -> None:
@@ -56,11 +64,11 @@ def configure_determinism(device: torch.device, threads: int, matmul: str, *, ex
     # Filling new tensors costs a pass over each and decides no bit.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if device.type != "cpu":
+        # cuBLAS needs this to be deterministic, and reads it when it starts.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.accelerator.set_device_index(device.index or 0)
-    torch.set_deterministic_debug_mode(
-        "error" if exact else "warn"
-    )  # use_deterministic_algorithms says the same and imports the compiler
+    # `use_deterministic_algorithms` says the same, and imports the compiler.
+    torch.set_deterministic_debug_mode("error" if exact else "warn")
 
 
 def environment() -> dict[str, Any]:
@@ -76,7 +84,7 @@ def environment() -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "accelerator": _current_cuda_name(),
         "git": _git_commit(),
     }
 
@@ -88,12 +96,25 @@ def claim_key(device: torch.device, **shape: int) -> str:
     """
     metadata = shape | {
         "device": device.type,
-        "accelerator": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "accelerator": _cuda_name(device),
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
     }
     return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _cuda_name(device: torch.device) -> str | None:
+    """What its maker calls a CUDA device; None for others."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.get_device_name(device)
+
+
+def _current_cuda_name() -> str | None:
+    if not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_name()
 
 
 def _version(package: str) -> str | None:

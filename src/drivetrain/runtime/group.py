@@ -61,6 +61,7 @@ class Group:
                 master_listen_fd=listen_fd,
                 wait_for_workers=False,
             )
+            # The default group is gloo on every device: what is no gradient never waits for the accelerator.
             dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world, timeout=wait)
             group.side = dist.group.WORLD
             group.main = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
@@ -85,8 +86,8 @@ class Group:
     def agree(self, name: str, value: Any) -> None:
         """Raises Failure(78) where the ranks' values differ."""
         values = self.gather_json(value)
-        if any(other != values[0] for other in values):
-            others = [rank for rank, other in enumerate(values) if other != values[0]]
+        others = [rank for rank, other in enumerate(values) if other != values[0]]
+        if others:
             raise Failure(
                 Exit.BAD_RECIPE,
                 f"{name} differs between ranks: rank 0 has {values[0]}, rank {others[0]} has {values[others[0]]}",
@@ -122,6 +123,7 @@ class Group:
             raise self.translate(error) or error from error
 
     def _gather(self, message: bytes) -> list[Any]:
+        # Lengths first: an all-gather has rows of one width, and messages differ in theirs.
         lengths = torch.zeros(self.world, dtype=torch.int64)
         all_gather(lengths, torch.tensor([len(message)]), group=self.side)
         width = int(lengths.max())

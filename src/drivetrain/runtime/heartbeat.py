@@ -56,8 +56,10 @@ class Heartbeat:
 
     def __init__(self, memory: mmap.mmap | None = None, rank: int = 0) -> None:
         """`memory` is shared with a supervisor; without, nobody looks."""
-        self._memory = memory if memory is not None else mmap.mmap(-1, SIZE)
-        self._at = rank * SIZE if memory is not None else 0
+        if memory is None:
+            memory, rank = mmap.mmap(-1, SIZE), 0
+        self._memory = memory
+        self._at = rank * SIZE
         self._beats = 0
         self._moves = 0
         self.step = 0
@@ -90,7 +92,11 @@ class Heartbeat:
         self._spent[self._phase] += now - self._since
         self._since = now
         spent, self._spent = self._spent, [0.0] * len(PHASES)
-        return {phase: seconds for phase, seconds in zip(PHASES, spent, strict=True) if seconds}
+        found: dict[str, float] = {}
+        for phase, seconds in zip(PHASES, spent, strict=True):
+            if seconds:
+                found[phase] = seconds
+        return found
 
     def passing(self, phase: str, step: int) -> None:
         """A commit's own thread is at this phase. Nobody is told: drills put their faults here."""
@@ -98,6 +104,7 @@ class Heartbeat:
     def _beat(self, never: threading.Event) -> None:
         while not never.wait(BEAT):
             self._beats += 1
+            # Only this number: `enter` writes the others, from the thread that trains.
             struct.pack_into("<Q", self._memory, self._at, self._beats)
 
 

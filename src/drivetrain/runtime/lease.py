@@ -56,15 +56,19 @@ class Takeover:
 def takeovers(run: Path) -> list[Takeover]:
     """All takeovers that are still kept, oldest first."""
     folder = run / "lease"
-    names = sorted(entry for entry in (os.listdir(folder) if folder.is_dir() else ()) if _NAME.fullmatch(entry))
-    return [_read(folder / name) for name in names]
+    if not folder.is_dir():
+        return []
+    return [_read(folder / name) for name in sorted(os.listdir(folder)) if _NAME.fullmatch(name)]
 
 
 def fenced(history: Sequence[Takeover], name: str, epoch: int) -> bool:
     """Whether a commit of this epoch was made after its maker had lost the directory: the next takeover did not list
     it."""
-    later = (takeover.found for takeover in history if takeover.epoch > epoch and takeover.found is not None)
-    return name not in next(later, (name,))
+    for takeover in history:
+        # Only the next one is asked: those after it also list what the old holder published too late.
+        if takeover.epoch > epoch and takeover.found is not None:
+            return name not in takeover.found
+    return False
 
 
 def require_free(run: Path, clock: Clock = time.monotonic, sleep: Sleep = time.sleep) -> int | None:
@@ -79,6 +83,7 @@ def require_free(run: Path, clock: Clock = time.monotonic, sleep: Sleep = time.s
     beat, file = run / "lease" / f"{holder.epoch:08d}.beat", run / "lease" / f"{holder.epoch:08d}.json"
     first, end = _counter(beat), clock() + PATIENCE
     while True:
+        # A lock tells of processes of this kernel alone: on another host it may be free though its holder lives.
         if _counter(beat) == _RELEASED or (holder.boot == _boot() and _unlocked(file)):
             return None
         if _counter(beat) != first:
@@ -132,6 +137,7 @@ class Lease:
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(run)
         with _exclusive(folder, clock, sleep):
+            # What was waited for above may have been taken over by somebody else meanwhile.
             if _latest(run) != latest:
                 cause = f"{run} was taken over by another run at this moment"
                 raise Failure(Exit.OWNED_ELSEWHERE, cause, "choose another --run for one of them")
@@ -139,6 +145,7 @@ class Lease:
             me = Takeover(epoch, tuple(commits()), socket.gethostname(), os.getpid(), _boot())
             path = folder / f"{epoch:08d}.json"
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            # The wait for the critical section is bounded, so two may be in it: O_EXCL lets one of them make the epoch.
             try:
                 descriptor = os.open(path, flags, 0o600)
             except FileExistsError:
@@ -148,6 +155,7 @@ class Lease:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             line = json.dumps(me.__dict__).encode()
             os.write(descriptor, line + b"\n" + sha256(line).hexdigest().encode() + b"\n")
+            # The list of commits decides for ever which ones of the old epoch count, so it is durable before we write.
             os.fsync(descriptor)
             sync_folder(folder)
         lease = cls(folder, epoch, descriptor, doubtful)

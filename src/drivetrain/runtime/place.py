@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,15 +47,17 @@ def node_from_environment(environment: Mapping[str, str], nodes: int) -> Node:
     Its number comes from the first name of `_NODE_RANKS` that is there, the address of the first node from
     `_ADDRESSES`. Raises Failure(64) for what is no number, and for another number of nodes.
     """
-    rank = next((_number(environment, name) for name in _NODE_RANKS if name in environment), 0)
-    count = next((_number(environment, name) for name in _NODE_COUNTS if name in environment), nodes)
+    rank = _first_number(environment, _NODE_RANKS, default=0)
+    count = _first_number(environment, _NODE_COUNTS, default=nodes)
     attempt = _number(environment, "DRIVETRAIN_ATTEMPT", default=0)
     if count != nodes or rank >= nodes:
         cause = f"the environment says node {rank} of {count}, the job has {nodes}"
         raise Failure(Exit.BAD_COMMAND, cause, f"nodes count from 0: mend {_NODE_RANKS[0]} and {_NODE_COUNTS[0]}")
     if nodes == 1:
         return Node(attempt=attempt)
-    host = next((environment[name] for name in _ADDRESSES if environment.get(name)), "")
+    host = ""
+    for name in _ADDRESSES:
+        host = host or environment.get(name, "")
     if not host:
         cause = f"nothing tells where node 0 of {nodes} is"
         raise Failure(Exit.BAD_COMMAND, cause, f"set {_ADDRESSES[0]} to its address")
@@ -96,7 +98,9 @@ def _torchrun(environment: Mapping[str, str]) -> Place:
 
 
 def _srun(environment: Mapping[str, str]) -> Place:
+    # The step's own numbers first: srun may start fewer tasks than the job was given.
     tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+    # Such as `4` or `4(x2),3`: the tasks of each node, the first one's first.
     per_node = re.match(r"\d+", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "127.0.0.1")
     return _checked(
@@ -118,6 +122,14 @@ def first_host(nodes: str) -> str:
     if not match:
         raise Failure(Exit.BAD_COMMAND, f"SLURM_STEP_NODELIST={nodes!r} names no host", "start the step by srun")
     return "".join(part or "" for part in match.groups())
+
+
+def _first_number(environment: Mapping[str, str], names: Sequence[str], default: int) -> int:
+    """The number under the first of these names that is there."""
+    for name in names:
+        if name in environment:
+            return _number(environment, name)
+    return default
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -23,6 +23,7 @@ class Pulse:
 
     def send(self, row: Sequence[int]) -> None:
         """Start telling all ranks this row."""
+        # Into the same memory each step: `receive` has waited for the gather that may still read it.
         self._mine.numpy()[:] = row
         if self._group.world == 1:
             self._all.copy_(self._mine)

@@ -16,8 +16,10 @@ _TICK = 0.1  # seconds between two looks at the count
 
 def stopping() -> list[signal.Signals]:
     """The signals that ask for a stop: SIGTERM, SIGINT, and a closed terminal's SIGHUP unless nohup had it ignored."""
-    hangup = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
-    return [signal.SIGTERM, signal.SIGINT, *hangup]
+    wanted = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        wanted.append(signal.SIGHUP)
+    return wanted
 
 
 def end_at_once() -> None:
@@ -47,7 +49,9 @@ class StopRequests:
 
     def __enter__(self) -> StopRequests:
         if threading.current_thread() is threading.main_thread():
-            signals = stopping() if self._signals is None else self._signals
+            signals = self._signals
+            if signals is None:
+                signals = stopping()
             for number in signals:
                 self._previous[number] = signal.signal(number, self._add)  # type: ignore[assignment]
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)  # what came while the process started comes now
@@ -64,7 +68,9 @@ class StopRequests:
 
     def take(self) -> bool:
         """Whether there is a request since the last `take`: who passes signals on asks so."""
-        fresh, self._taken = self.count > self._taken, self.count
+        # The count is read once: another signal may come between two reads, and would be lost.
+        count = self.count
+        fresh, self._taken = count > self._taken, count
         return fresh
 
     def repeat(self) -> None:

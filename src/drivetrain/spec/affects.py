@@ -53,6 +53,7 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested:
             setting, part = declared[field.name], getattr(value, field.name)
             if digested and setting.later and part == _default(field):
                 continue
+            # What only costs cannot have a part that changes bits, whatever the part's own class says.
             weaker = min(affects, setting.affects, key=_STRENGTH.__getitem__)
             yield from leaves(part, (*path, key_of(field.name)), weaker, digested=digested)
     elif isinstance(value, Mapping) and value:
@@ -67,7 +68,9 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested:
 
 def _default(field: Field) -> Any:
     """What a field is where nobody says; MISSING where somebody must."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    if field.default_factory is MISSING:
+        return field.default
+    return field.default_factory()
 
 
 def bits_digest(recipe: Recipe) -> str:
@@ -95,7 +98,8 @@ def differences(old: Recipe, new: Recipe) -> list[FieldChange]:
     before: dict[str, tuple[Any, Affects]] = {dotted(path): (value, affects) for path, value, affects in leaves(old)}
     after: dict[str, tuple[Any, Affects]] = {dotted(path): (value, affects) for path, value, affects in leaves(new)}
     changed = []
-    for path in [*after, *(path for path in before if path not in after)]:
+    # A path that only one of them has counts as None that affects nothing there.
+    for path in dict.fromkeys([*after, *before]):
         was, now = before.get(path, (None, "nothing")), after.get(path, (None, "nothing"))
         if was[0] != now[0]:
             affects = was[1] if _STRENGTH[was[1]] > _STRENGTH[now[1]] else now[1]

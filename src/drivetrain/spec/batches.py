@@ -57,13 +57,14 @@ class Batches:
 
     def steps(self, samples: int) -> int:
         """How many steps it takes to have consumed as many samples."""
+        # The last stage that begins before that many; the first one (after 0 steps) also for none at all.
         stage = next(stage for stage in reversed(self._stages) if stage.start < samples or not stage.after)
         return stage.after + -(-(samples - stage.start) // stage.size)
 
     def since(self, steps: int) -> Batches:
         """The batches that come after so many steps, counted from there."""
-        later = tuple(Change(change.after - steps, change.size) for change in self.ramp if change.after > steps)
-        return Batches(self._stages[bisect_left(self._ends, steps + 1)].size, later)
+        later = [Change(after - steps, size) for after, size in self.ramp if after > steps]
+        return Batches(self._stages[bisect_left(self._ends, steps + 1)].size, tuple(later))
 
     def changes_after(self, step: int) -> bool:
         """Whether the step after this one takes another number of samples."""

@@ -9,6 +9,19 @@ from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
 from drivetrain.spec.amount import Amount
+from drivetrain.spec.components import (
+    CountsTokens,
+    Decays,
+    GivesTokens,
+    HasLength,
+    KeepsDocuments,
+    LoadsNetworks,
+    MovesLayers,
+    ProjectsGradients,
+    ReadsKinds,
+    ReadsPart,
+    WarmsUp,
+)
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
 from drivetrain.spec.settings import key_of
@@ -42,7 +55,10 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _blend,
         _overlap,
     )
-    return [found for check in checks for found in check(recipe)]
+    found: list[Contradiction] = []
+    for check in checks:
+        found += check(recipe)
+    return found
 
 
 def _name(recipe: Recipe) -> Iterator[Contradiction]:
@@ -69,7 +85,10 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
     if isinstance(lanes, int) and math.gcd(*sizes) % lanes:
         message = f"{given}: not a multiple of {lanes} lanes; lanes may be {_divisors(math.gcd(*sizes))}"
         yield Contradiction(("lanes",), message)
-    shared, what = (lanes, f"{lanes} lanes") if isinstance(lanes, int) else (math.gcd(*sizes), given)
+    # `auto` chooses lanes that suit the processes, so only the batch itself can stand in their way.
+    shared, what = math.gcd(*sizes), given
+    if isinstance(lanes, int):
+        shared, what = lanes, f"{lanes} lanes"
     if lanes is not None and shared % processes:
         message = f"{processes} do not share {what}; {_divisors(shared)} would"
         yield Contradiction(("launch", "processes"), message)
@@ -84,8 +103,12 @@ def _networks(recipe: Recipe) -> Iterator[Contradiction]:
 
 def _loaded(recipe: Recipe) -> Iterator[Contradiction]:
     """Networks that a task does not train, but takes from another run."""
-    given = recipe.init if isinstance(recipe.init, (list, tuple)) else [recipe.init] if recipe.init else []
-    for name in getattr(recipe.task, "loads", ()):
+    if not isinstance(recipe.task, LoadsNetworks):
+        return
+    given = recipe.init or ()
+    if not isinstance(given, (list, tuple)):
+        given = [given]
+    for name in recipe.task.loads:
         if not any(each.part == name and each.freeze is True for each in given):
             message = (
                 f"the task takes its network {name} from another run: init: {{from: RUN, part: {name}, freeze: true}}"
@@ -113,10 +136,12 @@ def _exact(recipe: Recipe) -> Iterator[Contradiction]:
         return
     if recipe.batch is None or recipe.batch.micro is None or lanes is None:
         return
-    known = lanes if isinstance(lanes, int) else processes
+    # `auto` chooses at least as many lanes as there are processes, so a lane is at most a process's share.
+    known, what = processes, f"lanes of {processes} processes"
+    if isinstance(lanes, int):
+        known, what = lanes, f"{lanes} lanes"
     size, micro = math.gcd(*recipe.batch.sizes), recipe.batch.micro
     if size % known == 0 and (size // known) % micro:
-        what = f"{known} lanes" if isinstance(lanes, int) else f"lanes of {processes} processes"
         message = f"exact: {micro} would span {what} of {size // known} samples; {_divisors(size // known)} would not"
         yield Contradiction(("batch", "micro"), message)
 
@@ -134,17 +159,18 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
 
 def _layerwise(recipe: Recipe) -> Iterator[Contradiction]:
     """What looks at gradients before weights move, where they move within the backward pass."""
-    if not any(getattr(part, "layerwise", False) for _, part in _parts(recipe.optimizer, ("optimizer",))):
+    optimizers = [part for _, part in _parts(recipe.optimizer, ("optimizer",)) if isinstance(part, MovesLayers)]
+    if not any(optimizer.layerwise for optimizer in optimizers):
         return
-    own = {name: network.precision for name, network in (recipe.networks or {}).items()}
     refused: dict[tuple, bool] = {
         ("exact",): bool(recipe.exact),
         ("precision",): recipe.precision == "fp16",
-        **{("networks", name, "precision"): precision == "fp16" for name, precision in own.items()},
         ("statistics",): recipe.statistics is not None,
         ("guard",): recipe.guard is not None and recipe.guard.skips,
         ("guard", "recompute"): recipe.guard is not None and recipe.guard.recompute is not None,
     }
+    for name, network in (recipe.networks or {}).items():
+        refused["networks", name, "precision"] = network.precision == "fp16"
     for path, is_set in refused.items():
         if is_set:
             yield Contradiction(path, "optimizer.layerwise moves weights before anyone has seen all gradients")
@@ -153,11 +179,11 @@ def _layerwise(recipe: Recipe) -> Iterator[Contradiction]:
 def _projected(recipe: Recipe) -> Iterator[Contradiction]:
     """What needs a matrix's whole gradient, where only its projection is summed."""
     for path, part in _parts(recipe.optimizer, ("optimizer",)):
-        if getattr(part, "reduce", "whole") != "projected":
+        if not isinstance(part, ProjectsGradients) or part.reduce != "projected":
             continue
         refused: dict[tuple, bool] = {
-            (*path, "update"): getattr(part, "update", "") == "scaled",
-            (*path, "layerwise"): getattr(part, "layerwise", False),
+            (*path, "update"): part.update == "scaled",
+            (*path, "layerwise"): part.layerwise,
             ("exact",): bool(recipe.exact),
             ("statistics", "gradients"): recipe.statistics is not None and recipe.statistics.gradients,
         }
@@ -178,56 +204,62 @@ def _profile(recipe: Recipe) -> Iterator[Contradiction]:
 def _sources(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.data is None:
         return
-    named: dict[Path_, Any] = {("data", "train", "sources", i): s for i, s in enumerate(recipe.data.train.sources)}
+    named: dict[Path_, Any] = {}
+    for place, source in enumerate(recipe.data.train.sources):
+        named["data", "train", "sources", place] = source
     named |= _sets(recipe)
     for path, source in named.items():
-        reads = getattr(recipe.task, "reads", None)
-        if reads and not isinstance(source, Custom) and source is not None and source.kind not in reads:
-            yield Contradiction((*path, "kind"), f"the task reads sources of kind {' or '.join(reads)}")
-            continue
-        without = not isinstance(source, Custom) and getattr(source, "context", 0) is None
-        if without and recipe.task is not None:
+        # What the user's own source gives shows only once it is opened.
+        if source is not None and not isinstance(source, Custom):
+            yield from _source(recipe.task, source, path)
+
+
+def _source(task: Any, source: Any, path: Path_) -> Iterator[Contradiction]:
+    """What the task cannot read of one source."""
+    kind = (*path, "kind")
+    if isinstance(task, ReadsKinds) and source.kind not in task.reads:
+        yield Contradiction(kind, f"the task reads sources of kind {' or '.join(task.reads)}")
+        return
+    if isinstance(source, GivesTokens):
+        if source.context is None and task is not None:
             yield Contradiction(path, "needs a context (tokens in a sample), since the task gives none")
-        rows = not isinstance(source, Custom) and source is not None and not hasattr(source, "context")
-        if rows and getattr(recipe.task, "tokens_per_sample", None) is not None:
-            message = f"the task reads tokens, and kind {getattr(source, 'kind', '')} gives rows"
-            yield Contradiction((*path, "kind"), f"{message}; `drivetrain data prepare` makes tokens of them")
-            continue
-        kind = "documents" if isinstance(source, Custom) else getattr(source, "kind", "documents")
-        if kind != "documents" and getattr(recipe.task, "needs_documents", False):
-            message = f"task.documents keeps documents apart, which sources of kind {kind} do not tell"
-            yield Contradiction((*path, "kind"), f"{message}; use kind documents, or leave task.documents out")
+    elif isinstance(task, CountsTokens):
+        message = f"the task reads tokens, and kind {source.kind} gives rows"
+        yield Contradiction(kind, f"{message}; `drivetrain data prepare` makes tokens of them")
+        return
+    if source.kind != "documents" and isinstance(task, KeepsDocuments) and task.needs_documents:
+        message = f"task.documents keeps documents apart, which sources of kind {source.kind} do not tell"
+        yield Contradiction(kind, f"{message}; use kind documents, or leave task.documents out")
 
 
 def _sets(recipe: Recipe) -> dict[Path_, Any]:
     """The sources of validation and test sets, with their paths."""
     if recipe.data is None:
         return {}
-    parts = (("validation", recipe.data.validation), ("test", recipe.data.test))
-    return {("data", part, name): source for part, sets in parts for name, source in sets.items()}
+    found: dict[Path_, Any] = {}
+    for part, sets in (("validation", recipe.data.validation), ("test", recipe.data.test)):
+        for name, source in sets.items():
+            found["data", part, name] = source
+    return found
 
 
 def _overlap(recipe: Recipe) -> Iterator[Contradiction]:
     """Parts of one file that are cut in different ways: what is trained on would also be what is scored."""
-    trained = recipe.data.train.sources if recipe.data else ()
+    if recipe.data is None:
+        return
+    trained = [source for source in recipe.data.train.sources if isinstance(source, ReadsPart)]
     for path, source in _sets(recipe).items():
+        if not isinstance(source, ReadsPart):
+            continue
         for other in trained:
-            if not hasattr(source, "part") or _what(source) != _what(other):
+            if (source.kind, source.path) != (other.kind, other.path):
                 continue
             if "all" in (source.part, other.part) and source.part != other.part:
                 message = f"reads part {source.part} of {shown(source.path)}, of which training reads part {other.part}"
                 yield Contradiction((*path, "part"), f"{message}: they have samples in common")
-            elif source.part != other.part and _cuts(source) != _cuts(other):
+            elif source.part != other.part and source.cut_by() != other.cut_by():
                 message = f"cuts {shown(source.path)} in another way than training does"
                 yield Contradiction(path, f"{message}: they have samples in common; give both the same split")
-
-
-def _what(source: Any) -> tuple[Any, Any]:
-    return getattr(source, "kind", None), getattr(source, "path", source)
-
-
-def _cuts(source: Any) -> list[Any]:
-    return [getattr(source, name, None) for name in ("split", "by", "key", "holdout", "subset")]
 
 
 def source_names(sources: Sequence[Any]) -> list[str]:
@@ -243,11 +275,16 @@ def _blend(recipe: Recipe) -> Iterator[Contradiction]:
     for place, name in enumerate(names):
         if name in names[:place]:
             yield Contradiction((*at, "sources", place), f"another source is called {name!r}")
-    contexts = {getattr(source, "context", None) for source in train.sources if not isinstance(source, Custom)}
+    contexts: set[int | None] = set()  # None: rows
+    packed: set[bool] = set()
+    for source in train.sources:
+        packed.add(source.kind == "documents")
+        if not isinstance(source, Custom):
+            tokens = isinstance(source, GivesTokens)
+            contexts.add(source.context if tokens else None)
     if len(contexts) > 1:
         listed = ", ".join(sorted(map(str, contexts), key=lambda text: (len(text), text)))
         yield Contradiction((*at, "sources"), f"sources of one blend have one context, not {listed}")
-    packed = {getattr(source, "kind", "") == "documents" for source in train.sources}
     if len(packed) > 1:
         yield Contradiction((*at, "sources"), "sources of kind documents blend with their own kind only")
     if not any(source.weight for source in train.sources):
@@ -261,7 +298,7 @@ def _blend(recipe: Recipe) -> Iterator[Contradiction]:
 
 
 def _units(recipe: Recipe) -> Iterator[Contradiction]:
-    if recipe.task is None or getattr(recipe.task, "tokens_per_sample", None) is not None:
+    if recipe.task is None or isinstance(recipe.task, CountsTokens):
         return
     message = "this task's samples have no fixed number of tokens; use steps, samples or epochs"
     for path, amount in _amounts(recipe):
@@ -272,16 +309,19 @@ def _units(recipe: Recipe) -> Iterator[Contradiction]:
 def _landmarks(recipe: Recipe) -> Iterator[Contradiction]:
     """Warm-ups and decays that do not fit into their schedule, as far as amounts in the same unit can tell."""
     for path, schedule in [*_parts(recipe.schedule, ("schedule",)), *_parts(recipe.optimizer, ("optimizer",))]:
-        if not hasattr(schedule, "warmup"):
+        if not isinstance(schedule, WarmsUp):
             continue
-        length = getattr(schedule, "length", None)
-        end, what = (recipe.budget, "budget") if length is None else (length, "length")
+        end, what = recipe.budget, "budget"
+        if isinstance(schedule, HasLength) and schedule.length is not None:
+            end, what = schedule.length, "length"
         if end is None:
             continue
         ((unit, total),) = end.given.items()
-        warmup = schedule.warmup.given.get(unit, 0) if schedule.warmup is not None else 0
-        decay = getattr(schedule, "decay", None)
-        tail = decay.given.get(unit, 0) if isinstance(decay, Amount) else 0
+        warmup = tail = 0
+        if schedule.warmup is not None:
+            warmup = schedule.warmup.given.get(unit, 0)
+        if isinstance(schedule, Decays) and isinstance(schedule.decay, Amount):
+            tail = schedule.decay.given.get(unit, 0)
         if warmup >= total:
             yield Contradiction((*path, "warmup"), f"a warm-up of {warmup:g} {unit} in a {what} of {total:g}")
         elif warmup + tail > total:
@@ -303,7 +343,9 @@ def _best(recipe: Recipe) -> Iterator[Contradiction]:
 
 def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
     """Every amount of a recipe with its path."""
-    yield from ((path, part) for path, part in _parts(recipe, ()) if isinstance(part, Amount))
+    for path, part in _parts(recipe, ()):
+        if isinstance(part, Amount):
+            yield path, part
 
 
 def _parts(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
@@ -312,18 +354,32 @@ def _parts(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
         yield path, value
         for field in fields(value):
             yield from _parts(getattr(value, field.name), (*path, key_of(field.name)))
-    elif isinstance(value, (dict, tuple)):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+    elif isinstance(value, dict):
+        for key, part in value.items():
             yield from _parts(part, (*path, key))
+    elif isinstance(value, tuple):
+        for place, part in enumerate(value):
+            yield from _parts(part, (*path, place))
 
 
 def _divisors(number: int) -> str:
     """The smallest numbers that divide a number, in words; there are no more than 1024 lanes or processes."""
-    found = [str(candidate) for candidate in range(1, min(number, 1024) + 1) if number % candidate == 0]
-    return ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
+    found: list[str] = []
+    for candidate in range(1, min(number, 1024) + 1):
+        if number % candidate == 0:
+            found.append(str(candidate))
+    if len(found) > 12:
+        found[12:] = ["..."]
+    return ", ".join(found)
 
 
 def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(repr(value), 60)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters; where it is longer, its end is three dots."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 3]}..."

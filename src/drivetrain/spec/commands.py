@@ -31,6 +31,7 @@ class Command:
             raise Failure(
                 Exit.BAD_COMMAND, f"{self.verb} takes {needed or 'nothing'}", f"such as {_example(self.verb)}"
             )
+        # Cut, since Python refuses to read thousands of digits; nine of them are beyond the limit already.
         if self.verb == "profile" and not (self.argument.isdecimal() and 0 < int(self.argument[:9]) <= 10_000):
             raise Failure(Exit.BAD_COMMAND, f"profile {self.argument[:40]}", "give a number of steps from 1 to 10000")
 

@@ -91,12 +91,16 @@ class Outcome:
 
     def line(self) -> str:
         """The last line on stderr: code, cause, place, hint."""
-        place = ", ".join(f"{name} {value}" for name, value in self.where.items() if value is not None)
         text = f"drivetrain: {int(self.code)} {self.code.title}"
-        text += f": {self.cause.rstrip('.')}" if self.cause else ""
-        text += f" ({place})" if place else ""
-        stop = "" if text.endswith("?") else "."
-        return text + (f"{stop} {self.hint}" if self.hint else "")
+        if self.cause:
+            text += f": {self.cause.rstrip('.')}"
+        known = [f"{name} {value}" for name, value in self.where.items() if value is not None]
+        if known:
+            text += f" ({', '.join(known)})"
+        if self.hint:
+            stop = "" if text.endswith("?") else "."
+            text += f"{stop} {self.hint}"
+        return text
 
 
 class Failure(Exception):  # noqa: N818 - it also carries ends that are no error, such as 75

@@ -20,6 +20,7 @@ def write_private(path: Path, data: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
+        # Before the rename: else a power cut could leave the name with none of the content.
         os.fsync(file.fileno())
     os.replace(temporary, path)
 

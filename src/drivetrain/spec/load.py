@@ -5,31 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any
 
-from drivetrain.spec.amount import Amount
-from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
 from drivetrain.spec.override import override, sets_kind
 from drivetrain.spec.parse import parse_file
-from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import (
-    CUSTOM_SECTIONS,
-    DEFAULT_KINDS,
-    KINDS,
-    LISTED_SECTIONS,
-    NAMED_SECTIONS,
-    NULLABLE_SECTIONS,
-    SECTIONS,
-    Custom,
-    imported,
-    nearest,
-)
-from drivetrain.spec.settings import key_of
+from drivetrain.spec.registry import nearest
+from drivetrain.spec.sections import Checker, Resolved
 from drivetrain.spec.tree import (
     Mistake,
     Origin,
@@ -45,43 +29,10 @@ from drivetrain.spec.tree import (
     to_data,
 )
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+__all__ = ["SHIPPED", "Resolved", "find", "load", "shipped_names"]
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 """The folder of the recipes that come with the package."""
-
-_BY_NETWORK = ("optimizer", "schedule")
-_FILLED = ("networks", "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
-_OPTIONAL = (*_BY_NETWORK, *_FILLED)
-_DERIVED = {name: f"task.model.{name}" for name in ("context", "vocabulary", "rate", "seconds")} | {
-    "task": "task.glue",
-    "path": "task.folder",
-}
-"""What a source may take from the task, and where it stands there."""
-_OF_A_SOURCE = ("name", "weight", "parted")
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A checked recipe; `tree` is the same as plain JSON data, with every default.
-
-    `folder` is where its file lies, `text` that file as it was written ("" for a mapping and for a run's own).
-    `dropped` are the settings that an override of their `kind` took away, which nobody may have meant.
-    """
-
-    recipe: Recipe
-    tree: dict[str, Any]
-    origins: dict[str, Origin]
-    folder: Path | None
-    text: str = ""
-    dropped: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> list[str]:
-        """What whoever gave the recipe should know of it."""
-        kinds = "the kind was changed, so these do not count any more: give them again with the new one"
-        return [f"{', '.join(self.dropped)}: {kinds}"] if self.dropped else []
 
 
 def load(
@@ -108,7 +59,7 @@ def load(
         else:
             tree, text = _with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
     tree, dropped = _overridden(tree, overrides, mistakes)
-    return replace(_Checker(tree, folder, mistakes).resolved(), text=text, dropped=dropped)
+    return replace(Checker(tree, folder, mistakes).resolved(), text=text, dropped=dropped)
 
 
 def find(source: str) -> tuple[Path, Path | None]:
@@ -140,24 +91,6 @@ def shipped_names() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
-def plain(value: Any) -> Any:
-    """Settings as plain JSON data."""
-    if isinstance(value, Custom):
-        common = {"name": value.name} if value.name else {}
-        common |= {"weight": value.weight} if value.weight != 1.0 else {}
-        common |= {"parted": plain(value.parted)} if value.parted else {}
-        return {"kind": value.kind, **common, **plain(value.settings)}
-    if isinstance(value, Amount):
-        return dict(value.given)
-    if is_dataclass(value):
-        return {key_of(f.name): plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    return value
-
-
 def _kept(path: Path) -> dict[str, Any]:
     """What a run directory keeps of its recipe."""
     try:
@@ -179,7 +112,9 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[
     bases = tree.items.get("base")
     if bases is None:
         return tree
-    names = [to_data(bases)] if isinstance(bases, Value) else to_data(bases)
+    names = to_data(bases)
+    if isinstance(bases, Value):
+        names = [names]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         wrong = Mistake(("base",), "is the name or file of a recipe, or a list of them", bases.origin)
         raise RecipeMistakes([*mistakes, wrong])
@@ -210,195 +145,3 @@ def _overridden(tree: Tree, overrides: Sequence[str], mistakes: list[Mistake]) -
             dropped |= origins_of(lower).keys()
     dropped -= origins_of(tree).keys()
     return tree, tuple(sorted(dotted(path) for path in dropped if path[:-1] not in dropped))
-
-
-@cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
-    """What checks values of a type; making one takes longer than many checks."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(cls)
-
-
-def _unsaid(cls: Any) -> Any:
-    """Settings of which a recipe says nothing, without what checks them; None where it has to say something."""
-    wanting = not is_dataclass(cls) or any(f.default is MISSING and f.default_factory is MISSING for f in fields(cls))
-    return None if wanting else cls()  # type: ignore[operator] - it is a class
-
-
-class _Checker:
-    """Checks a tree section by section and gathers every mistake."""
-
-    def __init__(self, tree: Tree, folder: Path | None, mistakes: list[Mistake]) -> None:
-        self._origins = origins_of(tree)
-        self._data = amounts(to_data(tree))
-        self._folder = folder
-        self._mistakes = mistakes
-        self._derived: dict[str, Origin] = {}
-
-    def resolved(self) -> Resolved:
-        """The recipe, or RecipeMistakes with all that is wrong."""
-        hints, given = get_type_hints(Recipe, include_extras=True), self._data
-        values: dict[str, Any] = {}  # None where a section could not be read
-        for field in fields(Recipe):
-            name = field.name
-            if name in _OPTIONAL and given.get(name) is None:
-                values[name] = self._section(name, {}, values)
-            elif name in given:
-                values[name] = self._section(name, given[name], values, hints[name])
-            elif field.default is not MISSING:
-                values[name] = field.default
-            else:
-                values[name] = None
-                self._note((), f"{name!r} is missing")
-        for key in given.keys() - values.keys():
-            self._note((key,), f"unknown key {key!r}{self._elsewhere(key) or nearest(key, list(values))}")
-        recipe = Recipe(**values)
-        for path, message, refused in contradictions(recipe):
-            self._note(path, message, refused)
-        if self._mistakes:
-            raise RecipeMistakes(sorted(self._mistakes, key=lambda m: (m.origin.file, m.origin.line, m.origin.text)))
-        tree = plain(recipe)
-        return Resolved(recipe, tree, self._all_origins(tree), self._folder)
-
-    def _elsewhere(self, key: str) -> str:
-        """`; did you mean 'optimizer.lr'?` where sections have a key that was given at the top level."""
-        chosen = {name: str(at(self._data, (name, "kind")) or DEFAULT_KINDS.get(name)) for name in KINDS}
-        paths = {name: KINDS[name].get(kind, "") for name, kind in chosen.items()} | dict(SECTIONS)
-        paths = {name: path for name, path in paths.items() if path and name not in NAMED_SECTIONS}
-        classes = {"budget": Amount} | {name: imported(path) for name, path in paths.items()}
-        found = [f"{name}.{key}" for name, cls in classes.items() if key in keys_of(cls)]
-        return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
-
-    def _section(self, name: str, data: Any, above: Mapping[str, Any], hint: Any = None) -> Any:
-        """One value of the top level as its settings, or None with its mistakes noted."""
-        if name == "data":
-            return self._sources(data, above["task"])
-        if name in NULLABLE_SECTIONS and data is None:
-            return None
-        if name in NAMED_SECTIONS and isinstance(data, dict):
-            return self._named(imported(SECTIONS[name]), data, name)
-        if name in LISTED_SECTIONS and isinstance(data, list):
-            listed = self._named(imported(SECTIONS[name]), dict(enumerate(data)), name)
-            return listed and tuple(listed.values())
-        if name in SECTIONS:
-            return self._settings(imported(SECTIONS[name]), data, (name,))
-        if name in _BY_NETWORK and isinstance(data, dict) and _names_networks(name, data):
-            parts = {network: self._component(name, part, (name, network)) for network, part in data.items()}
-            return None if None in parts.values() else parts
-        if name in KINDS:
-            return self._component(name, data, (name,))
-        return self._settings(hint, data, (name,))
-
-    def _named(self, cls: Any, data: Mapping[Any, Any], name: str) -> dict[Any, Any] | None:
-        """Settings by name, or by place in a list; None with their mistakes noted."""
-        found = {key: self._settings(cls, part, (name, key)) for key, part in data.items()}
-        return None if None in found.values() else found
-
-    def _settings(self, cls: Any, data: Any, path: Path_) -> Any:
-        """A value of a settings class or another type, or None with its mistakes noted."""
-        from pydantic import ValidationError
-
-        if data == {} and (settings := _unsaid(cls)) is not None:
-            return settings
-        try:
-            return _adapter(cls).validate_json(json.dumps(data), strict=True)
-        except ValidationError as error:
-            problems: dict[Path_, list[Any]] = {}
-            for problem in error.errors(include_url=False):
-                problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
-            for inner, found in problems.items():
-                for message in messages(cls, data, inner, found):
-                    self._note((*path, *inner), message)
-        return None
-
-    def _component(self, section: str, data: Any, path: Path_) -> Any:
-        """A component by its kind, or None with its mistakes noted."""
-        if not isinstance(data, dict):
-            such = f", such as {{kind: {data}}}" if isinstance(data, str) else ""
-            self._note(path, f"is a mapping with a kind{such} (got {shown(data)})")
-            return None
-        kinds = KINDS[section]
-        kind = data.get("kind", DEFAULT_KINDS.get(section))
-        own = " or package.module:Name" if section in CUSTOM_SECTIONS else ""
-        if kind is None:
-            self._note(path, f"needs a kind: {', '.join(kinds)}{own}")
-        elif isinstance(kind, str) and kind in kinds:
-            return self._settings(imported(kinds[kind]), data, path)
-        elif isinstance(kind, str) and section in CUSTOM_SECTIONS and re.fullmatch(r"[\w.]+:\w+", kind):
-            return self._custom(section, kind, data, path)
-        else:
-            self._note(
-                (*path, "kind"),
-                f"unknown kind {shown(kind)}; there are {', '.join(kinds)}{own}{nearest(str(kind), list(kinds))}",
-            )
-        return None
-
-    def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Custom | None:
-        """A user's own component: its arguments, without what every source has."""
-        own = {key: value for key, value in data.items() if key != "kind"}
-        common = {key: own.pop(key) for key in _OF_A_SOURCE if section == "source" and key in own}
-        checked = self._settings(imported("drivetrain.data.recipe:OwnSource"), common, path)
-        folder = str(self._folder) if self._folder else None
-        places = {key: f"{self._origin((*path, key))}: " for key in data}
-        if checked is None:
-            return None
-        taken = {key: getattr(checked, key) for key in _OF_A_SOURCE}
-        return Custom(kind=kind, settings=own, folder=folder, places=places, **taken)
-
-    def _sources(self, raw: Any, task: Any) -> Any:
-        """The data section with its sources as settings, and what they take from the task filled in."""
-        data = self._settings(imported(SECTIONS["data"]), raw, ("data",))
-        listed = at(raw, ("train", "sources"))
-        train = tuple(
-            self._source(source, ("data", "train", "sources", index), task)
-            for index, source in enumerate(listed if isinstance(listed, list) else ())
-        )
-        sets = {part: self._named_sources(at(raw, (part,)), ("data", part), task) for part in ("validation", "test")}
-        if data is None or None in train or any(None in sources.values() for sources in sets.values()):
-            return None
-        return replace(data, train=replace(data.train, sources=train), **sets)
-
-    def _named_sources(self, raw: Any, path: Path_, task: Any) -> dict[str, Any]:
-        """Sources by name, None where one cannot be read."""
-        named = raw.items() if isinstance(raw, dict) else ()
-        return {name: self._source(source, (*path, name), task) for name, source in named}
-
-    def _source(self, data: Any, path: Path_, task: Any) -> Any:
-        source = self._component("source", data, path)
-        if source is None or isinstance(source, Custom) or task is None:
-            return source
-        open_fields = [name for name in _DERIVED if getattr(source, name, "") is None]
-        derived = task.derive(task, source) if hasattr(task, "derive") else {}
-        for name in open_fields:
-            if name in derived:
-                source = replace(source, **{name: derived[name]})
-                self._derived[dotted((*path, name))] = Origin("derived", text=_DERIVED[name])
-        return source
-
-    def _note(self, path: Path_, message: str, refused: bool = False) -> None:
-        """Add a mistake, unless this very value is known to be wrong already."""
-        if not path or all(path != mistake.path for mistake in self._mistakes):
-            self._mistakes.append(Mistake(path, message, self._origin(path), refused))
-
-    def _origin(self, path: Path_) -> Origin:
-        """The origin of the longest part of a path that the recipe has."""
-        while path not in self._origins:
-            path = path[:-1]
-        return self._origins[path]
-
-    def _all_origins(self, tree: Any, path: Path_ = ()) -> dict[str, Origin]:
-        """The origin of every leaf of the resolved tree."""
-        if isinstance(tree, (dict, list)) and tree:
-            pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-            return {k: v for key, part in pairs for k, v in self._all_origins(part, (*path, key)).items()}
-        name = dotted(path)
-        return {name: self._derived.get(name) or self._origins.get(path) or Origin("default")}
-
-
-def _names_networks(section: str, value: dict[str, Any]) -> bool:
-    """Whether a section is a mapping by network: all values are mappings, and no key is a setting of any kind."""
-    if not value or not all(isinstance(part, dict) for part in value.values()):
-        return False
-    known = {f.name for path in KINDS[section].values() for f in fields(imported(path))}
-    return not known.intersection(value)

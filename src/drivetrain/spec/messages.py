@@ -13,13 +13,14 @@ import yaml
 
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.check import shown
+from drivetrain.spec.check import shortened, shown
 from drivetrain.spec.registry import nearest
 from drivetrain.spec.settings import key_of
 from drivetrain.spec.tree import UNITS, Path_
 
 _MAPPINGS = frozenset({"dataclass_type", "dataclass_exact_type", "dict_type", "model_attributes_type"})
 _LISTS = frozenset({"tuple_type", "list_type"})
+_AMOUNT = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kKMBT])")
 _SUFFIX = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
 
@@ -49,20 +50,25 @@ def messages(cls: Any, data: Any, inner: Path_, problems: Sequence[Any]) -> list
             expected.append(problem["msg"].removeprefix("Input should be "))
     if expected:
         what = ", or ".join(dict.fromkeys(expected))
-        start = "" if what[0].isupper() else "Input should be "
-        found.append(f"{start}{what} (got {shown(value)}){_doc(cls, data, inner)}")
+        if not what[0].isupper():
+            what = f"Input should be {what}"
+        found.append(f"{what} (got {shown(value)}){_doc(cls, data, inner)}")
     return list(dict.fromkeys(found))
 
 
 def unknown(key: str, known: Sequence[str]) -> str:
     """That there is no such key, and which is near, or which there are."""
-    listed = f"; there are {', '.join(known)}" if known else ""
-    return f"unknown key {key!r}{nearest(key, known) or listed}"
+    other = nearest(key, known)
+    if known and not other:
+        other = f"; there are {', '.join(known)}"
+    return f"unknown key {key!r}{other}"
 
 
 def keys_of(cls: type | None) -> list[str]:
     """The keys of a settings class, as recipes write them."""
-    return [key_of(field.name) for field in fields(cls)] if cls else []
+    if cls is None:
+        return []
+    return [key_of(field.name) for field in fields(cls)]
 
 
 def inside(data: Any, loc: Sequence[Any]) -> tuple[Path_, Any]:
@@ -94,20 +100,26 @@ def amounts(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     if data and data.keys() <= UNITS:
-        return {unit: value if unit == "epochs" else _whole(value) for unit, value in data.items()}
+        # Epochs may be parts of one; all other units are counted.
+        counted: dict[str, Any] = {}
+        for unit, value in data.items():
+            counted[unit] = value if unit == "epochs" else _whole(value)
+        return counted
     return {key: amounts(part) for key, part in data.items()}
 
 
 def _whole(value: Any) -> Any:
     """A whole number from 1.5B, 500M, 10k or 1e6; anything else as it is, for validation to refuse."""
-    match = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)([kKMBT])", value) if isinstance(value, str) else None
-    if match:
-        number = Decimal(match.group(1).replace("_", "")) * _SUFFIX[match.group(2)]
-    elif isinstance(value, float):
+    # Decimals, since 1.1B as a float is not 1,100,000,000.
+    if isinstance(value, float):
         number = Decimal(value)
+    elif isinstance(value, str) and (match := _AMOUNT.fullmatch(value)):
+        number = Decimal(match.group(1).replace("_", "")) * _SUFFIX[match.group(2)]
     else:
         return value
-    return int(number) if number == number.to_integral_value() and number < 2**63 else value
+    if number != number.to_integral_value() or number >= 2**63:
+        return value
+    return int(number)
 
 
 def _such_as(cls: type | None, value: Any) -> str:
@@ -118,9 +130,11 @@ def _such_as(cls: type | None, value: Any) -> str:
         return f", such as {_flow({'kind': value})}"
     hints = get_type_hints(cls)
     for field in fields(cls):
-        hint = hints[field.name]
-        part = {"steps": value} if Amount in settings_classes(hint) else value
-        if _takes(hint, _whole(part) if cls is Amount else amounts(part)):
+        hint, part = hints[field.name], value
+        if Amount in settings_classes(hint):
+            part = {"steps": value}
+        read = _whole if cls is Amount else amounts
+        if _takes(hint, read(part)):
             return f", such as {_flow({key_of(field.name): part})}"
     return f" of {', '.join(keys_of(cls))}"
 
@@ -138,29 +152,48 @@ def _takes(hint: Any, value: Any) -> bool:
 def _flow(value: Any) -> str:
     """A value as a recipe has it in one line, cut where it is long."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return shortened(text, 80)
 
 
 def _doc(cls: Any, data: Any, path: Path_) -> str:
     """A field's own sentence after a colon, where a path ends in a field or in an item of one."""
     while path and isinstance(path[-1], int):
         path = path[:-1]
-    owner = _owner(cls, data, path[:-1]) if path else None
-    said = {key_of(name): setting.doc for name, setting in settings_of(owner).items()} if owner else {}
-    return f": {said[path[-1]]}" if path and path[-1] in said else ""
+    if not path:
+        return ""
+    owner = _owner(cls, data, path[:-1])
+    if owner is None:
+        return ""
+    for name, setting in settings_of(owner).items():
+        if key_of(name) == path[-1]:
+            return f": {setting.doc}"
+    return ""
 
 
 def _owner(cls: Any, data: Any, path: Path_) -> type | None:
     """The settings class that a path inside a settings class leads to; of several, the one of the kind given there."""
     hint = cls
     for number, part in enumerate(path):
-        owner = _chosen(hint, at(data, path[:number]))
+        # The place in a list is no step: the list's hint names the class of its items too.
         if not isinstance(part, int):
-            hint = {key_of(name): inner for name, inner in get_type_hints(owner).items()}.get(part) if owner else None
+            hint = _hint(_chosen(hint, at(data, path[:number])), part)
     return _chosen(hint, at(data, path))
+
+
+def _hint(owner: type | None, key: str) -> Any:
+    """The annotation of a key of a settings class; None where it has no such key."""
+    if owner is None:
+        return None
+    for name, hint in get_type_hints(owner).items():
+        if key_of(name) == key:
+            return hint
+    return None
 
 
 def _chosen(hint: Any, value: Any) -> type | None:
     classes = list(settings_classes(hint))
     kind = value.get("kind") if isinstance(value, Mapping) else None
-    return next((cls for cls in classes if getattr(cls, "kind", None) == kind), classes[0] if classes else None)
+    for cls in classes:
+        if getattr(cls, "kind", None) == kind:
+            return cls
+    return classes[0] if classes else None

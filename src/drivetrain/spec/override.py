@@ -23,6 +23,7 @@ from drivetrain.spec.tree import (
     dotted,
     from_data,
     merge,
+    pairs,
 )
 
 _KEY = re.compile(r"[A-Za-z0-9_\-]+")
@@ -47,9 +48,16 @@ def override(tree: Tree, text: str) -> Tree:
     """
     origin = Origin("command line", text=text)
     steps, value_text = _Reader(text, origin).read()
-    named = tuple(step if isinstance(step, str) else step.at for step in steps if isinstance(step, (str, _Index)))
+    named: list[str | int] = []  # the path, as far as it is known before the selectors have chosen
+    for step in steps:
+        if isinstance(step, str):
+            named.append(step)
+        elif isinstance(step, _Index):
+            named.append(step.at)
     mistakes: list[Mistake] = []
-    value = parse(value_text, origin, mistakes, named) if value_text.strip() else Value(None, origin)
+    value: Tree = Value(None, origin)
+    if value_text.strip():
+        value = parse(value_text, origin, mistakes, tuple(named))
     if mistakes:
         raise RecipeMistakes(mistakes)
     misses: list[Mistake] = []
@@ -88,7 +96,9 @@ class _Index:
     def keys(self, tree: Tree | None) -> list[int]:
         """The one item, if it is there."""
         count = len(_items(tree)) if _is_list(tree) else 0
-        return [self.at % count] if -count <= self.at < count else []
+        if not -count <= self.at < count:
+            return []
+        return [self.at % count]
 
     def miss(self, tree: Tree | None) -> str:
         """Why there is none."""
@@ -108,7 +118,9 @@ class _Slice:
 
     def keys(self, tree: Tree | None) -> list[int]:
         """The items from start to before stop."""
-        return list(range(len(_items(tree))))[self.start : self.stop] if _is_list(tree) else []
+        if not _is_list(tree):
+            return []
+        return list(range(len(_items(tree))))[self.start : self.stop]
 
     def miss(self, tree: Tree | None) -> str:
         """Why there are none."""
@@ -148,22 +160,30 @@ class _Where:
 
     def keys(self, tree: Tree | None) -> list[str | int]:
         """The items that compare so."""
-        return [key for key, item in _items(tree).items() if (found := self._of(item)) and self._holds(found.value)]
+        chosen: list[str | int] = []
+        for key, item in _items(tree).items():
+            found = self._of(item)
+            if found is not None and self._holds(found.value):
+                chosen.append(key)
+        return chosen
 
     def miss(self, tree: Tree | None) -> str:
         """Why there are none: what the field is in each item."""
         items = _items(tree)
         if not items:
             return f"{self} chooses nothing: {_told(tree)}"
-        found = {key: self._of(item) for key, item in items.items()}
-        field = ".".join(self.field)
-        parts = [
-            f"{shown(value.value)} in {_label(key)}" if value else f"missing in {_label(key)}"
-            for key, value in found.items()
-        ]
-        words = [value.value for value in found.values() if value and isinstance(value.value, str)]
-        near = nearest(self.value, words) if isinstance(self.value, str) and self.value not in words else ""
-        return f"{self} chooses nothing: {field} is {_listed(parts)}{near}"
+        parts: list[str] = []
+        words: list[str] = []
+        for key, item in items.items():
+            found = self._of(item)
+            what = "missing" if found is None else shown(found.value)
+            parts.append(f"{what} in {_label(key)}")
+            if found is not None and isinstance(found.value, str):
+                words.append(found.value)
+        near = ""
+        if isinstance(self.value, str) and self.value not in words:
+            near = nearest(self.value, words)
+        return f"{self} chooses nothing: {'.'.join(self.field)} is {_listed(parts)}{near}"
 
     def _of(self, item: Tree | None) -> Value | None:
         """The field of an item, where it has it and it is a scalar."""
@@ -232,7 +252,7 @@ class _Reader:
         if re.fullmatch(r"-?\d+", text) and len(text) <= _MOST_DIGITS:
             return _Index(int(text))
         if (found := _SLICE.fullmatch(text)) and len(text) <= _MOST_DIGITS:
-            start, stop = (int(part) if part else None for part in found.groups())
+            start, stop = map(_place_or_none, found.groups())
             return _Slice(start, stop, text)
         if found := _CONDITION.fullmatch(text):
             field, sign, value = found.groups()
@@ -263,6 +283,13 @@ class _Reader:
         return RecipeMistakes([Mistake(path, message, self._origin, refused)])
 
 
+def _place_or_none(text: str | None) -> int | None:
+    """The bound of a slice, None where it is left out."""
+    if text is None:
+        return None
+    return int(text)
+
+
 def _chosen(
     tree: Tree | None, steps: list[_Step], above: Path_, origin: Origin, misses: list[Mistake]
 ) -> Iterator[Path_]:
@@ -286,11 +313,13 @@ def _items(tree: Tree | None) -> dict[Any, Tree]:
     """What a list or a mapping has, by index or key; a scalar has nothing."""
     if not isinstance(tree, TreeNode):
         return {}
-    return tree.items if isinstance(tree.items, dict) else dict(enumerate(tree.items))
+    return dict(pairs(tree.items))
 
 
 def _child(tree: Tree | None, key: str) -> Tree | None:
-    return None if _is_list(tree) else _items(tree).get(key)
+    if _is_list(tree):
+        return None
+    return _items(tree).get(key)
 
 
 def _is_list(tree: Tree | None) -> bool:
@@ -306,13 +335,19 @@ def _told(tree: Tree | None) -> str:
     if _is_list(tree):
         return f"the list has {len(_items(tree))}"
     if isinstance(tree, TreeNode):
-        return f"it is a mapping of {_listed(list(tree.items))}" if tree.items else "the mapping is empty"
-    return "the list has 0" if tree is None else f"it is no list, but {shown(tree.value)}"
+        if not tree.items:
+            return "the mapping is empty"
+        return f"it is a mapping of {_listed(list(tree.items))}"
+    if tree is None:
+        return "the list has 0"
+    return f"it is no list, but {shown(tree.value)}"
 
 
 def _listed(parts: list[str]) -> str:
-    more = f" and {len(parts) - _MOST_SHOWN} more" if len(parts) > _MOST_SHOWN else ""
-    return ", ".join(parts[:_MOST_SHOWN]) + more
+    listed = ", ".join(parts[:_MOST_SHOWN])
+    if len(parts) > _MOST_SHOWN:
+        listed += f" and {len(parts) - _MOST_SHOWN} more"
+    return listed
 
 
 def _label(key: str | int) -> str:
@@ -323,7 +358,9 @@ def _put(tree: Tree | None, path: Path_, value: Tree, origin: Origin) -> Tree:
     """The tree with a value at a path; items of lists are there, keys of mappings may be new."""
     if not path:
         emptied = isinstance(value, TreeNode) and not value.items  # `key={}` takes away what was there
-        return value if tree is None or emptied else merge(tree, value)
+        if tree is None or emptied:
+            return value
+        return merge(tree, value)
     key, rest = path[0], path[1:]
     if isinstance(key, int):
         assert isinstance(tree, TreeNode)

@@ -67,16 +67,19 @@ def parse(text: str, origin: Origin, mistakes: list[Mistake], path: Path_ = ()) 
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            return (
-                _Builder(loader, origin, mistakes).build(node, path) if node is not None else TreeNode({}, origin, {})
-            )
+            if node is None:
+                return TreeNode({}, origin, {})
+            return _Builder(loader, origin, mistakes).build(node, path)
         finally:
             loader.dispose()
     except yaml.reader.ReaderError as error:
         line, problem = text[: error.position].count("\n") + 1, f"a forbidden character, #x{error.character:04x}"
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line, problem = mark.line + 1 if mark else 1, getattr(error, "problem", None) or str(error)
+        line, problem = 1, str(error)
+        if isinstance(error, yaml.MarkedYAMLError):
+            problem = error.problem or problem
+            if error.problem_mark:
+                line = error.problem_mark.line + 1
     except RecursionError:
         line, problem = 1, "it is nested too deeply"
     raise RecipeMistakes([*mistakes, Mistake((), f"not YAML: {problem}", _at(origin, line))]) from None
@@ -128,8 +131,11 @@ class _Builder:
                     first = f"; the first is in line {keys[key].line}" if at.file else ""
                     self._mistakes.append(Mistake((*path, key), f"is given twice{first}", at))
                 items[key], keys[key] = self.build(value_node, (*path, key)), at
+        # Last, since a mapping's own keys go before those that `<<` merges into it, wherever it stands.
         for tree in below:
-            parts = tree.items if isinstance(tree, TreeNode) and isinstance(tree.items, list) else [tree]
+            parts = [tree]
+            if isinstance(tree, TreeNode) and isinstance(tree.items, list):
+                parts = tree.items
             for part in parts:
                 if not isinstance(part, TreeNode) or not isinstance(part.items, dict):
                     self._mistakes.append(Mistake((*path, "<<"), "merges mappings only", part.origin))
@@ -150,4 +156,6 @@ class _Builder:
 
 
 def _at(origin: Origin, line: int) -> Origin:
-    return Origin(origin.layer, origin.file, line, origin.text) if origin.file else origin
+    if not origin.file:
+        return origin
+    return Origin(origin.layer, origin.file, line, origin.text)

@@ -173,14 +173,14 @@ def _find(custom: Custom) -> Any:
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
+        # A module that is there, but imports one that is not, is none that the recipe got wrong.
         if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
             raise
         where = Path(custom.folder or ".").resolve()
         raise _mistake(custom, f"no module {module!r} beside the recipe ({where}) or installed") from error
     if not hasattr(found, name):
-        raise _mistake(
-            custom, f"module {module!r} has no {name!r}{nearest(name, [n for n in vars(found) if n[0] != '_'])}"
-        )
+        public = [known for known in vars(found) if known[0] != "_"]
+        raise _mistake(custom, f"module {module!r} has no {name!r}{nearest(name, public)}")
     return getattr(found, name)
 
 
@@ -188,7 +188,11 @@ def _first_of_others(path: Sequence[str]) -> int:
     """Where a module path goes on after the standard library: what stands there shadows none of its modules, such as
     `random`, and goes before what is installed."""
     standard = (_STANDARD, str(Path(_STANDARD) / "lib-dynload"))
-    return max((place + 1 for place, entry in enumerate(path) if entry in standard), default=0)
+    first = 0
+    for place, entry in enumerate(path, 1):
+        if entry in standard:
+            first = place
+    return first
 
 
 def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
@@ -209,13 +213,13 @@ def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
                 arguments[key] = adapter.validate_python(value)
             except ValidationError as error:
                 raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})", key) from None
-    missing = [
-        name
-        for name, p in parameters.items()
-        if name not in arguments and p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
+    missing: list[str] = []
+    for name, p in parameters.items():
+        needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if needed and name not in arguments:
+            missing.append(repr(name))
     if missing:
-        raise _mistake(custom, f"needs {', '.join(map(repr, missing))}")
+        raise _mistake(custom, f"needs {', '.join(missing)}")
     return arguments
 
 
@@ -230,7 +234,9 @@ def nearest(word: str, known: Sequence[str]) -> str:
     """`; did you mean 'x'?` where a known word is near, but for its case, else nothing."""
     folded = {other.casefold(): other for other in known}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+    if not close:
+        return ""
+    return f"; did you mean {folded[close[0]]!r}?"
 
 
 def _place(custom: Custom, key: str = "kind") -> str:

@@ -34,11 +34,17 @@ def recipe_schema() -> dict[str, Any]:
     schema = _class_schema(Recipe)
     for name, path in SECTIONS.items():
         section = _class_schema(imported(path))
-        several = [{"type": "array", "items": section}] if name in LISTED_SECTIONS else []
-        section = {"type": "object", "additionalProperties": section} if name in NAMED_SECTIONS else section
+        others: list[dict[str, Any]] = []
+        if name in LISTED_SECTIONS:
+            others.append({"type": "array", "items": section})
+        if name in NULLABLE_SECTIONS:
+            others.append({"type": "null"})
+        if name in NAMED_SECTIONS:
+            section = {"type": "object", "additionalProperties": section}
         section |= {"description": schema["properties"][name]["description"]}
-        options = [section, *several, *([{"type": "null"}] if name in NULLABLE_SECTIONS else [])]
-        schema["properties"][name] = {"anyOf": options} if len(options) > 1 else section
+        if others:
+            section = {"anyOf": [section, *others]}
+        schema["properties"][name] = section
     for name in ("task", "optimizer", "schedule", "launch"):
         component = _component_schema(name)
         if name in _BY_NETWORK:
@@ -67,7 +73,9 @@ def _component_schema(section: str) -> dict[str, Any]:
         if kind != DEFAULT_KINDS.get(section):
             schema["required"] = ["kind", *schema.get("required", [])]
         kinds.append(schema)
-    return {"anyOf": kinds + ([_OWN] if section in CUSTOM_SECTIONS else [])}
+    if section in CUSTOM_SECTIONS:
+        kinds.append(_OWN)
+    return {"anyOf": kinds}
 
 
 def _class_schema(cls: type) -> dict[str, Any]:
@@ -111,5 +119,7 @@ def _describe(schema: dict[str, Any], cls: type) -> None:
 def _options(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A schema, what may stand in its place, and its items."""
     yield schema
-    for part in [*schema.get("anyOf", []), *schema.get("oneOf", []), *([schema["items"]] if "items" in schema else [])]:
+    for part in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
         yield from _options(part)
+    if "items" in schema:
+        yield from _options(schema["items"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from drivetrain.spec.tree import Origin, Path_, dotted
+from drivetrain.spec.tree import Origin, Path_, dotted, pairs
 
 
 def as_yaml(tree: Mapping[str, Any], origins: Mapping[str, Origin] | None = None) -> str:
@@ -16,16 +16,18 @@ def as_yaml(tree: Mapping[str, Any], origins: Mapping[str, Origin] | None = None
     if origins is None:
         return "\n".join(text for text, _ in lines)
     width = min(60, max(len(text) for text, path in lines if path))
-    return "\n".join(
-        f"{text:<{width}}  # {origins.get(dotted(path), Origin('default'))}" if path else text for text, path in lines
-    )
+    shown = []
+    for text, path in lines:
+        if path:
+            text = f"{text:<{width}}  # {origins.get(dotted(path), Origin('default'))}"
+        shown.append(text)
+    return "\n".join(shown)
 
 
 def _lines(tree: Any, path: Path_, depth: int) -> Iterator[tuple[str, Path_ | None]]:
     """Lines of block YAML, each with the path of the value that it ends with, or None."""
     pad = "  " * depth
-    pairs = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
-    for key, value in pairs:
+    for key, value in pairs(tree):
         here = (*path, key)
         head = f"{pad}{key}:" if isinstance(tree, Mapping) else f"{pad}-"
         nested = isinstance(value, (Mapping, list)) and value and not _scalars(value)
@@ -38,7 +40,9 @@ def _lines(tree: Any, path: Path_, depth: int) -> Iterator[tuple[str, Path_ | No
             yield from rest
         else:
             text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...")
-            yield f"{head} {text}", (*here, 0) if isinstance(value, list) and value else here
+            if isinstance(value, list) and value:  # in one line, with the origin of its first item
+                here = (*here, 0)
+            yield f"{head} {text}", here
 
 
 def _scalars(value: Any) -> bool:

@@ -5,4 +5,8 @@ from __future__ import annotations
 
 def printable(text: str, keep: str = "") -> str:
     """The text with every control character (terminal escapes among them) made visible, but for those to `keep`."""
-    return "".join(char if char.isprintable() or char in keep else repr(char)[1:-1] for char in text)
+    shown = []
+    for char in text:
+        plain = char.isprintable() or char in keep
+        shown.append(char if plain else repr(char)[1:-1])
+    return "".join(shown)

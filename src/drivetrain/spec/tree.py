@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.text import printable
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,8 @@ class Mistake:
 
     def __str__(self) -> str:
         """One line, as compilers write it; what a terminal would obey is escaped."""
-        line = ": ".join(part for part in (str(self.origin), dotted(self.path), self.message) if part)
-        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+        line = ": ".join(filter(None, (str(self.origin), dotted(self.path), self.message)))
+        return printable(line)
 
 
 class RecipeMistakes(Failure):
@@ -77,7 +80,8 @@ class RecipeMistakes(Failure):
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
-        code = Exit.SECURITY if any(mistake.refused for mistake in mistakes) else Exit.BAD_RECIPE
+        refused = any(mistake.refused for mistake in mistakes)
+        code = Exit.SECURITY if refused else Exit.BAD_RECIPE
         count = f"{len(self.mistakes)} mistakes" if len(self.mistakes) > 1 else "1 mistake"
         super().__init__(code, f"{count} in the recipe", "each is listed with its place")
         self.details = "\n".join(map(str, self.mistakes))
@@ -112,18 +116,20 @@ def from_data(data: Any, origin: Origin, mistakes: list[Mistake], written: Mappi
     `written` tells where values were first written, by dotted path. Derived ones are left out: they are derived again,
     from what is on top of this tree too.
     """
-    origin = Origin.read(written[dotted(path)]) if dotted(path) in written else origin
+    if dotted(path) in written:
+        origin = Origin.read(written[dotted(path)])
     if isinstance(data, Mapping):
-        items = {
-            str(key): from_data(value, origin, mistakes, written, (*path, str(key)))
-            for key, value in data.items()
-            if not written.get(dotted((*path, str(key))), "").startswith("derived")
-        }
+        items: dict[str, Tree] = {}
+        for key, value in data.items():
+            below = (*path, str(key))
+            if not written.get(dotted(below), "").startswith("derived"):
+                items[str(key)] = from_data(value, origin, mistakes, written, below)
         return TreeNode(items, origin, {key: value.origin for key, value in items.items()})
     if isinstance(data, (list, tuple)):
-        parts = enumerate(data)
-        return TreeNode([from_data(value, origin, mistakes, written, (*path, index)) for index, value in parts], origin)
-    data = os.fspath(data) if isinstance(data, os.PathLike) else data
+        parts = [from_data(value, origin, mistakes, written, (*path, index)) for index, value in enumerate(data)]
+        return TreeNode(parts, origin)
+    if isinstance(data, os.PathLike):
+        data = os.fspath(data)
     if not isinstance(data, (str, int, float, type(None))):
         mistakes.append(Mistake(path, f"is no plain data, but a {type(data).__name__}", origin))
         return Value(None, origin)
@@ -143,12 +149,18 @@ def origins_of(tree: Tree, path: Path_ = ()) -> dict[Path_, Origin]:
     """The origin of every value, mapping, list and key."""
     found = {path: tree.origin}
     if isinstance(tree, TreeNode):
-        pairs = tree.items.items() if isinstance(tree.items, dict) else enumerate(tree.items)
-        for key, value in pairs:
+        for key, value in pairs(tree.items):
             found |= origins_of(value, (*path, key))
             if tree.keys and isinstance(key, str) and isinstance(value, TreeNode):
                 found[(*path, key)] = tree.keys[key]
     return found
+
+
+def pairs(parts: Mapping[str, _T] | Sequence[_T]) -> Iterable[tuple[str | int, _T]]:
+    """What a mapping or a list has, each with its key or its place."""
+    if isinstance(parts, Mapping):
+        return parts.items()
+    return enumerate(parts)
 
 
 UNITS = frozenset({"steps", "samples", "tokens", "epochs"})
@@ -168,14 +180,20 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     kind, old = upper.items.get("kind"), lower.items.get("kind")
     if kind is not None and old is not None and to_data(kind) != to_data(old):
         return upper
+    # An amount is in exactly one unit: merged, `steps` over `epochs` would be two.
     if upper.items and upper.items.keys() <= UNITS and lower.items.keys() <= UNITS:
         return upper
     items = dict(lower.items)
     for key, value in upper.items.items():
-        items[key] = merge(items[key], value) if key in items else value
+        if key in items:
+            value = merge(items[key], value)
+        items[key] = value
     return TreeNode(items, upper.origin, {**(lower.keys or {}), **(upper.keys or {})})
 
 
 def dotted(path: Path_) -> str:
     """`a.b[0].c`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")

@@ -34,6 +34,8 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     again = found["again"]
     yield "made again", f"{again['equal']} steps, to the same bits; {again['not comparable']} under another claim"
     yield "commits", f"{found['commits']} whole, each at its place in the chain"
-    sources = f"{found['sources']} have the content that was read" if found["sources"] else "not looked at"
-    yield "sources", sources
+    if found["sources"]:
+        yield "sources", f"{found['sources']} have the content that was read"
+    else:
+        yield "sources", "not looked at"
     yield "claim", "\n".join(found["claims"])

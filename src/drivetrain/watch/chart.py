@@ -31,8 +31,11 @@ def points(curve: Curve, axis: Sequence[float]) -> list[tuple[float, float]]:
 
 def placed(scored: Sequence[tuple[int, float]], steps: StepColumns, axis: Sequence[float]) -> list[tuple[float, float]]:
     """(place, value) of what is told by (step, value); what comes before the first step is at 0."""
-    rows = [(steps.row(step), value) for step, value in scored]
-    return [(axis[row] if row >= 0 else 0, value) for row, value in rows]
+    found = []
+    for step, value in scored:
+        row = steps.row(step)
+        found.append((axis[row] if row >= 0 else 0, value))
+    return found
 
 
 def columns(finite: Sequence[tuple[float, float]], count: int) -> list[tuple[float, float, float, float]]:
@@ -40,7 +43,8 @@ def columns(finite: Sequence[tuple[float, float]], count: int) -> list[tuple[flo
     first, whole = finite[0][0], finite[-1][0] - finite[0][0]
     grouped: dict[int, list[tuple[float, float]]] = {}
     for place, value in finite:
-        grouped.setdefault(int((place - first) * (count - 1) // whole) if whole > 0 else 0, []).append((place, value))
+        column = int((place - first) * (count - 1) // whole) if whole > 0 else 0
+        grouped.setdefault(column, []).append((place, value))
     found = []
     for group in grouped.values():
         values = sorted(value for _, value in group)
@@ -73,13 +77,18 @@ def chart(
     before = None
     for column, value in frame.medians(finite, width).items():
         row = frame.row(value, height)
-        between = range(min(row, before + 1), max(row, before - 1) + 1) if before is not None else (row,)
-        for dot in between:  # down or up to the neighbour's row, so that the eye sees one line
+        top = bottom = row
+        # Down or up to the neighbour's row, so that the eye sees one line.
+        if before is not None:
+            top, bottom = min(row, before + 1), max(row, before - 1)
+        for dot in range(top, bottom + 1):
             cells[dot // 4][column // 2] |= _DOTS[column % 2][dot % 4]
         before = row
     labels = [f"{frame.high:.4g}", *[""] * (height - 2), f"{frame.low:.4g}"]
-    margin = max(len(label) for label in labels)
-    lines = [f"{label:>{margin}} │{''.join(map(chr, row))}" for label, row in zip(labels, cells, strict=True)]
+    margin = max(map(len, labels))
+    lines = []
+    for label, row in zip(labels, cells, strict=True):
+        lines.append(f"{label:>{margin}} │{''.join(map(chr, row))}")
     lines.append(f"{'':>{margin}} └{'─' * width}")
     first, last = f"{by} {place_of(frame.first, by)}", f"{by} {place_of(frame.last, by)}"
     lines.append(f"{'':>{margin}}  {first}" + last.rjust(width - len(first)))
@@ -109,21 +118,32 @@ class Frame:
     def row(self, value: float, height: int) -> int:
         """The row of dots of a value, four a character, from the top."""
         spread = self.high - self.low
-        return round((self.high - value) / spread * (4 * height - 1)) if spread > 0 else 2 * height
+        if spread <= 0:
+            return 2 * height
+        return round((self.high - value) / spread * (4 * height - 1))
 
 
 def framed(curves: Sequence[Sequence[tuple[float, float]]], width: int) -> Frame:
     """The frame that has the medians of all of these curves; one of them has a finite value."""
-    shown = [[(place, value) for place, value in curve if math.isfinite(value)] for curve in curves]
-    places = [curve[end][0] for curve in shown if curve for end in (0, -1)]
-    wide = Frame(min(places), max(places), 0.0, 0.0)
-    values = [value for curve in shown for value in wide.medians(curve, width).values()]
+    shown = []
+    for curve in curves:
+        if finite := [(place, value) for place, value in curve if math.isfinite(value)]:
+            shown.append(finite)
+    first = min(finite[0][0] for finite in shown)
+    last = max(finite[-1][0] for finite in shown)
+    # Columns are the same for all curves, so the medians, and with them the values, follow from the places.
+    wide = Frame(first, last, 0.0, 0.0)
+    values: list[float] = []
+    for finite in shown:
+        values += wide.medians(finite, width).values()
     return replace(wide, low=min(values), high=max(values))
 
 
 def place_of(place: float, by: By) -> str:
     """A place on an axis, for people."""
-    return f"{place:.4g}" if by == "seconds" else str(int(place)) if by == "step" else amount(place)
+    if by == "seconds":
+        return f"{place:.4g}"
+    return str(int(place)) if by == "step" else amount(place)
 
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -135,4 +155,7 @@ def spark(values: Sequence[float]) -> str:
     finite = [value for value in newest if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     scale = 7 / (high - low) if high > low else 0.0
-    return "".join("▁▂▃▄▅▆▇█"[round((value - low) * scale)] if math.isfinite(value) else "?" for value in newest)
+    bars = ""
+    for value in newest:
+        bars += "▁▂▃▄▅▆▇█"[round((value - low) * scale)] if math.isfinite(value) else "?"
+    return bars

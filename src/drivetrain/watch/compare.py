@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from drivetrain.watch.console import amount
 from drivetrain.watch.report import summary
 from drivetrain.watch.table import row, say, span, table
 from drivetrain.watch.table import show as show_tables
-from drivetrain.watch.trackers import without_secrets
+from drivetrain.watch.tracker_mark import without_secrets
 
 _MARKS = 8  # places at which runs are compared
 _HEIGHT = 6  # of a curve, in characters: those of all runs stand below each other
@@ -53,13 +53,18 @@ class Run:
     def metrics(self, by: By) -> dict[str, Points]:
         """The curves of SET/METRIC."""
         steps, axis = self.story.steps, self.story.steps.axis(by)
-        found = scores(self.story.records)
-        return {f"{name}/{metric}": placed(scored, steps, axis) for (name, metric), scored in found.items()}
+        curves = {}
+        for (name, metric), scored in scores(self.story.records).items():
+            curves[f"{name}/{metric}"] = placed(scored, steps, axis)
+        return curves
 
     def modes(self) -> dict[str, Mode]:
         """Whether small or large is good, of the metrics of which the recipe says so."""
-        told = (self.recipe["checkpoint"]["keep_best"], self.recipe["stop"]["patience"])
-        return {part["metric"]: part["mode"] for part in told if part}
+        found = {}
+        for part in (self.recipe["checkpoint"]["keep_best"], self.recipe["stop"]["patience"]):
+            if part:
+                found[part["metric"]] = part["mode"]
+        return found
 
 
 def gather(folders: Sequence[str | Path], by: By) -> dict[str, Run]:
@@ -68,12 +73,14 @@ def gather(folders: Sequence[str | Path], by: By) -> dict[str, Run]:
     Raises Failure(64) for fewer than two, the same one twice, or tokens where a run counts none; 66 where one is no
     run; 65 or 78 where its recipe cannot be read; 74 where its ledger is damaged.
     """
-    paths = [Path(folder) for folder in folders]
+    paths = list(map(Path, folders))
     if len({path.resolve() for path in paths}) < max(2, len(paths)):
         raise Failure(Exit.BAD_COMMAND, "two different runs or more are compared", "name their directories")
-    names = [path.resolve().name for path in paths]
-    labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    runs = {label: _open(path) for label, path in zip(labels, paths, strict=True)}
+    labels = [path.resolve().name for path in paths]
+    if len(set(labels)) < len(labels):
+        labels = list(map(str, paths))
+    runs = dict(zip(labels, map(_open, paths), strict=True))
+    # A run without a step may count tokens in its first one.
     silent = [label for label, run in runs.items() if run.story.steps and not any(run.story.steps.tokens)]
     if by == "tokens" and silent:
         raise Failure(Exit.BAD_COMMAND, f"{', '.join(silent)}: the task counts no tokens", "take --by samples")
@@ -87,19 +94,21 @@ def comparison(runs: Mapping[str, Run], by: By) -> dict[str, Any]:
     lowest and highest score, and which run is the best where the recipes say what is good; `at_equal` what the runs
     had come to at the same places. `runs` are their reports.
     """
-    losses = {label: run.losses(by) for label, run in runs.items()}
-    metrics = {label: run.metrics(by) for label, run in runs.items()}
+    losses, metrics, recipes, reports = {}, {}, {}, {}
+    for label, run in runs.items():
+        losses[label] = run.losses(by)
+        metrics[label] = run.metrics(by)
+        recipes[label] = run.recipe
+        reports[label] = summary(run.folder, run.story)
     marks = _marks([run.story.steps.axis(by) for run in runs.values()], by)
+    at_marks = {name: _spans(lines, marks) for name, lines in _shared(losses).items()}
+    newest = {name: _newest(lines, marks) for name, lines in _shared(metrics).items()}
     return {
         "by": by,
-        "recipe": _differences({label: run.recipe for label, run in runs.items()}),
+        "recipe": _differences(recipes),
         "metrics": _verdicts(metrics, _modes(list(runs.values()))),
-        "at_equal": {
-            "places": marks,
-            "losses": {name: _spans(lines, marks) for name, lines in _shared(losses).items()},
-            "metrics": {name: _newest(lines, marks) for name, lines in _shared(metrics).items()},
-        },
-        "runs": {label: summary(run.folder, run.story) for label, run in runs.items()},
+        "at_equal": {"places": marks, "losses": at_marks, "metrics": newest},
+        "runs": reports,
     }
 
 
@@ -107,21 +116,20 @@ def show(console: Console, runs: Mapping[str, Run], found: Mapping[str, Any]) ->
     """Print the comparison."""
     by: By = found["by"]
     say(console, Text(" and ".join(map(printable, runs)), style="bold"))
-    curves = _by_name({label: run.losses(by) for label, run in runs.items()})
-    for name, lines in curves.items():
+    losses = {label: run.losses(by) for label, run in runs.items()}
+    for name, lines in _by_name(losses).items():
         _curves(console, name, lines, by)
     equal = found["at_equal"]
-    show_tables(
-        console,
-        [
-            _recipes(found["recipe"], list(runs)),
-            _metadata(found["runs"]),
-            _scores(found["metrics"], list(runs)),
-            _finals(found["runs"]),
-            *(_equal(f"{by}: training {name}", equal["places"], lines, by) for name, lines in equal["losses"].items()),
-            _equally_far(equal["places"], equal["metrics"], list(runs), by),
-        ],
-    )
+    tables = [
+        _recipes(found["recipe"], list(runs)),
+        _metadata(found["runs"]),
+        _scores(found["metrics"], list(runs)),
+        _finals(found["runs"]),
+    ]
+    for name, lines in equal["losses"].items():
+        tables.append(_equal(f"{by}: training {name}", equal["places"], lines, by))
+    tables.append(_equally_far(equal["places"], equal["metrics"], list(runs), by))
+    show_tables(console, tables)
     unknown = [name for name, metric in found["metrics"].items() if metric["mode"] is None]
     if unknown:
         told = "named alike by no checkpoint.keep_best or stop.patience, so no run is called better"
@@ -139,33 +147,46 @@ def _modes(runs: Sequence[Run]) -> dict[str, Mode]:
     for run in runs:
         for metric, mode in run.modes().items():
             told.setdefault(metric, set()).add(mode)
-    return {metric: next(iter(modes)) for metric, modes in told.items() if len(modes) == 1}
+    agreed = {}
+    for metric, modes in told.items():
+        if len(modes) == 1:
+            (agreed[metric],) = modes
+    return agreed
 
 
 def _differences(recipes: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The values that are not the same in all, by dotted key and run."""
-    leaves = {label: dict(_leaves(tree)) for label, tree in recipes.items()}
-    keys = dict.fromkeys(key for found in leaves.values() for key in found)
-    told = {key: {label: found[key] for label, found in leaves.items() if key in found} for key in keys}
+    told: dict[str, dict[str, Any]] = {}
+    for label, tree in recipes.items():
+        for key, value in _leaves(tree):
+            told.setdefault(key, {})[label] = value
     return {key: by_run for key, by_run in told.items() if not _alike(by_run, len(recipes))}
 
 
 def _alike(by_run: Mapping[str, Any], count: int) -> bool:
+    if len(by_run) < count:
+        return False
     first, *others = by_run.values()
-    return len(by_run) == count and all(value == first and type(value) is type(first) for value in others)
+    # 1, 1.0 and true are equal to Python, and not the same in a recipe.
+    return all(value == first and type(value) is type(first) for value in others)
 
 
-def _leaves(tree: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str, Any]]:
-    if isinstance(tree, (Mapping, list)) and tree:
-        pairs = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
-        return [leaf for key, value in pairs for leaf in _leaves(value, (*path, key))]
-    return [(dotted(path), tree)]
+def _leaves(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, (Mapping, list)) or not tree:
+        yield dotted(path), tree
+        return
+    pairs = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
+    for key, value in pairs:
+        yield from _leaves(value, (*path, key))
 
 
 def _by_name(curves: Mapping[str, Mapping[str, Points]]) -> dict[str, dict[str, Points]]:
     """Curves by run and name as curves by name and run."""
-    names = dict.fromkeys(name for found in curves.values() for name in found)
-    return {name: {label: found[name] for label, found in curves.items() if name in found} for name in names}
+    told: dict[str, dict[str, Points]] = {}
+    for label, found in curves.items():
+        for name, line in found.items():
+            told.setdefault(name, {})[label] = line
+    return told
 
 
 def _shared(curves: Mapping[str, Mapping[str, Points]]) -> dict[str, dict[str, Points]]:
@@ -176,8 +197,11 @@ def _shared(curves: Mapping[str, Mapping[str, Points]]) -> dict[str, dict[str, P
 def _marks(axes: Sequence[Sequence[float]], by: By) -> list[float]:
     """Places in equal distances up to the last one that all runs with a step have reached."""
     last = min((axis[-1] for axis in axes if axis), default=0)
+    if last <= 0:
+        return []
     if by == "seconds":
-        return [last * n / _MARKS for n in range(1, _MARKS + 1)] if last > 0 else []
+        return [last * n / _MARKS for n in range(1, _MARKS + 1)]
+    # All else is counted in whole numbers. Short runs have fewer places than there are marks.
     return sorted({int(last) * n // _MARKS for n in range(1, _MARKS + 1)} - {0})
 
 
@@ -185,15 +209,23 @@ def _spans(lines: Mapping[str, Points], marks: Sequence[float]) -> dict[str, lis
     """The median of what each run has up to a mark and after the one before; None where it has nothing there."""
     told: dict[str, list[float | None]] = {}
     for label, line in lines.items():
-        ends = [0, *_ends(line, marks)]
-        parts = [sorted(value for _, value in line[a:b]) for a, b in pairwise(ends)]
-        told[label] = [part[len(part) // 2] if part else None for part in parts]
+        medians: list[float | None] = []
+        for begin, end in pairwise([0, *_ends(line, marks)]):
+            values = sorted(value for _, value in line[begin:end])
+            medians.append(values[len(values) // 2] if values else None)
+        told[label] = medians
     return told
 
 
 def _newest(lines: Mapping[str, Points], marks: Sequence[float]) -> dict[str, list[float | None]]:
     """Each run's newest value at or before a mark; None where there is none yet."""
-    return {label: [line[end - 1][1] if end else None for end in _ends(line, marks)] for label, line in lines.items()}
+    told: dict[str, list[float | None]] = {}
+    for label, line in lines.items():
+        newest: list[float | None] = []
+        for end in _ends(line, marks):
+            newest.append(line[end - 1][1] if end else None)
+        told[label] = newest
+    return told
 
 
 def _ends(line: Points, marks: Sequence[float]) -> list[int]:
@@ -207,28 +239,36 @@ def _verdicts(metrics: Mapping[str, Mapping[str, Points]], modes: Mapping[str, M
     found = {}
     for name, lines in _by_name(metrics).items():
         mode = modes.get(name)
-        runs = {label: _extremes([value for _, value in line]) for label, line in lines.items()}
-        found[name] = {"mode": mode, "better": _better(runs, mode) if mode else None, "runs": runs}
+        runs = {label: _extremes(line) for label, line in lines.items()}
+        better = _better(runs, mode) if mode else None
+        found[name] = {"mode": mode, "better": better, "runs": runs}
     return found
 
 
-def _extremes(values: Sequence[float]) -> dict[str, float]:
-    finite = [value for value in values if math.isfinite(value)] or [math.nan]
-    return {"newest": values[-1], "lowest": min(finite), "highest": max(finite)}
+def _extremes(line: Points) -> dict[str, float]:
+    finite = [value for _, value in line if math.isfinite(value)] or [math.nan]
+    return {"newest": line[-1][1], "lowest": min(finite), "highest": max(finite)}
 
 
 def _better(runs: Mapping[str, Mapping[str, float]], mode: Mode) -> str | None:
     """The run with the best score; None where it is no other's better."""
-    best = {label: told["lowest"] if mode == "min" else -told["highest"] for label, told in runs.items()}
-    first, *others = sorted((score, label) for label, score in best.items() if not math.isnan(score)) or [(0.0, None)]
-    return first[1] if others and others[0][0] > first[0] else None
+    ranked = []
+    for label, told in runs.items():
+        score = told["lowest"] if mode == "min" else -told["highest"]
+        if not math.isnan(score):
+            ranked.append((score, label))
+    ranked.sort()
+    if len(ranked) < 2 or ranked[1][0] <= ranked[0][0]:
+        return None
+    return ranked[0][1]
 
 
 def _curves(console: Console, name: str, lines: Mapping[str, Points], by: By) -> None:
     """The curves of one loss below each other, on the same scales."""
     width = fitting(console)
-    some = any(math.isfinite(value) for line in lines.values() for _, value in line)
-    frame = framed(list(lines.values()), width) if some else None
+    frame = None
+    if any(math.isfinite(value) for _, value in chain.from_iterable(lines.values())):
+        frame = framed(list(lines.values()), width)
     say(console, Text(f"\ntraining {printable(name)} by {AXES[by]}", style="dim"))
     for label, line in lines.items():
         say(console, Text(printable(label)))
@@ -238,35 +278,50 @@ def _curves(console: Console, name: str, lines: Mapping[str, Points], by: By) ->
 def _recipes(differences: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> Table:
     rows = table("recipe", *labels)
     for key, by_run in differences.items():
-        row(rows, key, *(_value(by_run[label]) if label in by_run else "-" for label in labels))
+        shown = {label: _value(value) for label, value in by_run.items()}
+        row(rows, key, *[shown.get(label, "-") for label in labels])
     return rows
 
 
 def _value(value: Any) -> str:
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= _WIDE else f"{text[: _WIDE - 3]}..."
+    text = str(value)
+    # As a recipe is written, which is YAML.
+    if value is None:
+        text = "null"
+    elif isinstance(value, bool):
+        text = text.lower()
+    if len(text) > _WIDE:
+        text = f"{text[: _WIDE - 3]}..."
+    return text
 
 
 def _metadata(reports: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = table("run", *reports)
     told = [_told(report) for report in reports.values()]
-    for name in dict.fromkeys(name for metadata in told for name in metadata):
-        row(rows, name, *(metadata.get(name, "-") for metadata in told))
+    for name in dict.fromkeys(chain.from_iterable(told)):
+        row(rows, name, *[metadata.get(name, "-") for metadata in told])
     return rows
 
 
 def _told(report: Mapping[str, Any]) -> dict[str, str]:
     """A run's metadata in words."""
     attempts, rates = report["attempts"], report["throughput"].get("steps", {})
-    end = attempts[-1]["code"] if attempts else None
     told = {"steps": str(report["steps"]), "samples": str(report["samples"])}
-    told |= {f"last {name}": f"{value:.5g}" for name, value in report["losses"].items()}
-    told |= {"wall-clock": span(report["wall_clock"]), "goodput": f"{report['goodput']:.1%}"}
-    told |= {"attempts": str(len(attempts)), "ended": "not yet, or cut off" if end is None else Exit(end).title}
-    if rates:
-        told["samples/s"] = amount(rates["samples_per_second"])
-        told |= {"tokens/s": amount(rates["tokens_per_second"])} if rates["tokens_per_second"] else {}
-        told |= {"MFU": f"{rates['mfu']:.1%}"} if rates["mfu"] is not None else {}
+    for name, value in report["losses"].items():
+        told[f"last {name}"] = f"{value:.5g}"
+    told["wall-clock"] = span(report["wall_clock"])
+    told["goodput"] = f"{report['goodput']:.1%}"
+    told["attempts"] = str(len(attempts))
+    told["ended"] = "not yet, or cut off"
+    if attempts and attempts[-1]["code"] is not None:
+        told["ended"] = Exit(attempts[-1]["code"]).title
+    if not rates:
+        return told
+    told["samples/s"] = amount(rates["samples_per_second"])
+    if rates["tokens_per_second"]:
+        told["tokens/s"] = amount(rates["tokens_per_second"])
+    if rates["mfu"] is not None:
+        told["MFU"] = f"{rates['mfu']:.1%}"
     return told
 
 
@@ -281,15 +336,18 @@ def _scores(metrics: Mapping[str, Any], labels: Sequence[str]) -> Table:
 def _score(told: Mapping[str, float] | None, mode: Mode | None) -> str:
     if told is None:
         return "-"
-    best = "" if mode is None else f" ({told['lowest' if mode == 'min' else 'highest']:.5g})"
-    return f"{told['newest']:.5g}{best}"
+    newest = f"{told['newest']:.5g}"
+    if mode is None:
+        return newest
+    best = told["lowest"] if mode == "min" else told["highest"]
+    return f"{newest} ({best:.5g})"
 
 
 def _finals(reports: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = table("scored at the end", *reports)
-    for name in dict.fromkeys(name for report in reports.values() for name in report["final"]):
-        finals = [report["final"].get(name) for report in reports.values()]
-        row(rows, name, *map(_number, finals))
+    finals = [report["final"] for report in reports.values()]
+    for name in dict.fromkeys(chain.from_iterable(finals)):
+        row(rows, name, *[_number(final.get(name)) for final in finals])
     return rows
 
 
@@ -305,10 +363,12 @@ def _equally_far(
     marks: Sequence[float], metrics: Mapping[str, Mapping[str, Any]], labels: Sequence[str], by: By
 ) -> Table:
     """The newest score of each run at the last place that all have reached."""
-    rows = table(f"newest at {by} {place_of(marks[-1], by)}" if marks else "", *labels)
-    for name, lines in metrics.items() if marks else ():
-        values = [lines[label][-1] if label in lines else None for label in labels]
-        row(rows, name, *map(_number, values))
+    if not marks:
+        return table("", *labels)
+    rows = table(f"newest at {by} {place_of(marks[-1], by)}", *labels)
+    for name, lines in metrics.items():
+        last = {label: line[-1] for label, line in lines.items()}
+        row(rows, name, *[_number(last.get(label)) for label in labels])
     return rows
 
 

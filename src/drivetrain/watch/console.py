@@ -48,6 +48,44 @@ def _sum(one: Work, other: Work) -> Work:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
+class _Pace:
+    """How fast an attempt trains, over its last seconds and over all of it. `full_rate` are the samples a second that
+    would be an MFU of 1, 0 where that is not known."""
+
+    def __init__(self, full_rate: float = 0.0) -> None:
+        self.unit = "samples"
+        self.whole: Work = _NONE
+        self.window: Work = _NONE
+        self._recent: deque[Work] = deque()
+        self._full_rate = full_rate
+
+    def add(self, record: StepRecord) -> None:
+        """One more step."""
+        self.unit = "tokens" if "tokens" in record.counts else "samples"
+        made = work(record)
+        # Running sums: there may be thousands of steps in the window.
+        self._recent.append(made)
+        self.whole = _sum(self.whole, made)
+        self.window = _sum(self.window, made)
+        while len(self._recent) > 1 and self.window[0] > _WINDOW:
+            seconds, samples, tokens = self._recent.popleft()
+            self.window = _sum(self.window, (-seconds, -samples, -tokens))
+
+    def step_seconds(self) -> float:
+        """Seconds of a step, as the last ones took; there is one."""
+        return self.window[0] / len(self._recent)
+
+    def rate(self, made: Work) -> str:
+        """Tokens or samples a second and, where it is known, the MFU."""
+        seconds, samples, tokens = made
+        seconds = max(seconds, 1e-9)
+        units = tokens if self.unit == "tokens" else samples
+        told = f"{amount(units / seconds)} {self.unit}/s"
+        if self._full_rate:
+            told += f"  {samples / seconds / self._full_rate:.1%} MFU"
+        return told
+
+
 class ConsoleSink:
     """Progress for a terminal, or plain lines where there is none. Earlier attempts' records are passed over."""
 
@@ -61,16 +99,13 @@ class ConsoleSink:
         self._shown = 0.0
         self._steps = 0
         self._reached = 0  # step
-        self._full_rate = 0.0
-        self._recent: deque[Work] = deque()  # of each of the last steps
-        self._window: Work = _NONE  # their sum
-        self._whole: Work = _NONE  # the sum over the attempt
-        self._unit = "samples"
+        self._pace = _Pace()
 
     def record(self, record: Record) -> None:
         """Show one record."""
         if isinstance(record, AttemptRecord):
             self._mine = record.started >= self._since
+        # Earlier attempts are passed over, but for how far they came: by that it is told which steps are made again.
         if self._mine:
             self._show_record(record)
         if isinstance(record, StepRecord):
@@ -112,16 +147,14 @@ class ConsoleSink:
     def _attempt(self, record: AttemptRecord) -> None:
         self._started = record.started
         self._steps = record.budget.steps
-        self._full_rate = full_rate(record)
-        self._recent.clear()
-        self._window = self._whole = _NONE
+        self._pace = _Pace(full_rate(record))
         parameters = sum(record.parameters.values())
         processes = f"{record.world} process{'es' if record.world > 1 else ''}"
         self._print(Text(f"{amount(parameters)} parameters, {processes}, {self._steps} steps"))
         lost = self._reached - record.from_step
         if lost > 0:
-            again = f"; {lost} {'steps' if lost > 1 else 'step'} after it {'are' if lost > 1 else 'is'} made again"
-            self._print(Text(f"goes on after step {record.from_step}{again}"))
+            words = f"{lost} steps after it are" if lost > 1 else "1 step after it is"
+            self._print(Text(f"goes on after step {record.from_step}; {words} made again"))
         elif record.from_step:
             self._print(Text(f"goes on after step {record.from_step}"))
         if self._console.is_terminal and self._live is None:
@@ -129,29 +162,24 @@ class ConsoleSink:
             self._live.start()
 
     def _step(self, record: StepRecord) -> None:
-        self._unit = "tokens" if "tokens" in record.counts else "samples"
-        self._remember(work(record))
-        left_out = {name: why for name, why in (record.skipped or {}).items() if why != "overflow"}
-        if left_out:  # an overflow is the loss scale's search for its place
-            words = ", ".join(f"{printable(name)}: {why}" for name, why in left_out.items())
-            self._print(Text(f"step {record.step} is left out ({words})", style="yellow"))
-        first, most = _PLAIN
-        pause = _REFRESH if self._live else min(most, max(first, (record.time - self._started) / 20))
+        self._pace.add(record)
+        left_out = []
+        for name, why in (record.skipped or {}).items():
+            if why != "overflow":  # that is the loss scale's search for its place
+                left_out.append(f"{printable(name)}: {why}")
+        if left_out:
+            self._print(Text(f"step {record.step} is left out ({', '.join(left_out)})", style="yellow"))
+        pause = _REFRESH
+        if not self._live:
+            # Plain lines stay in a log: the longer the run, the fewer of them.
+            first, most = _PLAIN
+            pause = min(most, max(first, (record.time - self._started) / 20))
         if record.step == self._steps or record.time - self._shown >= pause:
             self._shown = record.time
             if self._live:
                 self._live.update(self._line(record), refresh=True)
             else:
                 self._print(self._words(record))
-
-    def _remember(self, made: Work) -> None:
-        """Add a step to the window; running sums, for there may be thousands of steps in it."""
-        self._recent.append(made)
-        self._whole = _sum(self._whole, made)
-        self._window = _sum(self._window, made)
-        while len(self._recent) > 1 and self._window[0] > _WINDOW:
-            seconds, samples, tokens = self._recent.popleft()
-            self._window = _sum(self._window, (-seconds, -samples, -tokens))
 
     def _scores(self, what: str, record: EvaluationRecord | FinalRecord) -> None:
         for name, metrics in record.metrics.items():
@@ -164,7 +192,9 @@ class ConsoleSink:
             lines = printable(text, keep="\n\t").strip("\n").split("\n")
             body = Text("\n".join(lines[:_LINES]))
             if len(lines) > _LINES:
-                where = f" in {printable(record.files[name])}" if name in record.files else ""
+                where = ""
+                if name in record.files:
+                    where = f" in {printable(record.files[name])}"
                 body.append(f"\n... {len(lines) - _LINES} more lines{where}", style="dim")
             self._print(Panel(body, title=title, title_align="left", border_style="dim"))
 
@@ -174,13 +204,16 @@ class ConsoleSink:
 
     def _command(self, record: CommandRecord) -> None:
         told = printable(f"{record.verb} {record.argument}".rstrip())
-        why = f"done after step {record.step}" if record.refused is None else f"refused: {printable(record.refused)}"
+        why = f"done after step {record.step}"
+        if record.refused is not None:
+            why = f"refused: {printable(record.refused)}"
         self._print(Text(f"control: {told}  {why}", style="cyan"))
 
     def _rollback(self, record: RollbackRecord) -> None:
         count = len(record.samples)
-        left_out = f"{count} sample{' is' if count == 1 else 's are'} left out from there on"
-        words = f"step {record.step} is undone, back to step {record.to}: {printable(record.why)}; {left_out}"
+        left_out = "1 sample is" if count == 1 else f"{count} samples are"
+        undone = f"step {record.step} is undone, back to step {record.to}: {printable(record.why)}"
+        words = f"{undone}; {left_out} left out from there on"
         self._print(Text(words, style="yellow"))
 
     def _exit(self, record: ExitRecord) -> None:
@@ -188,27 +221,22 @@ class ConsoleSink:
         if record.code == Exit.DONE:
             took = duration(record.time - self._started)
             self._print(Text(f"done in {took}: {printable(record.cause)}", style="green"))
-        seconds, samples, tokens = self._whole
+        pace = self._pace
+        seconds, samples, tokens = pace.whole
         if seconds:
-            trained = amount(tokens if self._unit == "tokens" else samples)
-            self._print(Text(f"trained {trained} {self._unit}: {self._pace(self._whole)}"))
-
-    def _pace(self, made: Work) -> str:
-        """Tokens or samples a second and, where it is known, the MFU."""
-        seconds, samples, tokens = max(made[0], 1e-9), *made[1:]
-        told = f"{amount((tokens if self._unit == 'tokens' else samples) / seconds)} {self._unit}/s"
-        return f"{told}  {samples / seconds / self._full_rate:.1%} MFU" if self._full_rate else told
+            trained = amount(tokens if pace.unit == "tokens" else samples)
+            self._print(Text(f"trained {trained} {pace.unit}: {pace.rate(pace.whole)}"))
 
     def _print(self, what: RenderableType) -> None:
         self._console.print(what, highlight=False, soft_wrap=not isinstance(what, Panel))
 
     def _words(self, record: StepRecord) -> Text:
         losses = "  ".join(f"{printable(name)} {_number(value)}" for name, value in record.losses.items())
-        left = (self._steps - record.step) * self._window[0] / len(self._recent)
+        left = (self._steps - record.step) * self._pace.step_seconds()
         rate = next(iter(record.lr.values()), 0.0)
         return Text(
             f"step {record.step:>{len(str(self._steps))}}/{self._steps}  {losses}  "
-            f"{self._pace(self._window)}  {duration(left)} left  lr {rate:.1e}"
+            f"{self._pace.rate(self._pace.window)}  {duration(left)} left  lr {rate:.1e}"
         )
 
     def _line(self, record: StepRecord) -> Text:
@@ -229,8 +257,10 @@ def closing(console: Console, run: Path, outcome: Outcome, command: str) -> None
     gallery = sorted((run / "gallery").glob("step-*"))
     commits = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
     if commits:
-        more = f"{len(commits)} commits, the newest " if len(commits) > 1 else ""
-        lines.append(("commits", f"{shown}/checkpoints/  ({more}{commits[-1]})"))
+        newest = commits[-1]
+        if len(commits) > 1:
+            newest = f"{len(commits)} commits, the newest {newest}"
+        lines.append(("commits", f"{shown}/checkpoints/  ({newest})"))
     if gallery:
         lines.append(("gallery", f"{_near(gallery[-1])}/"))
     if (run / "tensorboard").is_dir():
@@ -266,14 +296,17 @@ def _near(path: Path) -> str:
 
 def _number(value: float) -> str:
     """Four digits, zeros too, so that the live line does not jump."""
-    return f"{value:#.4g}".rstrip(".") if math.isfinite(value) else str(value)
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:#.4g}".rstrip(".")
 
 
 def amount(value: float) -> str:
     """Three digits and a suffix, such as 25.4k."""
     for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= limit * 0.9995:  # what three digits round to the limit
-            return f"{f'{value / limit:#.3g}'.rstrip('.')}{suffix}"
+            digits = f"{value / limit:#.3g}".rstrip(".")
+            return f"{digits}{suffix}"
     return f"{value:.3g}"
 
 
@@ -281,4 +314,6 @@ def duration(seconds: float) -> str:
     """As m:ss or h:mm:ss."""
     whole = max(0, round(seconds))
     hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{whole % 60:02d}"
+    return f"{minutes}:{whole % 60:02d}"

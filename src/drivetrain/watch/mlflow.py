@@ -10,7 +10,8 @@ from typing import Any
 
 from drivetrain.spec.exits import Exit
 from drivetrain.watch.recipe import Mlflow
-from drivetrain.watch.trackers import About, TrackerRow, require
+from drivetrain.watch.tracker_mark import TrackerRow
+from drivetrain.watch.trackers import About, require
 
 _METRICS, _PARAMS = 1000, 100  # in one request
 _LONGEST_VALUE = 500  # characters of a parameter
@@ -37,12 +38,18 @@ class MlflowTracker:
         self._entities = import_module("mlflow.entities")
         self._client = import_module("mlflow.tracking").MlflowClient(tracking_uri=self._settings.uri)
         name = self._settings.experiment
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self._client.create_experiment(name)
-        runs = self._client.search_runs([experiment], f"tags.`{_OURS}` = '{about.id}'", max_results=1)
-        run = runs[0] if runs else self._client.create_run(experiment, tags={_OURS: about.id}, run_name=about.name)
+        if found := self._client.get_experiment_by_name(name):
+            experiment = found.experiment_id
+        else:
+            experiment = self._client.create_experiment(name)
+        # Found by our own tag: a request to make it, whose answer was lost, has made it.
+        if runs := self._client.search_runs([experiment], f"tags.`{_OURS}` = '{about.id}'", max_results=1):
+            run = runs[0]
+        else:
+            run = self._client.create_run(experiment, tags={_OURS: about.id}, run_name=about.name)
         self._run = run.info.run_id
-        given = {key: text for key, text in _flat(about.config) if key not in run.data.params}  # they never change
+        # MLflow refuses to change a parameter: only those are sent that it lacks.
+        given = {key: text for key, text in _flat(about.config) if key not in run.data.params}
         params = [self._entities.Param(key, text) for key, text in given.items()]
         for start in range(0, len(params), _PARAMS):
             self._client.log_batch(self._run, params=params[start : start + _PARAMS])
@@ -50,11 +57,10 @@ class MlflowTracker:
 
     def send(self, rows: Sequence[TrackerRow]) -> None:
         """Log the rows, then what they say about the run."""
-        metrics = [
-            self._entities.Metric(_key(name), float(value), round(row.time * 1000), row.step)
-            for row in rows
-            for name, value in row.values.items()
-        ]
+        metrics = []
+        for row in rows:
+            for name, value in row.values.items():
+                metrics.append(self._entities.Metric(_key(name), float(value), round(row.time * 1000), row.step))
         for start in range(0, len(metrics), _METRICS):
             self._client.log_batch(self._run, metrics=metrics[start : start + _METRICS])
         for row in rows:

@@ -58,7 +58,9 @@ def panels(stories: Mapping[str, RunSummary], by: By = "step") -> list[Panel]:
     gathered: dict[str, dict[str, Points]] = {}
     for run, story in stories.items():
         for group, name, line in _lines(story, by):
-            title, label = (group, name) if len(stories) == 1 else (f"{group}, {name}", run)
+            title, label = group, name
+            if len(stories) > 1:
+                title, label = f"{group}, {name}", run
             gathered.setdefault(title, {})[label] = line
     return [Panel(title, by, lines) for title, lines in gathered.items()]
 
@@ -78,6 +80,7 @@ def draw(path: Path, title: str, drawn: Sequence[Panel]) -> None:
         for axes, panel in zip(figure.subplots(max(1, len(drawn)), squeeze=False)[:, 0], drawn, strict=False):
             _draw(axes, panel)
         picture = io.BytesIO()
+        # Matplotlib would write the date or its version: the same curves are to be the same bytes.
         undated = {"Date": None} if path.suffix == ".svg" else {"Software": None}
         figure.savefig(picture, format=path.suffix[1:], dpi=120, metadata=undated)
     try:
@@ -102,14 +105,17 @@ def _draw(axes: Any, panel: Panel) -> None:
     handles, labels = [], []
     for name, line in panel.lines.items():
         finite = [(place, value) for place, value in line if math.isfinite(value)]
-        drawn = columns(finite, _COLUMNS) if len(finite) > 2 * _COLUMNS else [(x, y, y, y) for x, y in finite]
-        places = [place for place, *_ in drawn]
+        drawn = [(place, value, value, value) for place, value in finite]
+        if len(finite) > 2 * _COLUMNS:
+            drawn = columns(finite, _COLUMNS)
+        places, lows, middles, highs = zip(*drawn, strict=True) if drawn else ((), (), (), ())
         marker = "o" if len(drawn) <= _FEW else ""
-        (handle,) = axes.plot(places, [middle for _, _, middle, _ in drawn], marker=marker, markersize=3, linewidth=1)
+        (handle,) = axes.plot(places, middles, marker=marker, markersize=3, linewidth=1)
         if len(drawn) < len(finite):
-            low, high = [low for _, low, _, _ in drawn], [high for *_, high in drawn]
-            axes.fill_between(places, low, high, color=handle.get_color(), alpha=0.2, linewidth=0)
-        missing = f" ({len(line) - len(finite)} not finite)" if len(finite) < len(line) else ""
+            axes.fill_between(places, lows, highs, color=handle.get_color(), alpha=0.2, linewidth=0)
+        missing = ""
+        if len(finite) < len(line):
+            missing = f" ({len(line) - len(finite)} not finite)"
         handles.append(handle)
         labels.append(f"\u200b{printable(name)}{missing}")  # matplotlib hides labels that begin with "_"
     axes.set_title(printable(panel.title))

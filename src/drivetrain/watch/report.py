@@ -38,21 +38,33 @@ _CAUSE = 120  # characters of a cause
 def summary(run: Path, story: RunSummary) -> dict[str, Any]:
     """The report as plain data. Numbers may be NaN or infinite."""
     steps, records, spent = story.steps, story.records, story.seconds
-    scored = {f"{name}.{metric}": points for (name, metric), points in scores(records).items()}
+    step, position = (steps.step[-1], steps.stop[-1]) if steps else (0, 0)
+    newest, lowest, highest = {}, {}, {}
+    for (name, metric), line in scores(records).items():
+        newest[f"{name}.{metric}"] = line[-1][1]
+        lowest[f"{name}.{metric}"] = _extreme(line, 1)
+        highest[f"{name}.{metric}"] = _extreme(line, -1)
+    final = {}
+    for (part, name, metric), (_, value) in finals(records).items():
+        final[f"{part}.{name}.{metric}"] = value
+    rollbacks = []
+    for made in story.rollbacks:
+        told = made.to_json()
+        rollbacks.append({name: told[name] for name in _OF_A_ROLLBACK})
     return {
-        "steps": steps.step[-1] if steps else 0,
-        "samples": steps.stop[-1] if steps else 0,
+        "steps": step,
+        "samples": position,
         "losses": steps.newest(),
-        "metrics": {name: points[-1][1] for name, points in scored.items()},
-        "lowest": {name: _extreme(points, 1) for name, points in scored.items()},
-        "highest": {name: _extreme(points, -1) for name, points in scored.items()},
+        "metrics": newest,
+        "lowest": lowest,
+        "highest": highest,
         "left_out": story.left_out,
-        "rollbacks": [{name: made.to_json()[name] for name in _OF_A_ROLLBACK} for made in story.rollbacks],
-        "attempts": [vars(attempt) for attempt in with_first_cause(run, story.attempts)],
+        "rollbacks": rollbacks,
+        "attempts": list(map(vars, with_first_cause(run, story.attempts))),
         "seconds": spent,
         "wall_clock": sum(spent.values()),
         "goodput": story.goodput,
-        "final": {f"{part}.{name}.{metric}": value for (part, name, metric), (_, value) in finals(records).items()},
+        "final": final,
         "phases": telemetry.phases(records),
         "memory": telemetry.peaks(records),
         "held": telemetry.held(records),
@@ -74,12 +86,14 @@ def with_first_cause(run: Path, found: list[AttemptSummary]) -> list[AttemptSumm
     The ledger has only what its writer knew: nothing where that was killed, and the loss of a peer where a peer was.
     """
     path = run / "exit.json"
+    # One from before the last attempt began tells how an earlier one ended.
     try:
         if found and found[-1].code in _HEARSAY and path.stat().st_mtime >= found[-1].started:
             outcome = Outcome.from_json(json.loads(path.read_text()))
             return [*found[:-1], replace(found[-1], code=int(outcome.code), cause=str(outcome.cause))]
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # nobody has told: the attempt is shown without an end
+        # Nobody has told: the attempt is shown without an end.
+        pass
     return found
 
 
@@ -90,7 +104,8 @@ def show(console: Console, run: Path, story: RunSummary) -> None:
     if steps:
         say(console, Text(f"step {steps.step[-1]} of {story.budget}  {_pace(story)}"))
         for why, count in story.left_out.items():
-            say(console, Text(f"{count} {'step' if count == 1 else 'steps'} left out: {why}", style="yellow"))
+            steps_left_out = "1 step" if count == 1 else f"{count} steps"
+            say(console, Text(f"{steps_left_out} left out: {why}", style="yellow"))
         for made in story.rollbacks:
             words = f"step {made.step} undone, back to step {made.to}: {printable(made.why)}"
             say(console, Text(f"{words}; samples left out: {len(made.samples)}", style="yellow"))
@@ -110,17 +125,21 @@ def state_size(held: Mapping[str, int]) -> str:
     """How much optimizers keep, beside AdamW, which keeps two numbers for each one that trains; by bytes of kinds."""
     kept, whole = held.get("optimizers", 0), 2 * held["gradients"]
     words = f"optimizers keep {kept / 2**20:,.1f} MiB"
-    return f"{words}, {1 - kept / whole:.1%} less than AdamW's {whole / 2**20:,.1f}" if kept < 0.995 * whole else words
+    if kept < 0.995 * whole:
+        words += f", {1 - kept / whole:.1%} less than AdamW's {whole / 2**20:,.1f}"
+    return words
 
 
 def _pace(story: RunSummary) -> str:
     steps = story.steps
-    tokens = sum(steps.tokens)
-    units, unit = (tokens, "tokens") if tokens else (sum(steps.samples), "samples")
-    seconds = sum(steps.seconds) + sum(steps.wait)
+    units, unit = sum(steps.samples), "samples"
     told = [f"{steps.stop[-1]} samples"]
-    told += [f"{amount(units)} tokens"] if tokens else []
-    told += [f"{amount(units / seconds)} {unit}/s"] if seconds > 0 else []
+    if tokens := sum(steps.tokens):
+        units, unit = tokens, "tokens"
+        told.append(f"{amount(tokens)} tokens")
+    seconds = sum(steps.seconds) + sum(steps.wait)
+    if seconds > 0:
+        told.append(f"{amount(units / seconds)} {unit}/s")
     return "  ".join(told)
 
 
@@ -130,14 +149,16 @@ def _metrics(history: Sequence[Record]) -> Table:
         values = [value for _, value in scored]
         finite = [value for value in values if math.isfinite(value)] or [math.nan]
         numbers = [f"{value:.5g}" for value in (values[0], min(finite), max(finite), values[-1])]
-        row(rows, name, metric, *numbers, str(scored[-1][0]), spark(values) if len(values) > 1 else "")
+        bars = spark(values) if len(values) > 1 else ""
+        row(rows, name, metric, *numbers, str(scored[-1][0]), bars)
     return rows
 
 
 def _finals(history: Sequence[Record]) -> Table:
     rows = table("scored at the end", "of", "metric", "value", "at step")
     for (part, name, metric), (step, value) in finals(history).items():
-        row(rows, name, "test" if part == "test" else "full validation", metric, f"{value:.5g}", str(step))
+        of = "test" if part == "test" else "full validation"
+        row(rows, name, of, metric, f"{value:.5g}", str(step))
     return rows
 
 
@@ -146,11 +167,15 @@ def _attempts(found: Sequence[AttemptSummary]) -> Table:
     for attempt in found:
         ended = "cut off"
         if attempt.code is not None:
-            ended = f"{attempt.code} {'done' if attempt.code == Exit.DONE else attempt.cause}"
-            ended = ended if len(ended) <= _CAUSE else f"{ended[: _CAUSE - 3]}..."
+            cause = "done" if attempt.code == Exit.DONE else attempt.cause
+            ended = f"{attempt.code} {cause}"
+            if len(ended) > _CAUSE:
+                ended = f"{ended[: _CAUSE - 3]}..."
         elif attempt is found[-1]:
             ended = "not yet, or cut off"
-        made = f"{attempt.from_step + 1} to {attempt.to_step}" if attempt.to_step > attempt.from_step else "none"
+        made = "none"
+        if attempt.to_step > attempt.from_step:
+            made = f"{attempt.from_step + 1} to {attempt.to_step}"
         row(rows, str(attempt.number), str(attempt.world), made, span(attempt.ended - attempt.started), ended)
     return rows
 
@@ -171,13 +196,17 @@ def _rates(story: RunSummary) -> Table:
     for name, rates in found.items():
         if name == "last_steps" and rates == found["steps"]:
             continue
-        flops, mfu = rates.flops_per_second, rates.mfu
-        cells = [amount(rates.samples_per_second), amount(rates.tokens_per_second) if rates.tokens else "-"]
-        tera = 0.0 if flops is None else flops / 1e12
-        cells += ["-" if flops is None else f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"]
-        cells += ["-" if mfu is None else f"{mfu:.1%}"]
-        row(rows, names[name], *cells)
+        tokens = amount(rates.tokens_per_second) if rates.tokens else "-"
+        mfu = "-" if rates.mfu is None else f"{rates.mfu:.1%}"
+        row(rows, names[name], amount(rates.samples_per_second), tokens, _tera(rates.flops_per_second), mfu)
     return rows
+
+
+def _tera(flops: float | None) -> str:
+    if flops is None:
+        return "-"
+    tera = flops / 1e12
+    return f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"
 
 
 def _time(story: RunSummary) -> Table:
@@ -185,6 +214,7 @@ def _time(story: RunSummary) -> Table:
     whole = sum(spent.values())
     rows = table("time", "", "share", "")
     for name, seconds in spent.items():
+        # Also below zero: a clock that was set back shows there, and the shares still add up.
         if abs(seconds) >= 0.05 and whole > 0:
             name = "step (goodput)" if name == "step" else name
             row(rows, name, span(seconds), f"{seconds / whole:.1%}", "█" * round(_SHARE * seconds / whole))

@@ -51,7 +51,8 @@ class Follower:
         ended = False
         try:
             while not ended:
-                ended = self._ended.wait(_POLL)  # read once more after the end was told
+                # Looked at before the ledger is read: what was written before the end is then handed over.
+                ended = self._ended.wait(_POLL)
                 self._hand_over()
         except ValueError as error:
             _tell(f"the ledger cannot be followed, the run goes on: {error}")
@@ -72,6 +73,7 @@ class Follower:
                         return
                     self._offset += len(line)
                     self._chain = chain_of(line)
+                    # A copy, since `_try` drops a sink that raises.
                     for sink in list(self._sinks):
                         self._try(sink, lambda sink=sink, record=record: sink.record(record))
         except FileNotFoundError:

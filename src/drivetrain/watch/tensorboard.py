@@ -57,14 +57,16 @@ class TensorBoardSink:
             self._writer = _begin(self._folder)
         if isinstance(record, AttemptRecord):
             self._full_rate = full_rate(record)
+        # TensorBoard's mark for a restart: points from this step on that came before it are void.
         if (begin := goes_back_to(record)) is not None:
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=record.time, step=begin + 1, session_log=start))
             return
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record, self._full_rate)]
         if isinstance(record, ShowRecord):
-            values += [_text(f"gallery/{name}", text) for name, text in record.text.items()]
-            values += list(self._media(record.files))
+            for name, text in record.text.items():
+                values.append(_text(f"gallery/{name}", text))
+            values += self._media(record.files)
         if values and is_of_step(record):
             event = Event(wall_time=record.time, step=record.step, summary=Summary(value=values))
             self._writer.add_event(event)
@@ -124,30 +126,39 @@ def scalars(record: Record, full_rate: float = 0.0) -> Iterator[tuple[str, float
     """
     match record:
         case StepRecord():
-            yield from ((f"train/{name}", value) for name, value in record.losses.items())
-            yield from ((f"gradient_norm/{name}", value) for name, value in record.norm.items())
-            yield from ((f"learning_rate/{name}", value) for name, value in record.lr.items())
+            yield from _below("train", record.losses)
+            yield from _below("gradient_norm", record.norm)
+            yield from _below("learning_rate", record.lr)
             yield from _rates(record, full_rate)
         case EvaluationRecord():
             yield from _scores(record.metrics)
         case FinalRecord():
-            yield from ((f"{record.part}/{tag}", value) for tag, value in _scores(record.metrics))
+            for tag, value in _scores(record.metrics):
+                yield f"{record.part}/{tag}", value
         case TelemetryRecord():
             yield from telemetry.scalars(record)
+
+
+def _below(group: str, values: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        yield f"{group}/{name}", value
 
 
 def _rates(step: StepRecord, full_rate: float) -> Iterator[tuple[str, float]]:
     seconds = step.seconds + step.wait
     if seconds > 0:
-        rates = {unit: n * trained(step) / seconds for unit, n in step.counts.items()}
-        yield from ((f"{unit}_per_second/all", rate) for unit, rate in rates.items())
+        # A step in which nothing moved has trained nothing.
+        rates = {unit: count * trained(step) / seconds for unit, count in step.counts.items()}
+        for unit, rate in rates.items():
+            yield f"{unit}_per_second/all", rate
         if full_rate:
             yield "mfu/all", rates["samples"] / full_rate
 
 
 def _scores(metrics: Scores) -> Iterator[tuple[str, float]]:
     for name, values in metrics.items():
-        yield from ((f"{name}/{metric}", float(value)) for metric, value in values.items())
+        for metric, value in values.items():
+            yield f"{name}/{metric}", float(value)
 
 
 def _text(tag: str, text: str) -> Any:

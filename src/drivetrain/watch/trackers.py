@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from drivetrain.ledger.ledger import chain_of, ending, parse_line
-from drivetrain.ledger.records import (
-    AttemptRecord,
-    EvaluationRecord,
-    ExitRecord,
-    FinalRecord,
-    Record,
-    StepRecord,
-    TelemetryRecord,
-)
-from drivetrain.ledger.throughput import full_rate
+from drivetrain.ledger.records import Record
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
-from drivetrain.watch.tensorboard import scalars
+from drivetrain.watch.tracker_mark import Mark, TrackerRow, without_secrets
 
 EVERY = 1.0
 """Seconds between two looks at the ledger: so many points go in one parcel."""
@@ -36,26 +26,6 @@ LONGEST = 60.0
 PATIENCE = 10.0
 """Seconds that the end of a run waits for all trackers together."""
 _ROWS = 200  # in a parcel
-_WORDS = 500  # characters of an attempt's cause
-
-Change: TypeAlias = tuple[dict[str, Any], "TrackerRow | None"]
-"""The fields of a mark that change, and what is new to the tracker."""
-
-
-@dataclass(frozen=True)
-class TrackerRow:
-    """What a record says to a tracker: values at a step, with the samples and tokens up to it as further axes.
-
-    `notes` are words about the run as a whole, of which the newest counts.
-    """
-
-    kind: str  # attempt, step, evaluation, final, telemetry or exit
-    key: str  # the same for the same thing made again
-    step: int
-    time: float
-    values: Mapping[str, float]
-    notes: Mapping[str, str] = field(default_factory=dict)
-    number: int = 0  # counted from the run's first row
 
 
 @dataclass(frozen=True)
@@ -91,113 +61,6 @@ class Tracker(Protocol):
     def close(self) -> None:
         """No more will come in this attempt."""
         ...
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How far the ledger has been sent, and the highest step, evaluation, attempt and exit: nothing goes twice.
-
-    `run` is the ledger's first chain hash; `chain` the hash of the record that ends at `offset`. `full_rate` is that of
-    the attempt that `offset` lies in. `finals` are the keys of what was scored at the run's end.
-    """
-
-    run: str
-    target: str
-    offset: int = 0
-    chain: str = ""
-    step: int = 0
-    samples: int = 0
-    tokens: int = 0
-    evaluated: int = -1
-    finals: Sequence[str] = ()
-    telemetry: int = 0
-    attempt: int = 0
-    exited: int = 0
-    rows: int = 0
-    full_rate: float = 0.0
-
-    @classmethod
-    def kept(cls, path: Path) -> Mark | None:
-        """The mark in a file, None where there is none that can be read."""
-        try:
-            return cls(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def after(self, line: bytes, record: Record) -> tuple[Mark, TrackerRow | None]:
-        """The mark one record further, and what of it is new to the tracker."""
-        change, row = self._change(record)
-        mark = replace(self, offset=self.offset + len(line), chain=chain_of(line), **change)
-        if row is None:
-            return mark, None
-        return replace(mark, rows=self.rows + 1), replace(row, number=self.rows + 1)
-
-    def _change(self, record: Record) -> Change:
-        match record:
-            case StepRecord():
-                return self._step(record)
-            case AttemptRecord():
-                return self._attempt(record)
-            case EvaluationRecord():
-                return self._evaluation(record)
-            case FinalRecord():
-                return self._final(record)
-            case TelemetryRecord():
-                return self._telemetry(record)
-            case ExitRecord():
-                return self._exit(record)
-        return {}, None
-
-    def _attempt(self, record: AttemptRecord) -> Change:
-        number, begin = record.attempt, record.from_step
-        change = {"full_rate": full_rate(record)}
-        if number <= self.attempt:
-            return change, None
-        values = {"event/attempt": number, "event/from_step": begin, "event/processes": record.world}
-        notes = {"attempts": str(number), "exit": "not yet"}
-        return {**change, "attempt": number}, TrackerRow(
-            "attempt", f"attempt-{number}", begin, record.time, values, notes
-        )
-
-    def _step(self, record: StepRecord) -> Change:
-        number = record.step
-        if number <= self.step:  # made again after a crash: the same step is there already
-            return {}, None
-        tokens = self.tokens + record.counts.get("tokens", 0)
-        values = {**dict(scalars(record, self.full_rate)), "samples": record.stop, "tokens": tokens}
-        change = {"step": number, "samples": record.stop, "tokens": tokens}
-        return change, TrackerRow("step", f"step-{number}", number, record.time, values)
-
-    def _evaluation(self, record: EvaluationRecord) -> Change:
-        number = record.step
-        if number <= self.evaluated:
-            return {}, None
-        axes = {"samples": self.samples, "tokens": self.tokens} if number == self.step else {}
-        values = {**dict(scalars(record)), **axes}
-        return {"evaluated": number}, TrackerRow("evaluation", f"evaluation-{number}", number, record.time, values)
-
-    def _final(self, record: FinalRecord) -> Change:
-        number = record.step
-        key = f"{record.part}-{number}-{','.join(record.metrics)}"
-        if key in self.finals:
-            return {}, None
-        row = TrackerRow("final", key, number, record.time, dict(scalars(record)))
-        return {"finals": [*self.finals, key]}, row
-
-    def _telemetry(self, record: TelemetryRecord) -> Change:
-        number = record.step
-        if number <= self.telemetry:
-            return {}, None
-        row = TrackerRow("telemetry", f"telemetry-{number}", number, record.time, dict(scalars(record)))
-        return {"telemetry": number}, row
-
-    def _exit(self, record: ExitRecord) -> Change:
-        if self.attempt <= self.exited:
-            return {}, None
-        notes = {"exit": without_secrets(f"{record.code} {record.cause}")[:_WORDS]}
-        values = {"event/exit": record.code}
-        row = TrackerRow("exit", f"exit-{self.attempt}", record.step, record.time, values, notes)
-        return {"exited": self.attempt}, row
 
 
 class TrackerThread:
@@ -252,8 +115,9 @@ class TrackerThread:
             except Exception as error:  # whatever a library raises is an outage: it must not cost the run anything
                 self._tell(error)
                 self._open = False
+                # What the library has held back may be lost: back to the mark that is kept.
                 if self.tracker.holds:
-                    self._mark = None  # back to what is certain
+                    self._mark = None
                 pause = min(LONGEST, 2 * pause)
 
     def _pause(self, seconds: float) -> bool:
@@ -290,6 +154,7 @@ class TrackerThread:
         self._mark = self._standing()
         if self._mark is None:
             return
+        # The mark is kept after its rows are sent: a crash in between sends them again, which trackers ignore.
         for mark, rows in self._parcels(self._mark):
             if rows:
                 self._opened(mark)
@@ -318,7 +183,8 @@ class TrackerThread:
 
         Where its end is gone (a machine that went down took it), it is read from its start; the highest steps stay.
         """
-        target = hashlib.sha256(self.tracker.target.encode()).hexdigest()[:16]  # the words may be private
+        # Its digest: the words may be private.
+        target = hashlib.sha256(self.tracker.target.encode()).hexdigest()[:16]
         try:
             with self._ledger.open("rb") as file:
                 line = file.readline()
@@ -343,7 +209,8 @@ class TrackerThread:
                 if record is None:  # a line that is being written, or damage that its writer names
                     break
                 mark, row = mark.after(line, record)
-                rows += [row] if row else []
+                if row is not None:
+                    rows.append(row)
                 if len(rows) == _ROWS:
                     yield mark, rows
                     rows, begin = [], mark.offset
@@ -364,6 +231,7 @@ class Trackers:
         """Wait a while for what is left; a line on stderr for each tracker that lacks something then."""
         for replay in self._replays:
             replay.end()
+        # One deadline for all: an outage of several must not make the end of a run several times as long.
         deadline = time.monotonic() + PATIENCE
         for replay in self._replays:
             replay.over.wait(max(0.0, deadline - time.monotonic()))
@@ -378,15 +246,6 @@ def require(package: str) -> None:
         raise Failure(
             Exit.BAD_RECIPE, f"watch.{package}: the package is not installed", f"pip install 'drivetrain[{package}]'"
         )
-
-
-def without_secrets(value: Any) -> Any:
-    """Plain data without the user and password of any URL in it."""
-    if isinstance(value, str):
-        return re.sub(r"(?<=://)[^/@\s]+@", "", value)
-    if isinstance(value, Mapping):
-        return {key: without_secrets(part) for key, part in value.items()}
-    return [without_secrets(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def _words(error: Exception) -> str:

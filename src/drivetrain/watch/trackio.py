@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from drivetrain.watch.recipe import Trackio
-from drivetrain.watch.trackers import About, TrackerRow, require
+from drivetrain.watch.tracker_mark import TrackerRow
+from drivetrain.watch.trackers import About, require
 
 
 class TrackioTracker:
@@ -35,16 +36,25 @@ class TrackioTracker:
         """Write the rows."""
         about = self._about
         assert about is not None
-        begun = [row.time for row in rows if row.kind == "attempt"]
-        config = {**about.config, "_Created": _date(begun[0]), "_Group": None} if begun else None
+        config = None
+        values, steps, times, ids = [], [], [], []
+        for row in rows:
+            if row.kind == "attempt" and config is None:
+                config = {**about.config, "_Created": _date(row.time), "_Group": None}
+            own = {_key(name): value for name, value in row.values.items()}
+            values.append(own | dict(row.notes))
+            steps.append(row.step)
+            times.append(_date(row.time))
+            # Trackio ignores a row whose id it has: what comes again after a failure counts once.
+            ids.append(f"{about.id}-{row.key}")
         self._storage.bulk_log(
             self._project,
             about.name,
-            [{_key(name): value for name, value in row.values.items()} | dict(row.notes) for row in rows],
-            steps=[row.step for row in rows],
-            timestamps=[_date(row.time) for row in rows],
+            values,
+            steps=steps,
+            timestamps=times,
             config=config,
-            log_ids=[f"{about.id}-{row.key}" for row in rows],
+            log_ids=ids,
             run_id=about.id,
         )
 
@@ -58,4 +68,6 @@ def _date(seconds: float) -> str:
 
 def _key(name: str) -> str:
     """A name that is none of Trackio's own."""
-    return f"__{name}" if name in ("project", "run", "timestamp", "step", "time", "metrics") else name
+    if name in ("project", "run", "timestamp", "step", "time", "metrics"):
+        return f"__{name}"
+    return name

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.watch.recipe import Wandb
-from drivetrain.watch.trackers import PATIENCE, About, TrackerRow, require
+from drivetrain.watch.tracker_mark import TrackerRow
+from drivetrain.watch.trackers import PATIENCE, About, require
 
 _BEGIN = 30.0  # seconds to reach the server in; the next try comes later
 _BLOCK, _HEAD = 32768, 7  # bytes of a journal's blocks and of the headers in it
@@ -37,6 +38,7 @@ class WandbTracker:
     def open(self, about: About) -> int:
         """Begin or resume the run of this id; the server tells what it has, or the journals of earlier attempts do."""
         wandb = import_module("wandb")
+        # Of an attempt to open that has failed half-way: its process would go on beside the new one.
         if self._run is not None:
             with suppress(Exception):
                 self._run.finish()
@@ -58,8 +60,11 @@ class WandbTracker:
         self._run.define_metric("*", step_metric="step")
         if self._settings.mode == "online":
             return self._run.starting_step - 1
-        journals = about.folder.glob(f"wandb/offline-run-*-{about.id}/*.wandb")
-        return max((number for path in journals for number in _numbers(path)), default=0)
+        last = 0
+        for journal in about.folder.glob(f"wandb/offline-run-*-{about.id}/*.wandb"):
+            for number in _numbers(journal):
+                last = max(last, number)
+        return last
 
     def send(self, rows: Sequence[TrackerRow]) -> None:
         """Hand the rows to the journal."""
@@ -112,6 +117,7 @@ def _records(data: bytes) -> Iterator[bytes]:
         part = data[at + _HEAD : at + _HEAD + length]
         if len(part) < length or kind == 0:  # cut off
             return
+        # A record that does not fit into the rest of a block goes on in the next ones.
         content = part if kind in (_WHOLE, _FIRST) else content + part
         if kind in (_WHOLE, _LAST):
             yield content

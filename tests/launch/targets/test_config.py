@@ -1,5 +1,6 @@
 import pytest
 
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.rundir import SCRATCH
 from drivetrain.launch.targets.config import settings_from, settings_of, targets
@@ -46,7 +47,7 @@ def test_a_mistake_in_a_target_is_78_and_named(written, told):
 )
 def test_what_does_not_fit_is_78_before_anything_is_sent(written, told):
     with pytest.raises(Failure) as failure:
-        plan("quickstart", [], "x", settings_from("x", written), started=0.0)
+        plan("quickstart", [], "x", settings_from("x", written), options=StartOptions(started=0.0))
     assert failure.value.outcome.code == Exit.BAD_RECIPE
     assert told in (failure.value.details or failure.value.outcome.cause)
 
@@ -62,19 +63,28 @@ def test_a_target_that_is_not_there_is_64(tmp_path):
 
 
 def test_a_url_for_runs_is_the_mirrors_and_the_run_lies_on_the_machine_itself():
-    job = plan("quickstart", [], "x", settings_from("x", {"kind": "slurm", "runs": "s3://bucket/runs"}), started=0.0)
+    job = plan(
+        "quickstart",
+        [],
+        "x",
+        settings_from("x", {"kind": "slurm", "runs": "s3://bucket/runs"}),
+        options=StartOptions(started=0.0),
+    )
     assert job.run.is_relative_to(SCRATCH)
     assert job.work.job.recipe["checkpoint"]["mirror"] == f"s3://bucket/runs/{job.run.name}"
 
 
 def test_runs_of_one_recipe_with_two_mirrors_are_two_runs():
     settings = settings_from("x", {"kind": "local"})
-    places = [plan("quickstart", [], "x", settings, started=0.0, run=f"s3://{one}/run").run for one in "ab"]
+    places = [
+        plan("quickstart", [], "x", settings, options=StartOptions(started=0.0), run=f"s3://{one}/run").run
+        for one in "ab"
+    ]
     assert places[0] != places[1]
 
 
 def test_another_number_of_processes_than_the_targets_is_refused_not_ignored():
     settings = settings_from("x", {"kind": "local", "nodes": 2})
     with pytest.raises(Failure, match=r"launch\.processes=4, but target x has 2 nodes"):
-        plan("quickstart", ["launch.processes=4"], "x", settings, started=0.0)
-    assert plan("quickstart", ["launch.processes=2"], "x", settings, started=0.0).work.nodes == 2
+        plan("quickstart", ["launch.processes=4"], "x", settings, options=StartOptions(started=0.0))
+    assert plan("quickstart", ["launch.processes=2"], "x", settings, options=StartOptions(started=0.0)).work.nodes == 2

@@ -17,6 +17,7 @@ from drivetrain.launch.targets.kubectl import failure
 from drivetrain.launch.targets.kubernetes import Kubernetes
 from drivetrain.launch.targets.kubernetes_apis import APIS
 from drivetrain.launch.targets.kubernetes_manifests import RETRIED
+from drivetrain.launch.targets.kubernetes_objects import KubernetesObjects
 from drivetrain.launch.targets.remote import Refused
 from drivetrain.spec.exits import Exit, Failure
 from kubernetes_lab.definitions import SPECS, unfitting
@@ -273,12 +274,12 @@ def cluster():
 def target_on(cluster, **settings):
     job = submission(**TARGET | settings)
     target = Kubernetes(job.settings)
-    target._call = cluster
+    target._objects = KubernetesObjects(cluster, "default")
     return target, job
 
 
 def object_of(cluster, target, job):
-    return cluster.objects[target._path(target._api.version, target._api.plural, job.token)]
+    return cluster.objects[target._objects._path(target._runs, job.token)]
 
 
 @pytest.mark.parametrize("api", EVERY)
@@ -357,7 +358,7 @@ def test_why_a_group_failed_is_asked_of_the_job_behind_it(cluster, api):
     object_of(cluster, target, job)["status"] = {"conditions": ended("Failed", "FailedJobs")}
     assert target.look(job, job.token).code is None
     behind = {"metadata": {"name": f"{job.token}-node-0"}, "status": {"conditions": ended("Failed", "x", EXITED)}}
-    cluster("POST", target._path("batch/v1", "jobs"), behind)
+    cluster("POST", target._objects._path(("batch/v1", "jobs")), behind)
     assert target.look(job, job.token).code == 78
 
 
@@ -384,7 +385,7 @@ def test_logs_are_those_of_all_pods_of_the_ranks_node_in_their_order(cluster):
     for name, index, at, phase in (*pods, ("third", "1", "13:00", "Pending")):
         labels = {"drivetrain-job": job.token, "batch.kubernetes.io/job-completion-index": index}
         metadata = {"name": name, "labels": labels, "creationTimestamp": f"2026-11-21T{at}:00Z"}
-        cluster("POST", target._path("v1", "pods"), {"metadata": metadata, "status": {"phase": phase}})
+        cluster("POST", target._objects._path(("v1", "pods")), {"metadata": metadata, "status": {"phase": phase}})
         cluster.printed[name] = [f"{name} 1", f"{name} 2"]
     assert list(target.logs(job, job.token, 3, follow=True)) == ["first 1", "first 2", "second 1", "second 2"]
 
@@ -444,9 +445,9 @@ def test_kubectl_itself_brings_requests_to_a_server(cluster, tmp_path, monkeypat
     try:
         assert target.find(job) is None
         assert target.submit(job) == target.find(job) == target.submit(job)
-        sent = json.loads(cluster.objects[target._path("v1", "configmaps", job.token)]["data"]["work.json"])
+        sent = json.loads(cluster.objects[target._objects._path(("v1", "configmaps"), job.token)]["data"]["work.json"])
         assert sent["environment"] == {"VALUE": "$(touch pwned)\n'\"✓"}
-        assert list(target._printed("pod", follow=True)) == ["one", "two ✓"]
+        assert list(target._objects.printed("pod", follow=True)) == ["one", "two ✓"]
         target.cancel(job, job.token)
         assert target.look(job, job.token) == UNKNOWN
     finally:

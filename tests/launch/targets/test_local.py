@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from conftest import trace
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.launch.targets.local import LocalJobs
@@ -65,7 +66,7 @@ def test_the_working_tree_travels_and_what_is_changed_later_does_not_matter(desk
 
 def test_an_interpreter_that_is_not_there_is_told_not_traced(tmp_path):
     settings = settings_from("none", {"kind": "local", "python": "/nowhere/python"})
-    job = plan("quickstart", [], "none", settings, started=0.0, run=str(tmp_path / "run"))
+    job = plan("quickstart", [], "none", settings, options=StartOptions(started=0.0), run=str(tmp_path / "run"))
     with pytest.raises(Failure, match="/nowhere/python cannot be started") as failure:
         LocalJobs(settings).submit(job)
     assert failure.value.outcome.code == Exit.INPUT_MISSING
@@ -75,7 +76,7 @@ def test_an_interpreter_that_is_not_there_is_told_not_traced(tmp_path):
 
 def test_a_job_whose_run_directory_is_gone_can_be_cancelled(tmp_path):
     settings = settings_from("here", {"kind": "local"})
-    job = plan("quickstart", [], "here", settings, started=0.0, run=str(tmp_path / "gone"))
+    job = plan("quickstart", [], "here", settings, options=StartOptions(started=0.0), run=str(tmp_path / "gone"))
     mark_cancelled(job)
     LocalJobs(settings).cancel(job, "0:0")
     assert not job.run.exists()

@@ -6,19 +6,28 @@ from dataclasses import replace
 import pytest
 
 from drivetrain.launch import attempts
+from drivetrain.launch.job import StartOptions
 from drivetrain.launch.job_runner import CANCEL
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.states import State
 from drivetrain.launch.store import Record
 from drivetrain.launch.targets.config import build, settings_from
 from drivetrain.launch.targets.shared import lay, mark_cancelled
-from drivetrain.launch.targets.slurm import _Allocation, _duration
+from drivetrain.launch.targets.slurm_allocation import Allocation
+from drivetrain.launch.targets.slurm_commands import duration
 from drivetrain.spec.exits import Exit, Failure
 
 
 @pytest.fixture
 def job(tmp_path):
-    return plan("quickstart", [], "x", settings_from("x", {"kind": "slurm"}), started=0.0, run=str(tmp_path / "run"))
+    return plan(
+        "quickstart",
+        [],
+        "x",
+        settings_from("x", {"kind": "slurm"}),
+        options=StartOptions(started=0.0),
+        run=str(tmp_path / "run"),
+    )
 
 
 @pytest.fixture
@@ -58,18 +67,20 @@ def test_what_names_no_job_is_not_taken_for_one(job, says):
 def test_an_option_of_ours_is_refused_also_where_it_is_cut_short(name):
     settings = settings_from("x", {"kind": "slurm", "extras": {name: "1"}})
     with pytest.raises(Failure, match="follows from the job's description"):
-        build(settings).render(plan("quickstart", [], "x", settings, started=0.0))
+        build(settings).render(plan("quickstart", [], "x", settings, options=StartOptions(started=0.0)))
 
 
 def test_a_run_on_one_machines_disk_is_refused():
     settings = settings_from("x", {"kind": "slurm", "runs": "s3://bucket/runs"})
     with pytest.raises(Failure, match="on one machine's disk"):
-        build(settings).render(plan("quickstart", [], "x", settings, started=0.0))
+        build(settings).render(plan("quickstart", [], "x", settings, options=StartOptions(started=0.0)))
 
 
 def test_an_option_of_0_is_passed_on_and_one_that_is_false_is_not():
     settings = settings_from("x", {"kind": "slurm", "extras": {"priority": 0, "exclusive": False, "overcommit": True}})
-    command = build(settings).render(plan("quickstart", [], "x", settings, started=0.0))[0].body.split()
+    command = (
+        build(settings).render(plan("quickstart", [], "x", settings, options=StartOptions(started=0.0)))[0].body.split()
+    )
     assert {"--priority=0", "--overcommit"} <= set(command)
     assert not any(word.startswith("--exclusive") for word in command)
 
@@ -108,7 +119,7 @@ def test_what_slurm_ended_without_a_word_of_the_job_has_failed_and_is_looked_at_
     [("30:00", 1800), ("1:00:00", 3600), ("2-01:00:05", 176405), ("0:45", 45), ("UNLIMITED", None), ("INVALID", None)],
 )
 def test_time_limits_as_slurm_shows_them(shown, seconds):
-    assert _duration(shown) == seconds
+    assert duration(shown) == seconds
 
 
 @pytest.mark.parametrize(("limit", "requeued"), [("1:00:00", False), ("0:30", True)])
@@ -120,7 +131,7 @@ def test_a_job_that_is_ending_is_requeued_where_its_time_is_up_and_not_where_it_
     says("", 0)
     shows = f"case $* in *%T*) echo COMPLETING ;; *) echo '{began}|{limit}' ;; esac"
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{shows}\n")
-    allocation = _Allocation(job.work, {"SLURM_JOB_ID": "7"})
+    allocation = Allocation(job.work, {"SLURM_JOB_ID": "7"})
     if requeued:
         allocation.requeue()
     else:

@@ -81,7 +81,9 @@ class AwsService:
                 if refused.word == "ResourceNotFoundException":
                     return
                 raise
-            yield from (event["message"] for event in answer["events"])
+            for event in answer["events"]:
+                yield event["message"]
+            # CloudWatch has no last page: at the end it answers with the token that it was given.
             if answer["nextForwardToken"] == token:
                 return
             read[stream] = answer["nextForwardToken"]
@@ -92,13 +94,19 @@ class AwsService:
         """Lines of CloudWatch, stream by stream, until the job has `ended`, or for None those that are there now;
         `streams` says which there are by now."""
         read: dict[str, str | None] = {}
-        return followed(ended, lambda: (line for one in streams() for line in self.events(group, one, read)), every)
+
+        def new() -> Iterator[str]:
+            for stream in streams():
+                yield from self.events(group, stream, read)
+
+        return followed(ended, new, every)
 
     def _connected(self) -> Any:
         if self._client is None:
             settings = self._settings
             limits = {"connect_timeout": settings.timeout, "read_timeout": settings.timeout}
-            once = {"total_max_attempts": 1}  # a request whose answer is lost must not be sent again unseen
+            # A request whose answer is lost must not be sent again unseen.
+            once = {"total_max_attempts": 1}
             config = _botocore("botocore.config").Config(**limits, retries=once)
             session = _botocore("botocore.session").Session(profile=settings.profile)
             where = {"region_name": settings.region, "endpoint_url": settings.endpoint}
@@ -141,8 +149,9 @@ def mistakes(shape: Any, value: Any, path: str = "") -> Iterator[str]:
             yield from mistakes(shape.value, item, f"{path}.{name}")
     elif kind == "string":
         yield from _in_text(shape, value, path)
-    number = kind in ("integer", "long", "float", "double")
-    what, size = ("is", value) if number else ("has a length of", len(value) if hasattr(value, "__len__") else 0)
+    what, size = "is", value
+    if kind not in ("integer", "long", "float", "double"):
+        what, size = "has a length of", len(value) if hasattr(value, "__len__") else 0
     if "min" in limits and size < limits["min"]:
         yield f"{path} {what} at least {limits['min']} (got {size})"
     if "max" in limits and size > limits["max"]:
@@ -150,6 +159,7 @@ def mistakes(shape: Any, value: Any, path: str = "") -> Iterator[str]:
 
 
 def _is(value: object, kind: str) -> bool:
+    # To Python a bool is an int, to AWS it is not.
     wanted = _TYPES.get(kind)
     return wanted is None or (isinstance(value, wanted) and (kind == "boolean" or not isinstance(value, bool)))
 

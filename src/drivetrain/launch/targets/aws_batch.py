@@ -86,25 +86,30 @@ class AwsBatch:
     def render(self, job: Submission) -> Sequence[Request]:
         """The job definition and the request that uses it."""
         require_container(job)
-        definition, request = self._definition(job), self._request(job)
+        definition, request = _definition(job, self._settings), _request(job, self._settings)
         require_valid(job.target, "batch", "RegisterJobDefinition", definition)
         require_valid(job.target, "batch", "SubmitJob", request)
-        named = (("batch register-job-definition", definition), ("batch submit-job", request))
-        return [Request(what, json.dumps(body, indent=2)) for what, body in named]
+        return [
+            Request("batch register-job-definition", json.dumps(definition, indent=2)),
+            Request("batch submit-job", json.dumps(request, indent=2)),
+        ]
 
     def submit(self, job: Submission) -> str:
         """Register the definition where it is not there, and submit the job."""
-        definition = self._definition(job)
+        # Its name is a digest of its content: one that is there has the same content, whoever registered it.
+        definition = _definition(job, self._settings)
         name = definition["jobDefinitionName"]
         known = self._batch("describe_job_definitions", jobDefinitionName=name, status="ACTIVE")
         if not known["jobDefinitions"]:
             self._batch("register_job_definition", **definition)
-        return self._batch("submit_job", **self._request(job))["jobId"]
+        return self._batch("submit_job", **_request(job, self._settings))["jobId"]
 
     def find(self, job: Submission) -> str | None:
         """The newest job of this name."""
         known = list(self._summaries("JOB_NAME", job.token))
-        return max(known, key=lambda one: one["createdAt"])["jobId"] if known else None
+        if not known:
+            return None
+        return max(known, key=lambda one: one["createdAt"])["jobId"]
 
     def look(self, job: Submission, native: str) -> JobStatus:
         """From describe-jobs, which forgets a job some days after its end."""
@@ -113,12 +118,11 @@ class AwsBatch:
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From CloudWatch: what the rank's node has printed, in every attempt."""
-        node = f"{native}#{0 if rank is None else rank // self._settings.processes}"
-        return self._logs.followed(
-            self._settings.log_group,
-            lambda: self._streams(node),
-            (lambda: self.look(job, native).state.final) if follow else None,
-        )
+        number = 0
+        if rank is not None:
+            number = rank // self._settings.processes
+        ended = (lambda: self.look(job, native).state.final) if follow else None
+        return self._logs.followed(self._settings.log_group, lambda: self._streams(f"{native}#{number}"), ended)
 
     def cancel(self, job: Submission, native: str) -> None:
         """Batch does not try again what was terminated. Containers get SIGTERM, and SIGKILL 30 s later."""
@@ -131,100 +135,35 @@ class AwsBatch:
 
     def listed(self) -> Sequence[Listed]:
         """The jobs of our definitions in the queue."""
-        return [
-            Listed(one["jobName"], one["jobId"], seen_from(one))
-            for one in self._summaries("JOB_DEFINITION", f"{PREFIX}*")
-            if one.get("jobDefinition", PREFIX).rpartition("/")[2].startswith(PREFIX)
-        ]
+        jobs = []
+        for one in self._summaries("JOB_DEFINITION", f"{PREFIX}*"):
+            if one.get("jobDefinition", PREFIX).rpartition("/")[2].startswith(PREFIX):
+                jobs.append(Listed(one["jobName"], one["jobId"], seen_from(one)))
+        return jobs
 
     def work(self, native: str) -> NodeWork:
         """From the variables of its nodes, as the job's description has them or that of its first node."""
         found = self._batch("describe_jobs", jobs=[native, f"{native}#0"])["jobs"]
-        nodes = [part for one in found for part in one.get("nodeProperties", {}).get("nodeRangeProperties", ())]
-        variables = [one for part in (*nodes, *found) for one in part.get("container", {}).get("environment", ())]
-        return parcelled(next((one["value"] for one in variables if one["name"] == PARCEL), None), native)
+        parts = []
+        for described in found:
+            parts += described.get("nodeProperties", {}).get("nodeRangeProperties", ())
+        for part in (*parts, *found):
+            for variable in part.get("container", {}).get("environment", ()):
+                if variable["name"] == PARCEL:
+                    return parcelled(variable["value"], native)
+        return parcelled(None, native)
 
     def reachable(self) -> str:
         """The queue, and whether it takes jobs."""
-        queue = self._queue()
+        queue = _queue(self._settings)
         found = self._batch("describe_job_queues", jobQueues=[queue])["jobQueues"]
         if not found:
             raise Failure(Exit.PEER_UNAVAILABLE, f"AWS Batch has no queue {queue}", "set the target's queue or region")
         return f"AWS Batch, queue {queue} {found[0]['state']} {found[0].get('status', '')}".rstrip()
 
-    def _definition(self, job: Submission) -> dict[str, Any]:
-        settings = self._settings
-        body = {
-            "type": "multinode",
-            "nodeProperties": {
-                "numNodes": settings.nodes,
-                "mainNode": 0,
-                "nodeRangeProperties": [{"targetNodes": "0:", "container": self._container(job)}],
-            },
-            "retryStrategy": {"attempts": settings.retries + 1, "evaluateOnExit": list(RULES)},
-            "tags": {"drivetrain": "1"},
-        }
-        if settings.walltime is not None:
-            body["timeout"] = {"attemptDurationSeconds": self._walltime(job, seconds_of(settings.walltime))}
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-        return {"jobDefinitionName": f"{PREFIX}{digest}", **body}
-
-    def _walltime(self, job: Submission, seconds: float) -> int:
-        if seconds < SHORTEST:
-            raise wrong(job, f"walltime of {seconds:g} s", f"Batch takes {SHORTEST} s at least")
-        return round(seconds)
-
-    def _container(self, job: Submission) -> dict[str, Any]:
-        settings = self._settings
-        if settings.cpus is None or settings.memory is None:
-            raise wrong(job, "cpus and memory are missing", "Batch places jobs by them: say what each node needs")
-        needs = {"VCPU": settings.cpus, "MEMORY": mebibytes(settings.memory), "GPU": settings.accelerators}
-        volumes = [_volume(job, f"data-{number}", mount) for number, mount in enumerate(settings.mounts)]
-        points = [
-            {"sourceVolume": volume["name"], "containerPath": mount.path, "readOnly": mount.read_only}
-            for volume, mount in zip(volumes, settings.mounts, strict=True)
-        ]
-        references = {name: at for name, at in settings.secrets.items() if not at.startswith(FROM_FILE)}
-        if references and not settings.execution_role:
-            raise wrong(job, "secrets without an execution_role", "name a role that may read them")
-        optional = {
-            "jobRoleArn": settings.role,
-            "executionRoleArn": settings.execution_role,
-            "instanceType": settings.accelerator,
-        }
-        return {
-            "image": settings.image,
-            "command": [settings.python or "python", *_COMMAND],
-            "resourceRequirements": [{"type": what, "value": str(size)} for what, size in needs.items() if size],
-            "linuxParameters": {"initProcessEnabled": True, "sharedMemorySize": settings.shared_memory},
-            "logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": settings.log_group}},
-            "volumes": volumes,
-            "mountPoints": points,
-            "secrets": [{"name": name, "valueFrom": at} for name, at in references.items()],
-            **{name: value for name, value in optional.items() if value},
-        }
-
-    def _request(self, job: Submission) -> dict[str, Any]:
-        parcel = packed(moved(job))
-        require_short(job, len(parcel), LONGEST, "a request of Batch's")
-        override = {"environment": [{"name": PARCEL, "value": parcel}]}
-        ours = {
-            "jobName": job.token,
-            "jobQueue": self._queue(),
-            "jobDefinition": self._definition(job)["jobDefinitionName"],
-            "nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": override}]},
-            "propagateTags": True,
-        }
-        return with_extras(job, ours)
-
-    def _queue(self) -> str:
-        if not self._settings.queue:
-            raise Failure(Exit.BAD_RECIPE, "an aws-batch target has no queue", "set queue to a job queue's name")
-        return self._settings.queue
-
     def _summaries(self, name: str, value: str) -> Iterator[dict[str, Any]]:
         wanted = [{"name": name, "values": [value]}]
-        for page in self._batch.pages("list_jobs", jobQueue=self._queue(), filters=wanted):
+        for page in self._batch.pages("list_jobs", jobQueue=_queue(self._settings), filters=wanted):
             yield from page["jobSummaryList"]
 
     def _streams(self, node: str) -> list[str]:
@@ -232,34 +171,118 @@ class AwsBatch:
         found = self._batch("describe_jobs", jobs=[node])["jobs"]
         if not found:
             return []
-        containers = [
-            *(one.get("container", {}) for one in found[0].get("attempts", ())),
-            found[0].get("container", {}),
-        ]
-        names = (one.get("logStreamName") for one in containers)
-        return list(dict.fromkeys(name for name in names if name))
+        # The attempt under way is only in the job itself, the last one that has ended in both.
+        streams: dict[str, None] = {}
+        for part in (*found[0].get("attempts", ()), found[0]):
+            if name := part.get("container", {}).get("logStreamName"):
+                streams[name] = None
+        return list(streams)
 
 
 def seen_from(detail: Mapping[str, Any]) -> JobStatus:
     """What a job's description or summary says. A job's own numbers are those of its main node."""
     word = detail["status"]
     attempts = detail.get("attempts", [])
-    last = attempts[-1] if attempts else {}
-    code = {**last.get("container", {}), **detail.get("container", {})}.get("exitCode")
+    container = dict(detail.get("container", {}))
+    if attempts:
+        container = {**attempts[-1].get("container", {}), **container}
     state = STATES.get(word, State.PENDING)
     ending = detail.get("isTerminated") or detail.get("isCancelled")
     if ending and state is not State.SUCCEEDED:
         state = State.CANCELLED if state.final else State.STOPPING
     elif state is State.PENDING and attempts:
         state = State.REQUEUED
+    began = None
+    if detail.get("startedAt"):
+        began = detail["startedAt"] / 1000
     return JobStatus(
         state=state,
         native=word,
+        # Batch lists attempts once they have ended, and an attempt's number counts those before it.
         attempt=max(0, len(attempts) - state.final),
         reason=detail.get("statusReason", ""),
-        code=code if state.final else None,
-        began=detail["startedAt"] / 1000 if detail.get("startedAt") else None,
+        code=container.get("exitCode") if state.final else None,
+        began=began,
     )
+
+
+def _definition(job: Submission, settings: AwsBatchTarget) -> dict[str, Any]:
+    """The job definition, called by what is in it: jobs that ask for the same share one."""
+    body = {
+        "type": "multinode",
+        "nodeProperties": {
+            "numNodes": settings.nodes,
+            "mainNode": 0,
+            "nodeRangeProperties": [{"targetNodes": "0:", "container": _container(job, settings)}],
+        },
+        "retryStrategy": {"attempts": settings.retries + 1, "evaluateOnExit": list(RULES)},
+        "tags": {"drivetrain": "1"},
+    }
+    if settings.walltime is not None:
+        seconds = seconds_of(settings.walltime)
+        if seconds < SHORTEST:
+            raise wrong(job, f"walltime of {seconds:g} s", f"Batch takes {SHORTEST} s at least")
+        body["timeout"] = {"attemptDurationSeconds": round(seconds)}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    return {"jobDefinitionName": f"{PREFIX}{digest}", **body}
+
+
+def _container(job: Submission, settings: AwsBatchTarget) -> dict[str, Any]:
+    if settings.cpus is None or settings.memory is None:
+        raise wrong(job, "cpus and memory are missing", "Batch places jobs by them: say what each node needs")
+    volumes, points = [], []
+    for number, mount in enumerate(settings.mounts):
+        volume = _volume(job, f"data-{number}", mount)
+        volumes.append(volume)
+        points.append({"sourceVolume": volume["name"], "containerPath": mount.path, "readOnly": mount.read_only})
+    # Only where a secret lies is said here. One that is a file is read by the worker itself.
+    secrets = []
+    for name, reference in settings.secrets.items():
+        if not reference.startswith(FROM_FILE):
+            secrets.append({"name": name, "valueFrom": reference})
+    if secrets and not settings.execution_role:
+        raise wrong(job, "secrets without an execution_role", "name a role that may read them")
+    resources = []
+    for what, size in (("VCPU", settings.cpus), ("MEMORY", mebibytes(settings.memory)), ("GPU", settings.accelerators)):
+        if size:
+            resources.append({"type": what, "value": str(size)})
+    optional = {
+        "jobRoleArn": settings.role,
+        "executionRoleArn": settings.execution_role,
+        "instanceType": settings.accelerator,
+    }
+    return {
+        "image": settings.image,
+        "command": [settings.python or "python", *_COMMAND],
+        "resourceRequirements": resources,
+        "linuxParameters": {"initProcessEnabled": True, "sharedMemorySize": settings.shared_memory},
+        "logConfiguration": {"logDriver": "awslogs", "options": {"awslogs-group": settings.log_group}},
+        "volumes": volumes,
+        "mountPoints": points,
+        "secrets": secrets,
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _request(job: Submission, settings: AwsBatchTarget) -> dict[str, Any]:
+    """The request of one job, whose work is an override of the definition's environment."""
+    parcel = packed(moved(job))
+    require_short(job, len(parcel), LONGEST, "a request of Batch's")
+    override = {"environment": [{"name": PARCEL, "value": parcel}]}
+    ours = {
+        "jobName": job.token,
+        "jobQueue": _queue(settings),
+        "jobDefinition": _definition(job, settings)["jobDefinitionName"],
+        "nodeOverrides": {"nodePropertyOverrides": [{"targetNodes": "0:", "containerOverrides": override}]},
+        "propagateTags": True,
+    }
+    return with_extras(job, ours)
+
+
+def _queue(settings: AwsBatchTarget) -> str:
+    if not settings.queue:
+        raise Failure(Exit.BAD_RECIPE, "an aws-batch target has no queue", "set queue to a job queue's name")
+    return settings.queue
 
 
 def _volume(job: Submission, name: str, mount: Mount) -> dict[str, Any]:

@@ -21,7 +21,7 @@ KINDS: Mapping[str, str] = {
     "aws-batch": "drivetrain.launch.targets.aws_batch:AwsBatchTarget",
     "sagemaker": "drivetrain.launch.targets.sagemaker:SageMakerTarget",
     "ray": "drivetrain.launch.targets.ray:RayTarget",
-    "kubernetes": "drivetrain.launch.targets.kubernetes:KubernetesTarget",
+    "kubernetes": "drivetrain.launch.targets.kubernetes_settings:KubernetesTarget",
 }
 """Settings classes of the kinds of targets."""
 _ALWAYS: Mapping[str, Any] = {"local": {"kind": "local"}}
@@ -43,9 +43,12 @@ def targets(own: Mapping[str, Any], path: Path | None = None) -> dict[str, dict[
     named = path is not None or "DRIVETRAIN_TARGETS" in os.environ
     place = path if path is not None else file()
     found = {name: dict(settings) for name, settings in _ALWAYS.items()}
-    if named and not place.is_file():
+    written: Mapping[str, Mapping[str, Any]] = {}
+    if place.is_file():
+        written = _written(place)
+    elif named:
         raise Failure(Exit.INPUT_MISSING, f"no targets at {place}", "see docs/launch/index.md")
-    for layer in (_written(place) if place.is_file() else {}, own):
+    for layer in (written, own):
         for name, settings in layer.items():
             found[name] = found.get(name, {}) | dict(settings)
     return found
@@ -68,6 +71,7 @@ def settings_from(name: str, data: Mapping[str, Any]) -> ResourceSpec:
     if not isinstance(kind, str) or kind not in KINDS:
         raise _unknown(name, kind)
     cls = imported(KINDS[kind])
+    # As JSON: in strict mode Python's own lists would not be taken for tuples.
     try:
         return TypeAdapter(cls).validate_json(json.dumps(dict(data)), strict=True)
     except ValidationError as error:
@@ -86,9 +90,9 @@ def _written(path: Path) -> dict[str, dict[str, Any]]:
     mistakes: list[Mistake] = []
     data = to_data(parse_file(path, "targets", mistakes))
     origin = Origin("targets", str(path), 1)
-    mistakes += [
-        Mistake((name,), "is a mapping with a kind", origin) for name, one in data.items() if not isinstance(one, dict)
-    ]
+    for name, one in data.items():
+        if not isinstance(one, dict):
+            mistakes.append(Mistake((name,), "is a mapping with a kind", origin))
     if mistakes:
         raise RecipeMistakes(mistakes)
     return data
@@ -110,5 +114,8 @@ def _mistakes(name: str, cls: type, data: Mapping[str, Any], error: ValidationEr
     problems: dict[Any, list[Any]] = {}
     for problem in error.errors(include_url=False):
         problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
-    wrong = [(path, text) for path, found in problems.items() for text in messages(cls, data, path, found)]
-    return RecipeMistakes([Mistake((name, *path), text, Origin("target")) for path, text in wrong])
+    wrong = []
+    for path, found in problems.items():
+        for text in messages(cls, data, path, found):
+            wrong.append(Mistake((name, *path), text, Origin("target")))
+    return RecipeMistakes(wrong)

@@ -38,7 +38,10 @@ def require_container(job: Submission, *kept: str) -> None:
         raise wrong(
             job, f"code.kind {settings.code.kind} cannot be brought into a container", "build it into the image"
         )
-    places = [*kept, *(mount.path for mount in settings.mounts if not mount.read_only)]
+    places = list(kept)
+    for mount in settings.mounts:
+        if not mount.read_only:
+            places.append(mount.path)
     mirrored = job.work.job.recipe.get("checkpoint", {}).get("mirror")
     if not mirrored and not any(job.run.is_relative_to(place) for place in places):
         cause = f"the run directory {job.run} goes with the container"
@@ -48,16 +51,17 @@ def require_container(job: Submission, *kept: str) -> None:
 def moved(job: Submission) -> NodeWork:
     """The work as it is in an image, where the folder it was submitted from lies at the target's `folder`."""
     work, folder = job.work, Path(job.settings.folder)  # type: ignore[attr-defined]
-    modules = Path(work.job.modules) if work.job.modules else None
-    if modules is not None and modules.is_relative_to(work.cwd):
-        modules = folder / modules.relative_to(work.cwd)
-    return replace(work, cwd=str(folder), job=replace(work.job, modules=str(modules) if modules else None))
+    modules = work.job.modules
+    if modules and Path(modules).is_relative_to(work.cwd):
+        modules = str(folder / Path(modules).relative_to(work.cwd))
+    return replace(work, cwd=str(folder), job=replace(work.job, modules=modules))
 
 
 def own_address() -> str:
     """The address under which other machines reach this one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # an address for documents: nothing is sent, only the way there is chosen
+        # An address for documents. UDP sends nothing at a connect: only the way out is chosen, and with it the address.
+        probe.connect(("192.0.2.1", 9))
         return probe.getsockname()[0]
 
 
@@ -78,6 +82,8 @@ def run_worker(text: str, variables: Mapping[str, str]) -> int:
     """
     received: list[int] = []
     asked = False
+    # Before the worker is there: as process 1 of a container this one has no default handlers, and a SIGTERM that comes
+    # early would be lost.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: received.append(number))
     with tempfile.TemporaryDirectory(prefix="drivetrain-") as folder:
@@ -87,4 +93,6 @@ def run_worker(text: str, variables: Mapping[str, str]) -> int:
                 process.send_signal(received.pop())
                 asked = True
             time.sleep(_TICK)
-    return code if code >= 0 else Exit.STOPPED if asked else AGAIN
+    if code >= 0:
+        return code
+    return Exit.STOPPED if asked else AGAIN

@@ -38,6 +38,7 @@ class Kubectl:
         Refused (78)."""
         command = self._command(method, path, self._timeout)
         given = json.dumps(body) if body is not None else ""
+        # kubectl's own limit comes first, with words of its own; this one is for a kubectl that hangs.
         limit = self._timeout + _MARGIN
         try:
             done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=limit, check=False)
@@ -83,6 +84,8 @@ def failure(said: str) -> Failure:
     """What kubectl's complaint means."""
     text = " ".join(said.split()) or "it said nothing"
     match = _SAID.search(text)
+    # What is no answer of the server is kubectl's own: no way there, or, as "not logged in", something to be mended
+    # before it is asked again.
     if match is None and "ogged in" not in text and "credential" not in text and _AWAY.search(text):
         return away(f"kubectl: {text}")
     if match is None:

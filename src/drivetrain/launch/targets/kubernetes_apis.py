@@ -42,6 +42,7 @@ class PodGroupApi:
 
 def _seen_job(found: Mapping[str, Any]) -> JobStatus:
     status, spec = found.get("status", {}), found.get("spec", {})
+    # Failed pods are counted, and all pods of an attempt end with its first: so many attempts have ended, rounded up.
     failed, nodes = status.get("failed", 0), spec.get("parallelism") or 1
     return _seen(status, ready=status.get("ready", 0), attempt=-(-failed // nodes), names=("Complete", "Failed"))
 
@@ -81,11 +82,11 @@ def _seen(status: Mapping[str, Any], *, ready: int, attempt: int, names: tuple[s
     if end := true.get(done) or true.get(failed):
         said = f"{end.get('reason', '')}: {end.get('message', '')}".strip(": ")
         state = State.SUCCEEDED if done in true else State.FAILED
-        code = re.search(r"exit code (\d+)", said) if state is State.FAILED else None
-        number = int(code.group(1)) if code else None
-        return JobStatus(
-            state=state, native=end["type"], attempt=attempt, reason=said, code=number, began=_start(status)
-        )
+        code = None
+        # The only place where a Job tells an exit code: the words of the pod failure policy that has ended it.
+        if state is State.FAILED and (match := re.search(r"exit code (\d+)", said)):
+            code = int(match.group(1))
+        return JobStatus(state=state, native=end["type"], attempt=attempt, reason=said, code=code, began=_start(status))
     waits = State.REQUEUED if attempt else State.PENDING
     if "Suspended" in true:
         return JobStatus(state=waits, native="Suspended", attempt=attempt, reason=true["Suspended"].get("message", ""))
@@ -96,7 +97,10 @@ def _seen(status: Mapping[str, Any], *, ready: int, attempt: int, names: tuple[s
 
 def _start(status: Mapping[str, Any]) -> float | None:
     text = status.get("startTime")
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+    if not text:
+        return None
+    # Python 3.10 does not read the Z.
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"

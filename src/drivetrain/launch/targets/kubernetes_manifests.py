@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drivetrain.launch.node import FROM_FILE
 from drivetrain.launch.submission import FILE, Submission
 from drivetrain.launch.targets.container import ENDED_BY_SIGNAL, WORTH_AGAIN, moved
 from drivetrain.launch.targets.kubernetes_apis import APIS, JOB, NODE, REPLICA_INDEX
+from drivetrain.launch.targets.kubernetes_settings import KubernetesTarget
 from drivetrain.launch.targets.recipe import Mount, ResourceSpec, mebibytes
 from drivetrain.launch.targets.remote import require_short, with_extras, wrong
 from drivetrain.spec.settings import seconds_of
-
-if TYPE_CHECKING:
-    from drivetrain.launch.targets.kubernetes import KubernetesTarget
 
 OURS = {"app.kubernetes.io/managed-by": "drivetrain"}
 """The label that tells our jobs from others."""
@@ -49,22 +47,25 @@ class Manifests:
             "metadata": named,
             "spec": {"clusterIP": "None", "selector": {JOB: job.token}, "publishNotReadyAddresses": True},
         }
-        runs = {
-            "apiVersion": api.version,
-            "kind": api.kind,
-            "metadata": {**named, "labels": {**named["labels"], **self._queue()}, **self._annotations()},
-            "spec": self._spec(job),
-        }
-        return [self._work(job, named), *([service] if api.service else []), runs]
-
-    def _spec(self, job: Submission) -> dict[str, Any]:
-        return {
+        labels = dict(named["labels"])
+        if self._settings.queue:
+            labels["kueue.x-k8s.io/queue-name"] = self._settings.queue
+        specs = {
             "job": self._job,
             "jobset": self._jobset,
             "trainjob": self._trainjob,
             "pytorchjob": self._pytorchjob,
             "hyperpod": self._hyperpod,
-        }[self._settings.api](job)
+        }
+        runs = {
+            "apiVersion": api.version,
+            "kind": api.kind,
+            "metadata": {**named, "labels": labels, **self._annotations()},
+            "spec": specs[self._settings.api](job),
+        }
+        if not api.service:
+            return [self._work(job, named), runs]
+        return [self._work(job, named), service, runs]
 
     def _job(self, job: Submission) -> dict[str, Any]:
         """All pods of an attempt end when one does, and each comes again: one more attempt is `nodes` more pods."""
@@ -160,27 +161,33 @@ class Manifests:
         volumes = [
             {"name": "work", "configMap": {"name": job.token, "defaultMode": 0o444}},
             {"name": "shared-memory", "emptyDir": shared},
-            *(_volume(job, f"data-{number}", mount) for number, mount in enumerate(settings.mounts)),
         ]
+        mounts = [
+            {"name": "work", "mountPath": _FOLDER, "readOnly": True},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+        ]
+        for number, mount in enumerate(settings.mounts):
+            volumes.append(_volume(job, f"data-{number}", mount))
+            mounts.append(_mounted(f"data-{number}", mount))
         container = {
             "name": name,
             "image": settings.image,
             "command": [settings.python or "python", "-m", "drivetrain", "worker", f"{_FOLDER}/{FILE}"],
             "env": [*more, *self._environment(job, address)],
             "resources": self._resources(),
-            "volumeMounts": [
-                {"name": "work", "mountPath": _FOLDER, "readOnly": True},
-                {"name": "shared-memory", "mountPath": "/dev/shm"},
-                *(_mounted(f"data-{number}", mount) for number, mount in enumerate(settings.mounts)),
-            ],
+            "volumeMounts": mounts,
         }
+        deadline = None
+        if settings.walltime is not None:
+            deadline = round(seconds_of(settings.walltime))
         optional = {
             "serviceAccountName": settings.role,
-            "activeDeadlineSeconds": round(seconds_of(settings.walltime)) if settings.walltime is not None else None,
+            "activeDeadlineSeconds": deadline,
             "nodeSelector": dict(settings.node_selector),
             "tolerations": [{"key": key, "operator": "Exists"} for key in settings.tolerations],
         }
         spec = {
+            # A pod failure policy takes no other.
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": settings.grace,
             "enableServiceLinks": False,
@@ -193,20 +200,26 @@ class Manifests:
         return {"metadata": {"labels": labels, **self._annotations()}, "spec": with_extras(job, spec)}
 
     def _environment(self, job: Submission, address: str | None) -> list[dict[str, Any]]:
-        plain = {"DRIVETRAIN_NODES": str(self._settings.nodes)} | ({"DRIVETRAIN_ADDRESS": address} if address else {})
-        secrets = {name: at for name, at in job.work.secrets.items() if not at.startswith(FROM_FILE)}
-        return [
-            *({"name": name, "value": value} for name, value in plain.items()),
-            *({"name": name, "valueFrom": {"secretKeyRef": _key(job, name, at)}} for name, at in secrets.items()),
-        ]
+        variables: list[dict[str, Any]] = [{"name": "DRIVETRAIN_NODES", "value": str(self._settings.nodes)}]
+        if address:
+            variables.append({"name": "DRIVETRAIN_ADDRESS", "value": address})
+        # Only where a secret lies is said here. One that is a file is read by the worker itself.
+        for name, reference in job.work.secrets.items():
+            if not reference.startswith(FROM_FILE):
+                variables.append({"name": name, "valueFrom": {"secretKeyRef": _key(job, name, reference)}})
+        return variables
 
     def _resources(self) -> dict[str, Any]:
         settings = self._settings
-        memory = {"memory": f"{mebibytes(settings.memory)}Mi"} if settings.memory else {}
-        cpus = {"cpu": str(settings.cpus)} if settings.cpus else {}
-        name = settings.accelerator or "nvidia.com/gpu"
-        accelerators = {name: str(settings.accelerators)} if settings.accelerators else {}
-        found = {"requests": {**cpus, **memory, **accelerators}, "limits": {**memory, **accelerators}}
+        limits, cpus = {}, {}
+        if settings.memory:
+            limits["memory"] = f"{mebibytes(settings.memory)}Mi"
+        if settings.accelerators:
+            limits[settings.accelerator or "nvidia.com/gpu"] = str(settings.accelerators)
+        # No limit of CPUs: a pod that reaches it is throttled, and training with it.
+        if settings.cpus:
+            cpus["cpu"] = str(settings.cpus)
+        found = {"requests": {**cpus, **limits}, "limits": limits}
         return {what: amounts for what, amounts in found.items() if amounts}
 
     def _work(self, job: Submission, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,11 +227,10 @@ class Manifests:
         require_short(job, len(text), _LARGEST, "a ConfigMap")
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True, "data": {FILE: text}}
 
-    def _queue(self) -> dict[str, str]:
-        return {"kueue.x-k8s.io/queue-name": self._settings.queue} if self._settings.queue else {}
-
     def _annotations(self) -> dict[str, Any]:
-        return {"annotations": dict(self._settings.annotations)} if self._settings.annotations else {}
+        if not self._settings.annotations:
+            return {}
+        return {"annotations": dict(self._settings.annotations)}
 
 
 _NEVER_AGAIN = {
@@ -247,6 +259,9 @@ def _volume(job: Submission, name: str, mount: Mount) -> dict[str, Any]:
 
 
 def _mounted(name: str, mount: Mount) -> dict[str, Any]:
-    folder = mount.source.partition("/")[2] if mount.source.startswith("pvc:") else ""
-    inside = {"subPath": folder} if folder else {}
-    return {"name": name, "mountPath": mount.path, "readOnly": mount.read_only, **inside}
+    mounted = {"name": name, "mountPath": mount.path, "readOnly": mount.read_only}
+    if mount.source.startswith("pvc:"):
+        folder = mount.source.partition("/")[2]
+        if folder:
+            mounted["subPath"] = folder
+    return mounted

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -61,6 +61,7 @@ class LocalJobs:
             except OSError as error:
                 cause = f"target {job.target}: {command[0]} cannot be started: {error.strerror}"
                 raise Failure(Exit.INPUT_MISSING, cause, "set its python, or leave that out") from error
+        # A process that has ended by now has no start to be read; 0 is no process's.
         return name_of(process.pid) or f"{process.pid}:0"
 
     def find(self, job: Submission) -> str | None:
@@ -72,7 +73,9 @@ class LocalJobs:
         if _alive(native):
             return complete_status(job, JobStatus(state=State.RUNNING, native="running"))
         seen = complete_status(job, UNKNOWN)
-        return seen if seen.code is None else JobStatus(**{**vars(seen), "native": "ended"})
+        if seen.code is None:
+            return seen
+        return replace(seen, native="ended")
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From the files of the job's folder."""
@@ -122,14 +125,12 @@ class _Here:
 
     def start(self, command: list[str], environment: Mapping[str, str]) -> _Group:
         parent = os.getpid()
-        self._processes = [
-            subprocess.Popen(
-                command,
-                env={**os.environ, **environment, "DRIVETRAIN_NODE": str(node)},
-                preexec_fn=lambda: die_with_parent(parent),
-            )
-            for node in range(self._nodes)
-        ]
+        self._processes = []
+        for node in range(self._nodes):
+            own = {**os.environ, **environment, "DRIVETRAIN_NODE": str(node)}
+            # No node outlives its conductor: nobody would stop it, and the next attempt would meet it.
+            process = subprocess.Popen(command, env=own, preexec_fn=lambda: die_with_parent(parent))
+            self._processes.append(process)
         return _Group(self._processes)
 
     def stop(self) -> None:
@@ -165,10 +166,13 @@ def run(file: Path) -> int:
 def name_of(pid: int) -> str | None:
     """PID:START of a process that is there; None where there is none, or only what is left of it."""
     try:
+        # What follows the command's name, which may hold spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] == "Z" else f"{pid}:{fields[19]}"
+    if fields[0] == "Z":
+        return None
+    return f"{pid}:{fields[19]}"
 
 
 def _alive(native: str) -> bool:

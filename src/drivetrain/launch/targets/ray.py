@@ -75,7 +75,7 @@ class Ray:
 
     def render(self, job: Submission) -> Sequence[Request]:
         """The request: the command line is the same for every job, what is particular to one is in the environment."""
-        return [Request("POST /api/jobs/", json.dumps(self._request(job, job.token), indent=2))]
+        return [Request("POST /api/jobs/", json.dumps(_request(job, self._settings, job.token), indent=2))]
 
     def submit(self, job: Submission) -> str:
         """Send the request; where its id is taken, that is the job."""
@@ -84,16 +84,22 @@ class Ray:
     def find(self, job: Submission) -> str | None:
         """The newest submission of this token."""
         ours = [one for one in self._known() if token_of(one["submission_id"]) == job.token]
-        return max(ours, key=lambda one: one.get("start_time") or 0)["submission_id"] if ours else None
+        if not ours:
+            return None
+        return max(ours, key=lambda one: one.get("start_time") or 0)["submission_id"]
 
     def look(self, job: Submission, native: str) -> JobStatus:
         """From the submission's details; the code is the driver's."""
         told = self._get(native)
-        return seen_from(told) if told is not None else UNKNOWN
+        if told is None:
+            return UNKNOWN
+        return seen_from(told)
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """What the driver and the first node, or for a rank its node, have printed; each look fetches all of it."""
-        node = 0 if rank is None else rank // self._settings.processes
+        node = 0
+        if rank is not None:
+            node = rank // self._settings.processes
         given, over = 0, not follow
 
         def ended() -> bool:
@@ -104,6 +110,7 @@ class Ray:
         def new() -> Iterator[str]:
             nonlocal given
             text = self._ask("GET", f"{_place(native)}/logs").get("logs", "")
+            # A line under way comes whole with the next look, unless the job is over.
             whole = text if over else text[: text.rfind("\n") + 1]
             begin, given = given, len(whole)
             return _of_node(whole[begin:], node, driver=rank is None)
@@ -121,8 +128,12 @@ class Ray:
 
     def listed(self) -> Sequence[Listed]:
         """Submissions with our mark."""
-        ours = [one for one in self._known() if "drivetrain" in (one.get("metadata") or {})]
-        return [Listed(token_of(one["submission_id"]), one["submission_id"], seen_from(one)) for one in ours]
+        jobs = []
+        for one in self._known():
+            if "drivetrain" in (one.get("metadata") or {}):
+                name = one["submission_id"]
+                jobs.append(Listed(token_of(name), name, seen_from(one)))
+        return jobs
 
     def work(self, native: str) -> NodeWork:
         """From the variable that the submission carries it in."""
@@ -135,39 +146,11 @@ class Ray:
 
     def _send(self, job: Submission, name: str) -> str:
         try:
-            self._ask("POST", "/api/jobs/", self._request(job, name))
+            self._ask("POST", "/api/jobs/", _request(job, self._settings, name))
         except Refused:
             if self._get(name) is None:  # else it was sent before, and its answer lost
                 raise
         return name
-
-    def _request(self, job: Submission, name: str) -> dict[str, Any]:
-        settings = self._settings
-        require_files(job)
-        if settings.code.kind != "as_it_stands":
-            raise wrong(job, f"code.kind {settings.code.kind} is not brought to Ray", "have it there, and set folder")
-        require_shared(job)
-        parcel = packed(moved(job) if settings.folder is not None else job.work)
-        require_short(job, len(parcel), LONGEST, "a variable")
-        needs = {
-            "CPU": settings.cpus or settings.processes,
-            **({"GPU": settings.accelerators} if settings.accelerators else {}),
-            **({"memory": mebibytes(settings.memory) << 20} if settings.memory else {}),
-            **({f"accelerator_type:{settings.accelerator}": 0.001} if settings.accelerator else {}),
-        }
-        variables = {
-            PARCEL: parcel,
-            NEEDS: json.dumps(needs),
-            "RAY_DEDUP_LOGS": "0",
-            "RAY_JOB_STOP_WAIT_TIME_S": str(settings.grace),
-        }
-        ours = {
-            "submission_id": name,
-            "entrypoint": f"{shlex.quote(settings.python or 'python')} -m drivetrain.launch.targets.ray_driver",
-            "runtime_env": {"env_vars": variables},
-            "metadata": {"drivetrain": job.token},
-        }
-        return with_extras(job, ours)
 
     def _known(self) -> list[dict[str, Any]]:
         return [one for one in self._ask("GET", "/api/jobs/") if one.get("submission_id")]
@@ -182,8 +165,9 @@ class Ray:
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer to one request. Raises Failure: 69 where none comes in time, Refused (78)."""
-        token = os.environ.get("RAY_AUTH_TOKEN")
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        headers = {"Content-Type": "application/json"}
+        if token := os.environ.get("RAY_AUTH_TOKEN"):
+            headers["Authorization"] = f"Bearer {token}"
         data = json.dumps(body).encode() if body is not None else None
         request = HttpRequest(f"{self._settings.address.rstrip('/')}{path}", data, headers, method=method)
         try:
@@ -192,24 +176,58 @@ class Ray:
         except HTTPError as error:
             with error:
                 said = " ".join(error.read(2_000).decode(errors="replace").split())
+            # Ray answers with a traceback, whose end says what is wrong.
             cause = f"Ray: {method} {path}: {error.code}: {said[-500:]}"
-            raise (away(cause) if error.code in _LATER else Refused(cause, str(error.code))) from error
+            if error.code in _LATER:
+                raise away(cause) from error
+            raise Refused(cause, str(error.code)) from error
         except (URLError, TimeoutError, ConnectionError, ValueError) as error:
             raise away(f"Ray: {self._settings.address}: {error}") from error
+
+
+def _request(job: Submission, settings: RayTarget, name: str) -> dict[str, Any]:
+    """The request for a submission of this id; Failure(78) for what Ray cannot be brought."""
+    require_files(job)
+    if settings.code.kind != "as_it_stands":
+        raise wrong(job, f"code.kind {settings.code.kind} is not brought to Ray", "have it there, and set folder")
+    require_shared(job)
+    parcel = packed(moved(job) if settings.folder is not None else job.work)
+    require_short(job, len(parcel), LONGEST, "a variable")
+    needs: dict[str, float] = {"CPU": settings.cpus or settings.processes}
+    if settings.accelerators:
+        needs["GPU"] = settings.accelerators
+    if settings.memory:
+        needs["memory"] = mebibytes(settings.memory) << 20
+    if settings.accelerator:
+        # A machine has one unit of its accelerator's name: a thousandth asks for the machine, not for a share of it.
+        needs[f"accelerator_type:{settings.accelerator}"] = 0.001
+    variables = {
+        PARCEL: parcel,
+        NEEDS: json.dumps(needs),
+        # Ray would print a line that several nodes have only once.
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_JOB_STOP_WAIT_TIME_S": str(settings.grace),
+    }
+    ours = {
+        "submission_id": name,
+        "entrypoint": f"{shlex.quote(settings.python or 'python')} -m drivetrain.launch.targets.ray_driver",
+        "runtime_env": {"env_vars": variables},
+        "metadata": {"drivetrain": job.token},
+    }
+    return with_extras(job, ours)
 
 
 def seen_from(told: Mapping[str, Any]) -> JobStatus:
     """What the details of a submission say."""
     word, message = told["status"], told.get("message") or ""
     state = STATES.get(word, State.RUNNING)
-    began = told.get("start_time")
-    return JobStatus(
-        state=state,
-        native=word,
-        reason=" ".join(message.split())[:500] if state.final else "",
-        code=told.get("driver_exit_code") if state.final else None,
-        began=began / 1000 if began else None,
-    )
+    began = None
+    if told.get("start_time"):
+        began = told["start_time"] / 1000
+    if not state.final:
+        return JobStatus(state=state, native=word, began=began)
+    reason = " ".join(message.split())[:500]
+    return JobStatus(state=state, native=word, reason=reason, code=told.get("driver_exit_code"), began=began)
 
 
 def _place(native: str) -> str:

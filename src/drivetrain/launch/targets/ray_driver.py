@@ -33,7 +33,9 @@ _PATIENCE = 60.0  # seconds that the other nodes have to end by themselves once 
 def prefix_of(line: str) -> tuple[int | None, str]:
     """The node that printed a line, which Ray puts before it, and the line; None for the driver's own."""
     match = _PREFIX.match(line)
-    return (int(match.group(1)), match.group(2)) if match else (None, line)
+    if match is None:
+        return None, line
+    return int(match.group(1)), match.group(2)
 
 
 class NodeActor:
@@ -62,7 +64,9 @@ class NodeActor:
         with tempfile.TemporaryDirectory(prefix="drivetrain-") as folder:
             self._process = start_worker(Path(folder), text, variables)
             code = self._process.wait()
-        return code if code >= 0 else Exit.STOPPED if self._stopped else AGAIN
+        if code >= 0:
+            return code
+        return Exit.STOPPED if self._stopped else AGAIN
 
     def stop(self) -> None:
         """Ask for a commit and an end."""
@@ -99,6 +103,7 @@ class Driver:
     def _attempt(self, number: int) -> int:
         """All nodes once, each on a machine of its own; waits until there are enough of them."""
         ray, groups = _ray("ray"), _ray("ray.util.placement_group")
+        # Made anew for each attempt: on the machines that are there by then, and after a loss others than before.
         group = groups.placement_group([self._needs] * self._work.nodes, strategy="STRICT_SPREAD")
         ready = group.ready()
         try:
@@ -115,17 +120,15 @@ class Driver:
     def _placed(self, group: Any) -> list[Any]:
         ray, placed = _ray("ray"), _ray("ray.util.scheduling_strategies").PlacementGroupSchedulingStrategy
         cpus, gpus = self._needs.get("CPU", 0), self._needs.get("GPU", 0)
-        return [
-            ray.remote(NodeActor)
-            .options(
-                num_cpus=cpus,
-                num_gpus=gpus,
-                max_concurrency=2,
-                scheduling_strategy=placed(group, placement_group_bundle_index=number),
+        nodes = []
+        for number in range(self._work.nodes):
+            place = placed(group, placement_group_bundle_index=number)
+            # Two calls at once: `stop` has to reach an actor whose `run` has not returned.
+            actor = ray.remote(NodeActor).options(
+                num_cpus=cpus, num_gpus=gpus, max_concurrency=2, scheduling_strategy=place
             )
-            .remote(number)
-            for number in range(self._work.nodes)
-        ]
+            nodes.append(actor.remote(number))
+        return nodes
 
     def _wait(self, nodes: Sequence[Any], attempt: int) -> list[int]:
         """The codes of all nodes; of those that do not end by themselves after another has failed, 69."""
@@ -137,9 +140,9 @@ class Driver:
             "DRIVETRAIN_PORT": str(port),
             "DRIVETRAIN_ATTEMPT": str(attempt),
         }
-        running = [
-            node.run.remote(self._text, {**told, "DRIVETRAIN_NODE": str(number)}) for number, node in enumerate(nodes)
-        ]
+        running = []
+        for number, node in enumerate(nodes):
+            running.append(node.run.remote(self._text, {**told, "DRIVETRAIN_NODE": str(number)}))
         codes: list[int] = []
         stopped, patience = False, float("inf")
         while running and time.monotonic() < patience:
@@ -152,6 +155,7 @@ class Driver:
                     codes.append(ray.get(one))
                 except lost:  # with its machine
                     codes.append(AGAIN)
+            # From the first failure on: those that wait for the lost one notice it by themselves, or never.
             if any(codes):
                 patience = min(patience, time.monotonic() + _PATIENCE)
         return codes + [int(AGAIN)] * len(running)
@@ -159,8 +163,10 @@ class Driver:
 
 def _ended(codes: Sequence[int]) -> int:
     """What all nodes together end with: what must not be tried again outweighs what may, and that what is done."""
-    failed = sorted((code for code in codes if code), key=lambda code: code in WORTH_AGAIN)
-    return failed[0] if failed else Exit.DONE
+    failed = [code for code in codes if code]
+    if not failed:
+        return Exit.DONE
+    return min(failed, key=lambda code: code in WORTH_AGAIN)
 
 
 def _ray(module: str) -> Any:
@@ -175,7 +181,8 @@ def main() -> int:
     def stop(*_: object) -> None:
         driver.asked = True
 
-    _ray("ray").init(address="auto")  # sets handlers of its own
+    # In this order: Ray's `init` sets handlers of its own.
+    _ray("ray").init(address="auto")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     return driver.run()

@@ -56,6 +56,7 @@ def with_extras(job: Submission, ours: Mapping[str, Any]) -> dict[str, Any]:
 
 def packed(work: NodeWork) -> str:
     """A work in letters that every engine accepts as a value."""
+    # Without a time in it: asked twice, a request is the same.
     return base64.b64encode(gzip.compress(work.text().encode(), mtime=0)).decode()
 
 
@@ -82,4 +83,6 @@ def renamed(token: str) -> str:
 def token_of(name: str) -> str:
     """The job's token, of its name at the engine: every token ends with eight digits, so no token looks renamed."""
     head, _, last = name.rpartition("-")
-    return head if last.startswith("r") and len(last) == 5 else name
+    if last.startswith("r") and len(last) == 5:
+        return head
+    return name

@@ -95,8 +95,9 @@ class SageMaker:
 
     def render(self, job: Submission) -> Sequence[Request]:
         """The request."""
-        require_container(job, *([CHECKPOINTS] if self._settings.checkpoints else []))
-        request = self._request(job, job.token)
+        kept = [CHECKPOINTS] if self._settings.checkpoints else []
+        require_container(job, *kept)
+        request = _request(job, self._settings, job.token)
         require_valid(job.target, "sagemaker", "CreateTrainingJob", request)
         return [Request("sagemaker create-training-job", json.dumps(request, indent=2))]
 
@@ -106,8 +107,11 @@ class SageMaker:
 
     def find(self, job: Submission) -> str | None:
         """The newest training job of this name, or of this name and a suffix."""
-        named = self._summaries(NameContains=job.token)
-        return next((one["TrainingJobName"] for one in named if token_of(one["TrainingJobName"]) == job.token), None)
+        for one in self._summaries(NameContains=job.token):
+            # A name may contain another job's token only as a part: that is another job.
+            if token_of(one["TrainingJobName"]) == job.token:
+                return one["TrainingJobName"]
+        return None
 
     def look(self, job: Submission, native: str) -> JobStatus:
         """From describe-training-job, which forgets no job."""
@@ -120,16 +124,18 @@ class SageMaker:
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From CloudWatch: what the rank's machine has printed, whenever it was started."""
-        node = f"{native}/algo-{1 if rank is None else rank // self._settings.processes + 1}-"
-        return self._logs.followed(
-            GROUP, lambda: self._streams(node), (lambda: self.look(job, native).state.final) if follow else None
-        )
+        number = 1
+        if rank is not None:
+            number += rank // self._settings.processes
+        ended = (lambda: self.look(job, native).state.final) if follow else None
+        return self._logs.followed(GROUP, lambda: self._streams(f"{native}/algo-{number}-"), ended)
 
     def cancel(self, job: Submission, native: str) -> None:
         """Containers get SIGTERM, and 120 s. SageMaker does not start again what was stopped."""
         try:
             self._sagemaker("stop_training_job", TrainingJobName=native)
         except Refused:
+            # It is refused for a job that has ended meanwhile, which is what was wanted.
             if not self.look(job, native).state.final:
                 raise
 
@@ -147,8 +153,13 @@ class SageMaker:
             SortBy="CreationTime",
             SortOrder="Descending",
         )
-        jobs = [result["TrainingJob"] for page in found for result in page["Results"]]
-        return [Listed(token_of(one["TrainingJobName"]), one["TrainingJobName"], seen_from(one)) for one in jobs]
+        jobs = []
+        for page in found:
+            for result in page["Results"]:
+                job = result["TrainingJob"]
+                name = job["TrainingJobName"]
+                jobs.append(Listed(token_of(name), name, seen_from(job)))
+        return jobs
 
     def work(self, native: str) -> NodeWork:
         """From the hyperparameters that carry it."""
@@ -162,59 +173,11 @@ class SageMaker:
 
     def _create(self, job: Submission, name: str) -> str:
         try:
-            self._sagemaker("create_training_job", **self._request(job, name))
+            self._sagemaker("create_training_job", **_request(job, self._settings, name))
         except Refused as refused:
             if refused.word != "ResourceInUse":  # it was sent before, and its answer lost
                 raise
         return name
-
-    def _request(self, job: Submission, name: str) -> dict[str, Any]:
-        settings = self._settings
-        missing = [one for one in ("role", "accelerator", "output") if not getattr(settings, one)]
-        if missing:
-            hint = "role: the job's ARN; accelerator: an instance type such as ml.p5.48xlarge; output: an S3 URI"
-            raise wrong(job, f"{', '.join(missing)} missing", hint)
-        require_files(job)
-        network = {"Subnets": list(settings.subnets), "SecurityGroupIds": list(settings.security_groups)}
-        kept = {"S3Uri": settings.checkpoints, "LocalPath": CHECKPOINTS} if settings.checkpoints else None
-        optional = {
-            "VpcConfig": network if settings.subnets else None,
-            "CheckpointConfig": kept,
-            "RetryStrategy": {"MaximumRetryAttempts": settings.retries} if settings.retries else None,
-            "InputDataConfig": [_channel(job, mount) for mount in settings.mounts],
-        }
-        ours = {
-            "TrainingJobName": name,
-            "HyperParameters": _parts(job, packed(moved(job))),
-            "AlgorithmSpecification": {
-                "TrainingImage": settings.image,
-                "TrainingInputMode": "File",
-                "ContainerEntrypoint": [settings.python or "python", "-m", "drivetrain.launch.targets.sagemaker"],
-            },
-            "RoleArn": settings.role,
-            "OutputDataConfig": {"S3OutputPath": settings.output},
-            "ResourceConfig": {
-                "InstanceType": settings.accelerator,
-                "InstanceCount": settings.nodes,
-                "VolumeSizeInGB": settings.volume,
-            },
-            "StoppingCondition": self._stopping(job),
-            "EnableManagedSpotTraining": settings.spot,
-            "Tags": [{"Key": TAG, "Value": job.token}],
-            **{key: value for key, value in optional.items() if value},
-        }
-        return with_extras(job, ours)
-
-    def _stopping(self, job: Submission) -> dict[str, int]:
-        settings = self._settings
-        runtime = round(seconds_of(settings.walltime) if settings.walltime is not None else _DAY)
-        if not settings.spot:
-            return {"MaxRuntimeInSeconds": runtime}
-        wait = round(seconds_of(settings.wait)) if settings.wait is not None else 2 * runtime
-        if wait < runtime:
-            cause = f"wait is {wait} s, and walltime {runtime} s"
-            raise wrong(job, cause, "it is for waiting and training together")
-        return {"MaxRuntimeInSeconds": runtime, "MaxWaitTimeInSeconds": wait}
 
     def _summaries(self, **wanted: Any) -> Iterator[dict[str, Any]]:
         """Training jobs, newest first."""
@@ -223,14 +186,72 @@ class SageMaker:
             yield from page["TrainingJobSummaries"]
 
     def _streams(self, prefix: str) -> list[str]:
+        streams = []
         try:
-            pages = self._logs.pages("describe_log_streams", logGroupName=GROUP, logStreamNamePrefix=prefix)
-            streams = [stream for page in pages for stream in page["logStreams"]]
+            for page in self._logs.pages("describe_log_streams", logGroupName=GROUP, logStreamNamePrefix=prefix):
+                streams += page["logStreams"]
         except Refused as refused:
             if refused.word == "ResourceNotFoundException":  # nothing was ever printed in this region
                 return []
             raise
-        return [one["logStreamName"] for one in sorted(streams, key=lambda one: one.get("firstEventTimestamp", 0))]
+        streams.sort(key=lambda one: one.get("firstEventTimestamp", 0))
+        return [one["logStreamName"] for one in streams]
+
+
+def _request(job: Submission, settings: SageMakerTarget, name: str) -> dict[str, Any]:
+    """The request for a training job of this name; Failure(78) for what it lacks."""
+    missing = [one for one in ("role", "accelerator", "output") if not getattr(settings, one)]
+    if missing:
+        hint = "role: the job's ARN; accelerator: an instance type such as ml.p5.48xlarge; output: an S3 URI"
+        raise wrong(job, f"{', '.join(missing)} missing", hint)
+    require_files(job)
+    optional: dict[str, Any] = {}
+    if settings.subnets:
+        network = {"Subnets": list(settings.subnets), "SecurityGroupIds": list(settings.security_groups)}
+        optional["VpcConfig"] = network
+    if settings.checkpoints:
+        optional["CheckpointConfig"] = {"S3Uri": settings.checkpoints, "LocalPath": CHECKPOINTS}
+    if settings.retries:
+        optional["RetryStrategy"] = {"MaximumRetryAttempts": settings.retries}
+    if settings.mounts:
+        optional["InputDataConfig"] = [_channel(job, mount) for mount in settings.mounts]
+    ours = {
+        "TrainingJobName": name,
+        "HyperParameters": _parts(job, packed(moved(job))),
+        "AlgorithmSpecification": {
+            "TrainingImage": settings.image,
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": [settings.python or "python", "-m", "drivetrain.launch.targets.sagemaker"],
+        },
+        "RoleArn": settings.role,
+        "OutputDataConfig": {"S3OutputPath": settings.output},
+        "ResourceConfig": {
+            "InstanceType": settings.accelerator,
+            "InstanceCount": settings.nodes,
+            "VolumeSizeInGB": settings.volume,
+        },
+        "StoppingCondition": _stopping(job, settings),
+        "EnableManagedSpotTraining": settings.spot,
+        "Tags": [{"Key": TAG, "Value": job.token}],
+        **optional,
+    }
+    return with_extras(job, ours)
+
+
+def _stopping(job: Submission, settings: SageMakerTarget) -> dict[str, int]:
+    seconds = _DAY
+    if settings.walltime is not None:
+        seconds = seconds_of(settings.walltime)
+    runtime = round(seconds)
+    if not settings.spot:
+        return {"MaxRuntimeInSeconds": runtime}
+    wait = 2 * runtime
+    if settings.wait is not None:
+        wait = round(seconds_of(settings.wait))
+    if wait < runtime:
+        cause = f"wait is {wait} s, and walltime {runtime} s"
+        raise wrong(job, cause, "it is for waiting and training together")
+    return {"MaxRuntimeInSeconds": runtime, "MaxWaitTimeInSeconds": wait}
 
 
 def seen_from(told: Mapping[str, Any]) -> JobStatus:
@@ -239,25 +260,26 @@ def seen_from(told: Mapping[str, Any]) -> JobStatus:
     state = STATES.get(word, State.RUNNING)
     if word in ("InProgress", "Stopped"):
         state = SECONDARY.get(second, state)
-    passed = [one["Status"] for one in told.get("SecondaryStatusTransitions", ())]
-    moments = [one["StartTime"] for one in told.get("SecondaryStatusTransitions", ()) if one["Status"] == "Training"]
-    reason = told.get("FailureReason") or next(
-        (one.get("StatusMessage", "") for one in reversed(told.get("SecondaryStatusTransitions", ()))), ""
-    )
-    return JobStatus(
-        state=state,
-        native=f"{word}/{second}" if second and second != word else word,
-        attempt=sum(one in ("Interrupted", "Restarting") for one in passed),
-        reason=reason,
-        code=_code(reason),
-        began=moments[-1].timestamp() if moments else None,
-    )
+    attempt, began, message = 0, None, ""
+    for passed in told.get("SecondaryStatusTransitions", ()):
+        if passed["Status"] in ("Interrupted", "Restarting"):
+            attempt += 1
+        elif passed["Status"] == "Training":
+            began = passed["StartTime"].timestamp()
+        message = passed.get("StatusMessage", "")
+    reason = told.get("FailureReason") or message
+    native = word
+    if second and second != word:
+        native = f"{word}/{second}"
+    return JobStatus(state=state, native=native, attempt=attempt, reason=reason, code=_code(reason), began=began)
 
 
 def _code(reason: str) -> int | None:
     """The exit code in a reason, as `main` left it, or as SageMaker adds it."""
     match = re.search(r"exit code:? (\d+)", reason)
-    return int(match.group(1)) if match else None
+    if match is None:
+        return None
+    return int(match.group(1))
 
 
 def _parts(job: Submission, parcel: str) -> dict[str, str]:
@@ -281,9 +303,10 @@ def _channel(job: Submission, mount: Mount) -> dict[str, Any]:
     if kind not in ("efs", "lustre") or not folder:
         cause = f"mounts: {mount.source!r} is no s3://, efs:ID:/FOLDER or lustre:ID:/FOLDER"
         raise wrong(job, cause, "SageMaker mounts nothing else")
+    file_system = "EFS" if kind == "efs" else "FSxLustre"
     source = {
         "FileSystemId": system,
-        "FileSystemType": "EFS" if kind == "efs" else "FSxLustre",
+        "FileSystemType": file_system,
         "DirectoryPath": folder,
         "FileSystemAccessMode": "ro" if mount.read_only else "rw",
     }
@@ -292,6 +315,7 @@ def _channel(job: Submission, mount: Mount) -> dict[str, Any]:
 
 def variables(resources: Mapping[str, Any]) -> dict[str, str]:
     """What resourceconfig.json says, in the words of `drivetrain worker`. Hosts are algo-1, algo-2 ..., and resolve."""
+    # By number: as words algo-10 comes before algo-2.
     hosts = sorted(resources["hosts"], key=lambda host: int(host.rpartition("-")[2]))
     return {
         "DRIVETRAIN_NODE": str(hosts.index(resources["current_host"])),

@@ -29,6 +29,7 @@ def lay(job: Submission) -> Path:
         if job.work.root is not None:
             wanted = job.settings.code
             code.leave(Path(job.work.root), wanted.commit if wanted.kind == "commit" else None, job.folder)
+        # Last: who reads this file finds all that it speaks of.
         write_private(job.folder / FILE, job.work.text().encode())
     except OSError as error:
         cause = f"{job.folder} cannot be written: {error}"
@@ -81,13 +82,17 @@ def owner(job: Submission) -> str | None:
 
 def complete_status(job: Submission, seen: JobStatus) -> JobStatus:
     """A look at the engine, completed by what the job's own folder says of attempts and outcome."""
+    # The engine is asked first and the folder read then: a job that ends in between is told as it has ended.
     known = attempts.read(job.folder)
     seen = replace(seen, attempt=max(seen.attempt, len(known.attempts) - (known.state == "ended")))
     outcome = known.outcome
     if outcome is None or not seen.state.final:
         return seen
-    done = outcome.code is Exit.DONE or attempts.asked(outcome)
-    state = State.SUCCEEDED if done else State.CANCELLED if seen.state is State.CANCELLED else State.FAILED
+    state = State.FAILED
+    if outcome.code is Exit.DONE or attempts.asked(outcome):
+        state = State.SUCCEEDED
+    elif seen.state is State.CANCELLED:
+        state = State.CANCELLED
     return replace(seen, state=state, code=int(outcome.code), reason=outcome.cause)
 
 

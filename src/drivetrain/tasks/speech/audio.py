@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.documents import file_digest, find_inputs
-from drivetrain.data.fingerprint import FileStamp, remembered_each
+from drivetrain.data.fingerprint import FileStamp, file_digest, remembered_each
+from drivetrain.data.inputs import find_inputs
 from drivetrain.data.split import choose, hashed
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.speech.recipe import Folder

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drivetrain.data.documents import find_inputs
+from drivetrain.data.inputs import find_inputs
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.speech.audio import require_libraries
 from drivetrain.tasks.speech.recipe import Framed

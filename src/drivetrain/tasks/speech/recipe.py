@@ -323,6 +323,10 @@ class SpeechFolders(Mixed):
         names = ("path", "include", "key", "part", "split", "by")
         return Folder(**{name: getattr(self, name) for name in names})
 
+    def cut_by(self) -> tuple[Any, ...]:
+        """What decides which file is in which part."""
+        return *super().cut_by(), self.key
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _pattern(self.key)

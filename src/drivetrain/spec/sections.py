@@ -1,0 +1,332 @@
+"""The sections of a recipe's tree as settings, with every mistake in them noted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from drivetrain.spec.amount import Amount
+from drivetrain.spec.check import contradictions, shown
+from drivetrain.spec.components import Derives
+from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
+from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import (
+    CUSTOM_SECTIONS,
+    DEFAULT_KINDS,
+    KINDS,
+    LISTED_SECTIONS,
+    NAMED_SECTIONS,
+    NULLABLE_SECTIONS,
+    SECTIONS,
+    Custom,
+    imported,
+    nearest,
+)
+from drivetrain.spec.settings import key_of
+from drivetrain.spec.tree import (
+    Mistake,
+    Origin,
+    Path_,
+    RecipeMistakes,
+    Tree,
+    dotted,
+    origins_of,
+    pairs,
+    to_data,
+)
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+_BY_NETWORK = ("optimizer", "schedule")
+_FILLED = ("networks", "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
+_OPTIONAL = (*_BY_NETWORK, *_FILLED)
+_DERIVED = {
+    "context": "task.model.context",
+    "vocabulary": "task.model.vocabulary",
+    "rate": "task.model.rate",
+    "seconds": "task.model.seconds",
+    "task": "task.glue",
+    "path": "task.folder",
+}
+"""What a source may take from the task, and where it stands there."""
+_OF_A_SOURCE = ("name", "weight", "parted")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A checked recipe; `tree` is the same as plain JSON data, with every default.
+
+    `folder` is where its file lies, `text` that file as it was written ("" for a mapping and for a run's own).
+    `dropped` are the settings that an override of their `kind` took away, which nobody may have meant.
+    """
+
+    recipe: Recipe
+    tree: dict[str, Any]
+    origins: dict[str, Origin]
+    folder: Path | None
+    text: str = ""
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever gave the recipe should know of it."""
+        if not self.dropped:
+            return []
+        kinds = "the kind was changed, so these do not count any more: give them again with the new one"
+        return [f"{', '.join(self.dropped)}: {kinds}"]
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    """What checks values of a type; making one takes longer than many checks."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(cls)
+
+
+def _unsaid(cls: Any) -> Any:
+    """Settings of which a recipe says nothing, without what checks them; None where it has to say something."""
+    if not is_dataclass(cls):
+        return None
+    for field in fields(cls):
+        if field.default is MISSING and field.default_factory is MISSING:
+            return None
+    return cls()  # type: ignore[operator] - it is a class
+
+
+def plain(value: Any) -> Any:
+    """Settings as plain JSON data."""
+    if isinstance(value, Custom):
+        # Only what was given: a kind of the user's own may be a task, which has none of these.
+        common: dict[str, Any] = {}
+        if value.name:
+            common["name"] = value.name
+        if value.weight != 1.0:
+            common["weight"] = value.weight
+        if value.parted:
+            common["parted"] = plain(value.parted)
+        return {"kind": value.kind, **common, **plain(value.settings)}
+    if isinstance(value, Amount):
+        return dict(value.given)
+    if is_dataclass(value):
+        return {key_of(f.name): plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    return value
+
+
+class Checker:
+    """Checks a tree section by section and gathers every mistake."""
+
+    def __init__(self, tree: Tree, folder: Path | None, mistakes: list[Mistake]) -> None:
+        self._origins = origins_of(tree)
+        self._data = amounts(to_data(tree))
+        self._folder = folder
+        self._mistakes = mistakes
+        self._derived: dict[str, Origin] = {}
+
+    def resolved(self) -> Resolved:
+        """The recipe, or RecipeMistakes with all that is wrong."""
+        hints, given = get_type_hints(Recipe, include_extras=True), self._data
+        values: dict[str, Any] = {}  # None where a section could not be read
+        # In the order of the fields: what a source takes from the task is there when its section is read.
+        for field in fields(Recipe):
+            name = field.name
+            if name in _OPTIONAL and given.get(name) is None:
+                values[name] = self._section(name, {}, values)
+            elif name in given:
+                values[name] = self._section(name, given[name], values, hints[name])
+            elif field.default is not MISSING:
+                values[name] = field.default
+            else:
+                values[name] = None
+                self._note((), f"{name!r} is missing")
+        for key in given.keys() - values.keys():
+            near = _elsewhere(key, self._data) or nearest(key, list(values))
+            self._note((key,), f"unknown key {key!r}{near}")
+        recipe = Recipe(**values)
+        for path, message, refused in contradictions(recipe):
+            self._note(path, message, refused)
+        if self._mistakes:
+            raise RecipeMistakes(sorted(self._mistakes, key=lambda m: (m.origin.file, m.origin.line, m.origin.text)))
+        tree = plain(recipe)
+        return Resolved(recipe, tree, self._all_origins(tree), self._folder)
+
+    def _section(self, name: str, data: Any, above: Mapping[str, Any], hint: Any = None) -> Any:
+        """One value of the top level as its settings, or None with its mistakes noted."""
+        if name == "data":
+            return self._sources(data, above["task"])
+        if name in SECTIONS:
+            return self._one_kind(imported(SECTIONS[name]), name, data)
+        if name in KINDS:
+            return self._chosen_kind(name, data)
+        return self._settings(hint, data, (name,))
+
+    def _one_kind(self, cls: Any, name: str, data: Any) -> Any:
+        """A section of `SECTIONS`, which may be null, a mapping by name, or a list."""
+        if name in NULLABLE_SECTIONS and data is None:
+            return None
+        if name in NAMED_SECTIONS and isinstance(data, dict):
+            return self._named(cls, data, name)
+        if name in LISTED_SECTIONS and isinstance(data, list):
+            listed = self._named(cls, dict(enumerate(data)), name)
+            return listed and tuple(listed.values())
+        return self._settings(cls, data, (name,))
+
+    def _chosen_kind(self, name: str, data: Any) -> Any:
+        """A section of `KINDS`, which may be a mapping by network."""
+        if name not in _BY_NETWORK or not isinstance(data, dict) or not _names_networks(name, data):
+            return self._component(name, data, (name,))
+        parts = {network: self._component(name, part, (name, network)) for network, part in data.items()}
+        if None in parts.values():
+            return None
+        return parts
+
+    def _named(self, cls: Any, data: Mapping[Any, Any], name: str) -> dict[Any, Any] | None:
+        """Settings by name, or by place in a list; None with their mistakes noted."""
+        found = {key: self._settings(cls, part, (name, key)) for key, part in data.items()}
+        if None in found.values():
+            return None
+        return found
+
+    def _settings(self, cls: Any, data: Any, path: Path_) -> Any:
+        """A value of a settings class or another type, or None with its mistakes noted."""
+        from pydantic import ValidationError
+
+        if data == {} and (settings := _unsaid(cls)) is not None:
+            return settings
+        try:
+            # As JSON, since strict validation of Python's own values refuses a list where a tuple is declared.
+            return _adapter(cls).validate_json(json.dumps(data), strict=True)
+        except ValidationError as error:
+            problems: dict[Path_, list[Any]] = {}
+            for problem in error.errors(include_url=False):
+                problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
+            for inner, found in problems.items():
+                for message in messages(cls, data, inner, found):
+                    self._note((*path, *inner), message)
+        return None
+
+    def _component(self, section: str, data: Any, path: Path_) -> Any:
+        """A component by its kind, or None with its mistakes noted."""
+        if not isinstance(data, dict):
+            such = f", such as {{kind: {data}}}" if isinstance(data, str) else ""
+            self._note(path, f"is a mapping with a kind{such} (got {shown(data)})")
+            return None
+        kinds = KINDS[section]
+        kind = data.get("kind", DEFAULT_KINDS.get(section))
+        own = " or package.module:Name" if section in CUSTOM_SECTIONS else ""
+        if kind is None:
+            self._note(path, f"needs a kind: {', '.join(kinds)}{own}")
+        elif isinstance(kind, str) and kind in kinds:
+            return self._settings(imported(kinds[kind]), data, path)
+        elif isinstance(kind, str) and section in CUSTOM_SECTIONS and re.fullmatch(r"[\w.]+:\w+", kind):
+            return self._custom(section, kind, data, path)
+        else:
+            self._note(
+                (*path, "kind"),
+                f"unknown kind {shown(kind)}; there are {', '.join(kinds)}{own}{nearest(str(kind), list(kinds))}",
+            )
+        return None
+
+    def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Custom | None:
+        """A user's own component: its arguments, without what every source has."""
+        own, common = dict(data), {}
+        own.pop("kind", None)
+        for key in _OF_A_SOURCE:
+            if section == "source" and key in own:
+                common[key] = own.pop(key)
+        checked = self._settings(imported("drivetrain.data.recipe:OwnSource"), common, path)
+        folder = str(self._folder) if self._folder else None
+        places = {key: f"{self._origin((*path, key))}: " for key in data}
+        if checked is None:
+            return None
+        taken = {key: getattr(checked, key) for key in _OF_A_SOURCE}
+        return Custom(kind=kind, settings=own, folder=folder, places=places, **taken)
+
+    def _sources(self, raw: Any, task: Any) -> Any:
+        """The data section with its sources as settings, and what they take from the task filled in."""
+        data = self._settings(imported(SECTIONS["data"]), raw, ("data",))
+        train = []
+        listed = at(raw, ("train", "sources"))
+        if isinstance(listed, list):
+            for index, source in enumerate(listed):
+                train.append(self._source(source, ("data", "train", "sources", index), task))
+        validation = self._named_sources(at(raw, ("validation",)), ("data", "validation"), task)
+        test = self._named_sources(at(raw, ("test",)), ("data", "test"), task)
+        if data is None or None in (*train, *validation.values(), *test.values()):
+            return None
+        return replace(data, train=replace(data.train, sources=tuple(train)), validation=validation, test=test)
+
+    def _named_sources(self, raw: Any, path: Path_, task: Any) -> dict[str, Any]:
+        """Sources by name, None where one cannot be read."""
+        if not isinstance(raw, dict):
+            return {}
+        return {name: self._source(source, (*path, name), task) for name, source in raw.items()}
+
+    def _source(self, data: Any, path: Path_, task: Any) -> Any:
+        source = self._component("source", data, path)
+        if source is None or isinstance(source, Custom) or not isinstance(task, Derives):
+            return source
+        derived = task.derive(task, source)
+        for field in fields(source):
+            name = field.name
+            if name in _DERIVED and name in derived and getattr(source, name) is None:
+                source = replace(source, **{name: derived[name]})
+                self._derived[dotted((*path, name))] = Origin("derived", text=_DERIVED[name])
+        return source
+
+    def _note(self, path: Path_, message: str, refused: bool = False) -> None:
+        """Add a mistake, unless this very value is known to be wrong already."""
+        if not path or all(path != mistake.path for mistake in self._mistakes):
+            self._mistakes.append(Mistake(path, message, self._origin(path), refused))
+
+    def _origin(self, path: Path_) -> Origin:
+        """The origin of the longest part of a path that the recipe has."""
+        while path not in self._origins:
+            path = path[:-1]
+        return self._origins[path]
+
+    def _all_origins(self, tree: Any, path: Path_ = ()) -> dict[str, Origin]:
+        """The origin of every leaf of the resolved tree."""
+        if isinstance(tree, (dict, list)) and tree:
+            found: dict[str, Origin] = {}
+            for key, part in pairs(tree):
+                found |= self._all_origins(part, (*path, key))
+            return found
+        name = dotted(path)
+        return {name: self._derived.get(name) or self._origins.get(path) or Origin("default")}
+
+
+def _elsewhere(key: str, data: Any) -> str:
+    """`; did you mean 'optimizer.lr'?` where sections have a key that was given at the top level."""
+    classes: dict[str, type] = {"budget": Amount}
+    for name, kinds in KINDS.items():
+        kind = str(at(data, (name, "kind")) or DEFAULT_KINDS.get(name))
+        if kind in kinds:
+            classes[name] = imported(kinds[kind])
+    for name, path in SECTIONS.items():
+        if name not in NAMED_SECTIONS:
+            classes[name] = imported(path)
+    found = [repr(f"{name}.{key}") for name, cls in classes.items() if key in keys_of(cls)]
+    if not found:
+        return ""
+    return f"; did you mean {' or '.join(found)}?"
+
+
+def _names_networks(section: str, value: dict[str, Any]) -> bool:
+    """Whether a section is a mapping by network: all values are mappings, and no key is a setting of any kind."""
+    if not value or not all(isinstance(part, dict) for part in value.values()):
+        return False
+    known: set[str] = set()
+    for path in KINDS[section].values():
+        known.update(field.name for field in fields(imported(path)))
+    return not known.intersection(value)

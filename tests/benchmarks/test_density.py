@@ -1,0 +1,56 @@
+"""Rules of CONTRIBUTING.md that no linter knows, held here: how dense, long and demanding our code may be."""
+
+import ast
+from pathlib import Path
+
+import measure
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXCUSED = {"api.py train": "its parameters are the options that a user names, as on the command line"}
+MODULES = measure.modules(ROOT)
+FUNCTIONS = [function for module in MODULES for function in measure.functions(module)]
+
+
+def name_of(function):
+    """Its place without the line's number, which changes."""
+    path, name = function.place.split(" ")
+    return f"{path.partition(':')[0]} {name}"
+
+
+def test_a_statement_has_one_comprehension_or_conditional_expression_at_most():
+    dense = []
+    for module in MODULES:
+        for node in module.nodes:
+            if not isinstance(node, ast.stmt) or hasattr(node, "body"):
+                continue
+            parts = [part for part in ast.walk(node) if isinstance(part, (*measure.COMPREHENSIONS, ast.IfExp))]
+            if len(parts) > 1:
+                dense.append(f"{module.path}:{node.lineno}")
+    assert not dense
+
+
+@pytest.mark.parametrize(
+    ("figure", "most"),
+    [
+        ("lines", measure.MOST_LINES),
+        ("complexity", measure.MOST_COMPLEXITY),
+        ("parameters", measure.MOST_PARAMETERS),
+    ],
+)
+def test_a_function_is_short_plain_and_asks_for_little(figure, most):
+    above = [function for function in FUNCTIONS if getattr(function, figure) > most]
+    if figure == "parameters":  # a command's are the command line's
+        above = [function for function in above if not function.command]
+    assert {name_of(function) for function in above} <= EXCUSED.keys()
+
+
+def test_the_loop_fits_on_four_screens_and_its_parts_have_few_methods():
+    (loop,) = [module for module in MODULES if module.path == "loop/loop.py"]
+    assert len(loop.text.splitlines()) <= 200
+    crowded = [kind.place for module in MODULES for kind in measure.classes(module) if kind.methods > 15]
+    assert not crowded
+
+
+def test_no_module_imports_one_that_imports_it():
+    assert not measure.cycles(MODULES, typing=True)
