@@ -77,8 +77,10 @@ class Engine:
         self._execution = execution
         self._placement = execution.placement
         # A layerwise network is clipped by the norm of the step before, which commits keep.
-        layerwise = [name for name, network_optimizer in network_optimizers.items() if network_optimizer.layerwise]
-        self._norms = {name: torch.zeros((), device=execution.device) for name in layerwise}
+        self._norms: dict[str, Tensor] = {}
+        for name, network_optimizer in network_optimizers.items():
+            if network_optimizer.layerwise:
+                self._norms[name] = torch.zeros((), device=execution.device)
         self.groups = NetworkGroups(self.network_optimizers, execution, self._norms)
 
     @property
@@ -100,7 +102,7 @@ class Engine:
     def minimize(self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs) -> StepResult:
         """Move the named networks one step down `loss`; the others stand still.
 
-        Where a loss or a gradient norm is not finite no network moves, on any rank: the returned move tells when read.
+        Where a loss or a gradient norm is not finite no network moves, on any rank: the result tells when read.
         Raises Failure(83) where another rank comes to other bits.
         """
         moving = self.groups.of(names)
@@ -109,7 +111,9 @@ class Engine:
         again = self._recompute_rank_before(moving, network_optimizers, loss, work)
         inspection = self._inspection(moving, network_optimizers, work)
         moving.reduction.reset()
-        kept = self.buffers.keep() if self._execution.skips else ()
+        kept: Sequence[Kept] = ()
+        if self._execution.skips:  # before any forward pass: a step that is left out puts them back
+            kept = self.buffers.keep()
         sums = Sums(self.device)
         self._pass_over(moving, loss, work, sums, inspection)
         # Before the sum: after it all ranks agree, on a wrong gradient too.
@@ -181,7 +185,9 @@ class Engine:
         """What looks at this step's gradients; None in most steps."""
         if work.probe is None and work.recompute is None:
             return None
-        checksums = GradientChecksums(work.recompute.own) if work.recompute else None
+        checksums = None
+        if work.recompute:
+            checksums = GradientChecksums(work.recompute.own)
         return Inspection(work.probe, checksums, network_optimizers, work.counts["samples"], self._scaler(moving))
 
     def _recompute_rank_before(
@@ -223,7 +229,9 @@ class Engine:
             losses = self._forward(moving, loss, micro, work)
             reduction.enter(micro.lane, sums)
             sums.add(losses)
-            fresh = micro.part == 0 if self._execution.exact else number == 0  # each lane has gradients of its own
+            fresh = number == 0
+            if self._execution.exact:  # each lane has gradients of its own
+                fresh = micro.part == 0
             inspected = inspection is not None and inspection.wants(fresh=fresh)
             if number == last and not inspected:  # else `finish` arms it, once the gradients were looked at
                 reduction.arm(sums)
@@ -270,7 +278,9 @@ class Engine:
         norms = moving.reduction.moved  # their gradients are gone: each was freed when its parameter had moved
         if not norms:
             norms = [self._placement.norm(gradient_norm(of_network, self.device)) for of_network in gradients]
-        limits = bounds(work.limits, sums, work.counts, network_optimizers) if work.limits else None
+        limits = None
+        if work.limits:
+            limits = bounds(work.limits, sums, work.counts, network_optimizers)
         return StepInputs(network_optimizers, gradients, norms, sums, work.counts, limits, scaler, kept)
 
     def _scaler(self, moving: NetworkGroup) -> Scaler | None:

@@ -44,7 +44,9 @@ class TreeAccumulator:
 
     def take(self) -> Flat:
         """A buffer for the next thing, with whatever is in it."""
-        return self._free.pop() if self._free else self._make()
+        if self._free:
+            return self._free.pop()
+        return self._make()
 
     def push(self, flat: Flat) -> None:
         """One thing further. Sums are made in the buffer that came last."""

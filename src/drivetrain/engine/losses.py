@@ -58,7 +58,10 @@ def objective(losses: Mapping[str, Term], counts: Mapping[str, int]) -> Tensor:
         # A unit of which no rank has any adds zero to the gradients, and not what a division by zero would.
         factor = weight * times / counts[over] if counts[over] else 0.0
         part = value if factor == 1.0 else value * factor
-        total = part if total is None else total + part
+        if total is None:
+            total = part
+        else:
+            total = total + part
     if total is None:
         raise ValueError("the loss function returned no loss")
     return total

@@ -106,4 +106,9 @@ def are_layerwise(network_optimizers: Sequence[NetworkOptimizer]) -> bool:
 
 def smallest_micro(names: Sequence[str], own: Mapping[str, Network]) -> int | None:
     """How many samples the network takes at a time that takes fewest; None where all take any number."""
-    return min((micro for name in names if (micro := own[name].micro) is not None), default=None)
+    smallest = None
+    for name in names:
+        micro = own[name].micro
+        if micro is not None and (smallest is None or micro < smallest):
+            smallest = micro
+    return smallest

@@ -125,6 +125,7 @@ def require_same(
 
     Raises Failure(83) on all ranks alike where two that computed the same differ: the first tensor that does, and who.
     """
+    # A ring: what this rank has seen of its own is compared with what the next one computed of it.
     told = group.gather_json([fold(own), fold(again)])
     wrong: list[tuple[int, int]] = []
     for rank in range(group.world):
@@ -144,7 +145,9 @@ def _differ(
     names = [name for name in dict.fromkeys([*once, *again]) if once.get(name) != again.get(name)]
     in_all_pairs = set.intersection(*map(set, wrong))
     suspects = sorted(in_all_pairs or set(chain.from_iterable(wrong)))
-    pair = f"rank {first} and rank {second}" if first != second else "twice the same process"
+    pair = f"rank {first} and rank {second}"
+    if first == second:
+        pair = "twice the same process"
     more = f"; and {len(names) - 1} more" if len(names) > 1 else ""
     cause = f"step {step}, {'+'.join(networks)}: {pair} came to other bits of {names[0]} from the same samples{more}"
     hint = "suspect the hardware, or code that is no function of weights, samples and seeds; nothing has moved"

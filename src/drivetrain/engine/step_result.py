@@ -72,7 +72,10 @@ class Sums:
 
     def unpack(self, packed: Tensor) -> None:
         """Take over the sums over all ranks (all slots, so that every rank votes on the same numbers)."""
-        self.values = packed.tolist() if self._host else list(packed.unbind())
+        if self._host:
+            self.values = packed.tolist()
+        else:
+            self.values = list(packed.unbind())
 
 
 Why = Literal["", "not finite", "overflow", "spike"]
@@ -91,8 +94,8 @@ def check_finite(sums: Sequence[float], norms: Sequence[float], bounds: Sequence
 
 
 class Scalars(NamedTuple):
-    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network, why it was not made,
-    and the loss scale that it was made with."""
+    """One `minimize`'s numbers on the host: means by loss, gradient norms (before clipping) by network, why nothing
+    moved, and the loss scale that it was made with."""
 
     losses: dict[str, float]
     norms: dict[str, float]
@@ -101,8 +104,8 @@ class Scalars(NamedTuple):
 
 
 class PendingScalars(NamedTuple):
-    """A move's numbers on their way to the host: `values` are loss sums, then norms, then the loss scale where it is
-    `scaled`, once `event` has come. `bounds` are those of sums and norms."""
+    """One `minimize`'s numbers on their way to the host: `values` are loss sums, then norms, then the loss scale where
+    it is `scaled`, once `event` has come. `bounds` are those of sums and norms."""
 
     labels: Sequence[tuple[str, str]]
     counts: Mapping[str, int]
@@ -130,7 +133,9 @@ class StepResult(NamedTuple):
 
     def read(self) -> Scalars:
         """The numbers, waiting for the device where they are not there yet."""
-        return self.numbers if isinstance(self.numbers, Scalars) else self.numbers.read(self.networks)
+        if isinstance(self.numbers, Scalars):
+            return self.numbers
+        return self.numbers.read(self.networks)
 
 
 def means(labels: Sequence[tuple[str, str]], counts: Mapping[str, int], sums: Sequence[float]) -> dict[str, float]:

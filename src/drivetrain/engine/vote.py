@@ -70,7 +70,9 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
     An optimizer that cannot do so waits for the vote: the one declared synchronization.
     """
     network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = inputs
-    losses = torch.stack(sums.values).float() if sums.values else torch.zeros(0, device=norms[0].device)
+    losses = torch.zeros(0, device=norms[0].device)
+    if sums.values:
+        losses = torch.stack(sums.values).float()
     sizes = torch.stack(list(norms)).float()
     numbers = torch.cat([losses, sizes])
     go = numbers.isfinite().all()

@@ -111,7 +111,9 @@ class Commits:
         if self._storage and self._storage.mirror:
             self._storage.mirror.close(MIRROR_PATIENCE)
             self._note_mirror(self._storage.mirror)
-        return _failed(result) if isinstance(result, CommitFailure) else self._sync.failure
+        if isinstance(result, CommitFailure):
+            return _failed(result)
+        return self._sync.failure  # an earlier one that all ranks have not acted on yet
 
     @property
     def metadata(self) -> CommitMetadata:

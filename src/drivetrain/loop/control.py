@@ -79,7 +79,9 @@ class Control:
         if self._inbox:
             own = self._next(self._inbox, step, effect_of)
         heard = self._group.broadcast_json(own.to_json() if own else None)
-        return read_command(heard) if heard else None
+        if not heard:
+            return None
+        return read_command(heard)
 
     def close(self, step: int) -> None:
         """The run is at its end: what still waits is refused, so that the next start does not stumble over it."""

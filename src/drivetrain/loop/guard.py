@@ -137,7 +137,9 @@ class Guard:
         is. `counts` are the step's, over all ranks."""
         if any(first <= step <= last for first, last in self._listed):
             return "listed"
-        return "" if counts["samples"] else "quarantined"
+        if not counts["samples"]:
+            return "quarantined"
+        return ""
 
     @property
     def quarantine(self) -> Quarantine:
@@ -146,27 +148,33 @@ class Guard:
         return Quarantine([(1, self.settings.quarantine), *later])
 
     def limits(self, step: int, call: int) -> dict[str, float]:
-        """The largest loss (`loss/NAME`) and norm (`norm/NETWORK`) with which the `call`-th move of a step is made."""
+        """The largest loss (`loss/NAME`) and norm (`norm/NETWORK`) with which a step's `call`-th `minimize` moves."""
         if self.settings.spike is None or self.settings.spike.action != "skip":
             return {}
         return self._limits(self.settings.spike, step, call)
 
     def judge(self, step: int, call: int, scalars: Scalars) -> str:
-        """Which of a move's numbers are spikes, in words; empty for none. They enter the window."""
+        """Which numbers of a `minimize` are spikes, in words; empty for none. They enter the window."""
         if self.settings.spike is None or scalars.why in ("not finite", "overflow"):
             return ""
         # On an accelerator the step was made with limits that were found before it; these are the same, since they look
         # at nothing newer.
         limits = self._limits(self.settings.spike, step, call)
-        numbers = {f"loss/{name}": value for name, value in scalars.losses.items()}
-        numbers |= {f"norm/{name}": value for name, value in scalars.norms.items()}
+        numbers: dict[str, float] = {}
+        for name, value in scalars.losses.items():
+            numbers[f"loss/{name}"] = value
+        for name, value in scalars.norms.items():
+            numbers[f"norm/{name}"] = value
         for name, value in numbers.items():
             window = self._windows.setdefault(f"{call}/{name}", deque())
             window.append((step, value))
             while len(window) > self.settings.spike.window + _DELAY:  # the newest are not judged by yet
                 window.popleft()
-        beyond = [name for name, value in numbers.items() if value > limits.get(name, math.inf)]
-        return ", ".join(f"{name} {numbers[name]:.4g} is above {limits[name]:.4g}" for name in beyond)
+        beyond = []
+        for name, value in numbers.items():
+            if value > limits.get(name, math.inf):
+                beyond.append(f"{name} {value:.4g} is above {limits[name]:.4g}")
+        return ", ".join(beyond)
 
     def _limits(self, spike: Spike, step: int, call: int) -> dict[str, float]:
         found = {}

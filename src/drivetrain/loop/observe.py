@@ -36,7 +36,9 @@ class Observer:
         """`settings` are of the recipe's profile, `open_window` makes what watches one."""
         self._meter = meter
         self._open = open_window
-        self._window = open_window(settings) if settings else None
+        self._window: Window | None = None
+        if settings:
+            self._window = open_window(settings)
         self._ledger = ledger
         self._heartbeat = heartbeat
 

@@ -26,7 +26,9 @@ class Replicas:
         """`group` are the ranks that hold the same parts."""
         self._engine = engine
         self._group = group
-        self._tracker = MutationTracker(engine.networks, engine.others) if group.world > 1 else None
+        self._tracker: MutationTracker | None = None  # alone there is nobody to compare with or to stand for
+        if group.world > 1:
+            self._tracker = MutationTracker(engine.networks, engine.others)
         self._compared = -1  # the step whose states were compared last
 
     def begin_step(self) -> None:

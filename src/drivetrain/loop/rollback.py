@@ -62,7 +62,9 @@ class Judge:
             for _, ids in guilty_samples(self._engine, self._group, culprit):
                 samples += ids
         samples = samples or self._reader.batches.ids(step)  # a spike, or each micro-batch alone is finite
-        why = what_diverged(culprit) if culprit else outcome.spikes
+        why = outcome.spikes
+        if culprit:
+            why = what_diverged(culprit)
         if too_many := self._guard.too_many(step):
             raise Failure(Exit.DIVERGED, f"{too_many}; {why}", _HINT, step=step, sample_ids=shown(samples))
         return BadStep(step, why, tuple(dict.fromkeys(samples)))

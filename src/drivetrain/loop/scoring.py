@@ -72,7 +72,9 @@ class Scoring:
         if self._evaluated == step or not self.sets.validation:
             return
         self._ledger.flush()  # it may take long, and nobody else would have these records
-        gallery = Gallery(self._gallery, step) if self._gallery else None
+        gallery = None
+        if self._gallery:
+            gallery = Gallery(self._gallery, step)
         scores, seconds = self._score(self.sets.validation, step, gallery)
         self._ledger.record(
             EvaluationRecord(

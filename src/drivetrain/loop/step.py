@@ -41,6 +41,7 @@ class Cache:
         value = value.detach()
         if value.dtype in (torch.float16, torch.bfloat16):
             value = value.float()
+        # What was left for any of these samples before is replaced.
         others = [left for left in self._kept.get(name, ()) if left.stop <= start or stop <= left.start]
         self._kept[name] = sorted([*others, Left(start, stop, value)], key=lambda left: left.start)
 
@@ -59,8 +60,10 @@ class Cache:
         near = [left for left in self._kept.get(name, ()) if left.start < stop and start < left.stop]
         if len(near) == 1 and near[0][:2] == (start, stop):  # whole, so it need not have samples as its first dimension
             return near[0].value
-        parts = [value[max(0, start - begin) : stop - begin] for begin, _, value in near]
-        if not parts or sum(map(len, parts)) != stop - start:
+        parts: list[Tensor] = []
+        for begin, _, value in near:
+            parts.append(value[max(0, start - begin) : stop - begin])
+        if not parts or sum(map(len, parts)) != stop - start:  # nothing was left for some of the samples
             return None
         return torch.cat(parts)
 
@@ -114,7 +117,8 @@ class Step:
         `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that is not there,
         Failure(78) where networks that move together have different precisions, or are not all layerwise.
         """
-        engine, names = self._engine, (names,) if isinstance(names, str) else tuple(names)
+        engine = self._engine
+        names = (names,) if isinstance(names, str) else tuple(names)
         for name in names:
             if name not in engine.networks:
                 raise KeyError(f"minimize: no network {name!r}; there are {sorted(engine.networks)}")

@@ -46,7 +46,10 @@ def evaluate_run(
     sets = chosen(inputs.sets(recipe, lanes, samples), data)
     # Only of what is scored: other sources may have changed since.
     scored = {each.name for each in sets}
-    digests = {place: digest for place, digest in inputs.digests.items() if place.rpartition(".")[2] in scored}
+    digests: dict[str, str] = {}
+    for place, digest in inputs.digests.items():
+        if place.rpartition(".")[2] in scored:
+            digests[place] = digest
     accept_data(found.metadata["data"], digests, (), found.path.name)
     group = Group()
     placement, device = Replicated(group), devices.choose(recipe.device, 0)

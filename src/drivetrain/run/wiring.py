@@ -172,7 +172,8 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     sets = ScoredSets(
         validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
     )
-    scoring = Scoring(evaluator, ledger, sets, patience, context.folder if group.leader else None)
+    gallery = context.folder if group.leader else None
+    scoring = Scoring(evaluator, ledger, sets, patience, gallery)
     past = history.scores(patience.metric) if patience else {}
     # The leader's, as it alone has read the ledger. Scores of steps that are made again do not count.
     finals = group.broadcast_json(history.finals.get(step, {}))
