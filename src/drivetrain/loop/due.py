@@ -12,6 +12,7 @@ from drivetrain.loop.rollback import Rewind
 from drivetrain.loop.scoring import Scoring
 from drivetrain.loop.state import RunState
 from drivetrain.loop.step_sync import StepSync
+from drivetrain.runtime.group import Group
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class DueWork:
     rewind: Rewind
     replicas: Replicas
     sync: StepSync
+    group: Group
 
     def do(self) -> None:
         """Compare, commit and evaluate, where it is time or a command wants it. Raises Failure(83) where ranks differ,
@@ -45,7 +47,8 @@ class DueWork:
     def commit(self) -> None:
         """Begin this boundary's commit, unless that is done, or what is here is suspect and the run about to end."""
         step = self.state.progress.step
-        if self.commits.covers(step):
+        # Only the leader has heard of a commit that failed since; all ranks must take part in the next one, or none.
+        if self.group.broadcast_json(self.commits.covers(step)):
             return
         self.records.drain()
         if self.state.guard.settings.replicas:

@@ -90,7 +90,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
         commits=commits,
         scoring=scoring,
         commands=commands,
-        due=DueWork(state, records, commits, scoring, commands, rewind, replicas, sync),
+        due=DueWork(state, records, commits, scoring, commands, rewind, replicas, sync, group),
         rewind=rewind,
         replicas=replicas,
         observer=observer,
