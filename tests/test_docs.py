@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from drivetrain.spec.registry import KINDS
+
 ROOT = Path(__file__).parents[1]
 BESIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")]
 PAGES = [*BESIDE, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -89,3 +91,9 @@ def test_the_picture_of_the_rooms_is_up_to_date(monkeypatch):
     from picture import PICTURE, picture
 
     assert picture() == PICTURE.read_text(), "make picture"
+
+
+@pytest.mark.parametrize("section", ["task", "source", "optimizer", "schedule"])
+def test_every_kind_is_in_the_page_of_recipes(section):
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert [kind for kind in KINDS[section] if f"`{kind}`" not in page] == []

@@ -88,7 +88,7 @@ def test_it_is_for_half_precision_only_and_excuses_no_other_gradient_that_is_not
     told = engine.minimize(("model",), loss, MinimizeInputs(1, 0, micros(4), {"samples": 4})).read()
     assert math.isfinite(told.losses["loss"])
     assert (told.why, told.scale, float(engine.scaler.scale)) == ("not finite", None, 1024.0)
-    engine = scaled_engine(precision="fp32", own={"model": Network(precision="fp16")})
+    engine = scaled_engine(precision="fp32", network_settings={"model": Network(precision="fp16")})
     halves = engine.minimize(("model",), loss, MinimizeInputs(2, 0, micros(4), {"samples": 4})).read()
     assert (halves.why, float(engine.scaler.scale)) == ("overflow", 512.0)
 

@@ -16,8 +16,8 @@ SAMPLES = torch.arange(24.0).reshape(12, 2)
 
 def left(size, cache, engine):
     for start in range(0, 12, size):
-        engine.place = start, min(start + size, 12)
-        cache["fakes"] = SAMPLES[slice(*engine.place)]
+        engine.span = start, min(start + size, 12)
+        cache["fakes"] = SAMPLES[slice(*engine.span)]
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
@@ -27,16 +27,16 @@ def test_each_range_finds_what_was_left_for_its_samples_last(first, second, aske
     left(first, cache, engine)
     left(second, cache, engine)
     for start in range(0, 12, asked):
-        engine.place = start, min(start + asked, 12)
+        engine.span = start, min(start + asked, 12)
         assert "fakes" in cache
-        assert torch.equal(cache["fakes"], SAMPLES[slice(*engine.place)])
+        assert torch.equal(cache["fakes"], SAMPLES[slice(*engine.span)])
 
 
 def test_what_was_left_for_a_part_of_the_samples_only_is_not_there():
     engine = SimpleNamespace(place=(0, 4))
     cache = Cache(engine)
     cache["fakes"] = SAMPLES[:4]
-    engine.place = 2, 6
+    engine.span = 2, 6
     assert "fakes" not in cache
     with pytest.raises(KeyError, match="'fakes' for the samples from 2 to 6"):
         cache["fakes"]

@@ -9,6 +9,7 @@ from drivetrain.loop.tuning import settings_digest
 from drivetrain.spec.affects import bits_digest, differences
 from drivetrain.spec.load import load, shipped_names
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.registry import KINDS
 from drivetrain.spec.settings import Settings, bits
 
 FROZEN = {
@@ -32,6 +33,51 @@ FROZEN = {
 }
 """Run directories are named by these, and a resume is refused where one moves: a new recipe adds a line, no line
 changes. A field that moved them is `bits(..., later=True)`."""
+
+
+WITH = {
+    "optimizer={kind: sgd}": "3690409b3797",
+    "optimizer={kind: adam}": "bf9127f6472a",
+    "optimizer={kind: adagrad}": "96d07acb5207",
+    "optimizer={kind: adafactor}": "a6119d449b82",
+    "optimizer={kind: rmsprop}": "b6ce3f4abb52",
+    "optimizer={kind: muon}": "d7b9057dcbb8",
+    "optimizer={kind: galore}": "39335d08fc56",
+    "optimizer={kind: torchao_adamw8bit}": "51e343f61cee",
+    "optimizer={kind: torchao_adamw4bit}": "b26b593182b9",
+    "optimizer={kind: bitsandbytes_adamw8bit}": "d95fcc0c7b6f",
+    "schedule={kind: constant}": "780386469f5e",
+    "schedule={kind: linear}": "45881459f366",
+    "schedule={kind: cosine_restarts, period: {steps: 9}}": "4a7a2f822b86",
+    "schedule={kind: wsd, decay: {steps: 9}}": "0828749df17d",
+    "schedule={kind: inverse_sqrt, warmup: {steps: 9}}": "84fea0dc186e",
+    "schedule={kind: polynomial}": "a47beab732d5",
+    "schedule={kind: exponential, rate: 0.5, every: {steps: 9}}": "a699e45fdfb9",
+    "schedule={kind: steps, milestones: [{at: {steps: 9}, factor: 0.5}]}": "5c6cd9e9d785",
+    "data.train.sources=[{kind: tokens, path: a.bin}]": "37fa25b889cb",
+    "data.train.sources=[{kind: documents, path: a}]": "10b1dad59a70",
+    "average={decay: 0.9}": "df00b61ffdc4",
+    "guard.replicas={steps: 9}": "bf4e1cd98e69",
+    "guard.spike={action: skip}": "7095e6c6efc5",
+    "statistics={every: {steps: 9}}": "bf4e1cd98e69",
+    "precision=fp16": "da581fe64450",
+    "exact=true batch.micro=2": "608e167b494c",
+    "batch.ramp=[{from: {steps: 9}, size: 24}]": "83ccdee0a08c",
+}
+"""Of the quickstart with one thing changed: kinds and sections that no shipped recipe has are frozen, too."""
+
+
+@pytest.mark.parametrize(("change", "digest"), WITH.items())
+def test_the_digest_of_kinds_that_no_shipped_recipe_has_is_what_it_was(change, digest):
+    overrides = change.split(" ") if change.startswith("exact") else [change]
+    assert bits_digest(load("quickstart", overrides).recipe) == digest
+
+
+def test_each_kind_of_optimizer_and_schedule_has_a_frozen_digest():
+    frozen = " ".join(WITH)
+    shipped = {"adamw", "cosine"}
+    for section in ("optimizer", "schedule"):
+        assert {kind for kind in KINDS[section] if f"{section}={{kind: {kind}" not in frozen} <= shipped
 
 
 def test_the_digest_of_every_shipped_recipe_is_what_it_was():

@@ -72,8 +72,8 @@ class Engine:
         self.scaler = scaler
         self.averages = averages
         self.buffers = Buffers(networks, execution.placement.data, still=execution.exact is not None)
-        self.own = execution.own
-        self.place = 0, 0  # positions [start, stop) of the micro-batch at work
+        self.network_settings = execution.network_settings
+        self.span = 0, 0  # positions [start, stop) of the micro-batch at work
         self._execution = execution
         self._placement = execution.placement
         # A layerwise network is clipped by the norm of the step before, which commits keep.
@@ -103,7 +103,7 @@ class Engine:
         """Move the named networks one step down `loss`; the others stand still.
 
         Where a loss or a gradient norm is not finite no network moves, on any rank: the result tells when read.
-        Raises Failure(83) where another rank comes to other bits.
+        Raises Failure(83) where another rank comes to other bits; Failure(78) and ValueError as `NetworkGroups.of`.
         """
         moving = self.groups.of(names)
         network_optimizers = [self.network_optimizers[name] for name in names]
@@ -137,8 +137,8 @@ class Engine:
     ) -> list[MicroBatch]:
         """The micro-batches of this rank whose loss or gradients are not finite, each run again by itself.
 
-        The weights did not move, so the replay sees what the step saw. It leaves gradients and buffers dirty. Where
-        they have moved in the backward pass there is nothing to see.
+        The weights did not move, so the second pass sees what the step saw. It leaves gradients and buffers dirty.
+        Where they have moved in the backward pass there is nothing to see.
         """
         moving = self.groups.of(names)
         if moving.reduction.moved:
@@ -245,7 +245,7 @@ class Engine:
         self.heartbeat.enter("forward")
         # By place and never by count: whoever computes this micro-batch, and after whatever else, draws the same.
         self.seed(work.step, work.call, micro.lane, micro.part)
-        self.place = micro.start, micro.start + micro.size
+        self.span = micro.start, micro.start + micro.size
         with self._autocast(moving.precision):
             return as_losses(loss(self.networks, to_device(micro.batch, self.device)), micro.size)
 

@@ -25,5 +25,5 @@ class Execution:
     """The number of lanes, where numbers must not depend on how many processes share them."""
     skips: bool = False
     """Whether a step may be left out and training goes on, so that what it did to buffers is undone."""
-    own: Mapping[str, Network] = field(default_factory=lambda: defaultdict(Network))
+    network_settings: Mapping[str, Network] = field(default_factory=lambda: defaultdict(Network))
     """The settings of each network; the defaults' for one that the recipe does not name."""

@@ -19,7 +19,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 
 class NetworkGroup(NamedTuple):
-    """All that trains in these networks, and how; not their optimizers, which `set` replaces while a run trains.
+    """All that trains in these networks, and how; not their `NetworkOptimizer`s, which `set` replaces in a run.
 
     `precision` is that of forward and backward passes, `micro` the number of samples that all of them take at a time
     (None: any number).
@@ -32,8 +32,10 @@ class NetworkGroup(NamedTuple):
 
 
 class NetworkGroups:
-    """All groups that a task makes. Each is found once: its reduction's hooks stay on the parameters, so that a second
-    one would sum gradients twice."""
+    """All groups that a task makes. Each is made once for an order of names: its reduction's buffers and hooks stay.
+
+    Groups may share networks; of their reductions only the one that is armed acts.
+    """
 
     def __init__(
         self, network_optimizers: Mapping[str, NetworkOptimizer], execution: Execution, norms: Mapping[str, Tensor]
@@ -57,7 +59,7 @@ class NetworkGroups:
             parameters: list[nn.Parameter] = []
             for name in names:
                 parameters += self._network_optimizers[name].parameters
-            own = self._execution.own
+            own = self._execution.network_settings
             self._found[names] = NetworkGroup(
                 parameters,
                 common_precision(names, own, self._execution.precision),
@@ -69,7 +71,7 @@ class NetworkGroups:
     def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
         group, lanes = self._execution.placement.data, self._execution.exact
         network_optimizers = [self._network_optimizers[name] for name in names]
-        if are_layerwise(network_optimizers):
+        if move_in_backward(network_optimizers):
             return Layerwise(names, self._network_optimizers, group, self._norms)
         if lanes:
             return LaneTree(parameters, group, lanes)
@@ -81,12 +83,12 @@ class NetworkGroups:
         return Unreduced(parameters)
 
 
-def common_precision(names: Sequence[str], own: Mapping[str, Network], runs: str) -> str:
-    """The precision of networks that move together; `runs` is that of those without one of their own.
+def common_precision(names: Sequence[str], own: Mapping[str, Network], default: str) -> str:
+    """The precision of networks that move together; `default` is that of those without one of their own.
 
     Raises Failure(78) where they have different ones.
     """
-    found = {name: own[name].precision or runs for name in names}
+    found = {name: own[name].precision or default for name in names}
     if len(set(found.values())) > 1:
         said = ", ".join(f"{name} {precision}" for name, precision in found.items())
         cause = f"networks that move together have different precisions: {said}"
@@ -94,7 +96,7 @@ def common_precision(names: Sequence[str], own: Mapping[str, Network], runs: str
     return found[names[0]]
 
 
-def are_layerwise(network_optimizers: Sequence[NetworkOptimizer]) -> bool:
+def move_in_backward(network_optimizers: Sequence[NetworkOptimizer]) -> bool:
     """Whether networks move within the backward pass. Raises Failure(78) where only some of them do."""
     found = {network_optimizer.layerwise for network_optimizer in network_optimizers}
     if len(found) > 1:

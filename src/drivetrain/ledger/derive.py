@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias
 
-from drivetrain.ledger.records import EvaluationRecord, FinalRecord, StepRecord
-from drivetrain.ledger.records import Record as LedgerRecord
+from drivetrain.ledger.records import EvaluationRecord, FinalRecord, Record, StepRecord
 from drivetrain.ledger.run_summary import AttemptSummary, goes_back_to, is_void, summarize
 from drivetrain.ledger.throughput import Throughput
 
-Record: TypeAlias = Any
-"""Until `run` reads the fields of records: what it takes them for."""
 
-
-def lineage(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
+def lineage(records: Iterable[Record]) -> list[Record]:
     """The history that counts: an attempt that begins at step s, or a rollback to s, makes void what was done after."""
-    history: list[LedgerRecord] = []
+    history: list[Record] = []
     for record in records:
         begin = goes_back_to(record)
         if begin is not None:
@@ -25,22 +20,22 @@ def lineage(records: Iterable[LedgerRecord]) -> list[LedgerRecord]:
     return history
 
 
-def steps(history: Iterable[LedgerRecord]) -> list[StepRecord]:
+def steps(history: Iterable[Record]) -> list[StepRecord]:
     """The step records of a history, in order."""
     return [record for record in history if isinstance(record, StepRecord)]
 
 
-def samples_used(history: Iterable[LedgerRecord]) -> list[tuple[int, int, int, str]]:
+def samples_used(history: Iterable[Record]) -> list[tuple[int, int, int, str]]:
     """For each step of a history: (step, start, stop, digest of the sample ids)."""
     return [(step.step, step.start, step.stop, step.samples) for step in steps(history)]
 
 
-def curve(history: Iterable[LedgerRecord], loss: str) -> list[tuple[int, float]]:
+def curve(history: Iterable[Record], loss: str) -> list[tuple[int, float]]:
     """(step, value) of one named training loss."""
     return [(step.step, step.losses[loss]) for step in steps(history) if loss in step.losses]
 
 
-def scores(history: Iterable[LedgerRecord]) -> dict[tuple[str, str], list[tuple[int, float]]]:
+def scores(history: Iterable[Record]) -> dict[tuple[str, str], list[tuple[int, float]]]:
     """(step, value) of each metric of each validation set."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for record in history:
@@ -51,7 +46,7 @@ def scores(history: Iterable[LedgerRecord]) -> dict[tuple[str, str], list[tuple[
     return found
 
 
-def finals(history: Iterable[LedgerRecord]) -> dict[tuple[str, str, str], tuple[int, float]]:
+def finals(history: Iterable[Record]) -> dict[tuple[str, str, str], tuple[int, float]]:
     """The newest (step, value) of what is scored once a run is done: by part (validation, test), set and metric."""
     found = {}
     for record in history:
@@ -62,21 +57,21 @@ def finals(history: Iterable[LedgerRecord]) -> dict[tuple[str, str, str], tuple[
     return found
 
 
-def attempts(records: Iterable[LedgerRecord]) -> list[AttemptSummary]:
+def attempts(records: Iterable[Record]) -> list[AttemptSummary]:
     """All attempts, those that were cut off too."""
     return summarize(records).attempts
 
 
-def buckets(records: Iterable[LedgerRecord]) -> dict[str, float]:
+def buckets(records: Iterable[Record]) -> dict[str, float]:
     """Seconds by use, as `RunSummary.seconds` tells them."""
     return summarize(records).seconds
 
 
-def goodput(records: Iterable[LedgerRecord]) -> float:
+def goodput(records: Iterable[Record]) -> float:
     """The share of the time from the first start to the last record in which steps were made that count."""
     return summarize(records).goodput
 
 
-def throughput(records: Iterable[LedgerRecord], last: int | None = None) -> Throughput:
+def throughput(records: Iterable[Record], last: int | None = None) -> Throughput:
     """That of the last steps, of all where `last` is None, by the time of steps and of their data."""
     return summarize(records).throughput(last)

@@ -173,7 +173,7 @@ class AttemptRecord(AttemptPart):
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord(AttemptPart):
-    """A step is made. The last record of a step is the one that counts."""
+    """A step is made. Of its records the last one counts, unless what came later has made it void."""
 
     kind: ClassVar[str] = "step"
     step: int

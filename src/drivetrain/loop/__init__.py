@@ -1,1 +1,1 @@
-"""When things happen: the step contract, evaluation, exits."""
+"""When things happen: the order of a step, evaluation, exits."""

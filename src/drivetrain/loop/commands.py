@@ -69,7 +69,7 @@ class Commands:
                 self.tuning.apply(command.argument, command.effect, step)
 
     def take_requests(self) -> set[str]:
-        """What commands want at this boundary, and schedules do not: `save`, `evaluate`. It is asked for once."""
+        """What commands want at this boundary, and the timetable does not: `save`, `evaluate`. It is asked for once."""
         requested, self._requested = self._requested, set()
         return requested
 

@@ -17,7 +17,7 @@ from drivetrain.runtime.group import Group
 
 @dataclass(frozen=True)
 class DueWork:
-    """Does what schedules and commands want after a step. It may be asked again at the same boundary."""
+    """Does what the timetable and commands want after a step. It may be asked again at the same boundary."""
 
     state: RunState
     records: StepRecords

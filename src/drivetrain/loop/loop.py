@@ -31,7 +31,7 @@ _PAUSE = 0.1  # seconds between two looks for commands while the run is paused
 
 @dataclass(frozen=True)
 class LoopEnd:
-    """How a loop has ended: DONE or STOPPED, and why, where it was not by the budget or by a request."""
+    """How a loop has ended: DONE or STOPPED, and why; empty for the budget, a signal, or another rank's request."""
 
     exit: Exit
     why: str = ""
@@ -67,10 +67,10 @@ class Loop:
         return self.state.progress.step
 
     def run(self) -> LoopEnd:
-        """Train; either way everything is committed.
+        """Train until the budget, the patience or a stop ends it; when it returns, everything is committed.
 
-        Raises Failure(82) where a loss or a gradient is not finite, 74 where commits fail again and again, and
-        whatever data and task raise.
+        Raises Failure: 78 where a commit could not hold the state, 82 where a loss or a gradient is not finite, 83
+        where ranks or repeated steps differ, 74 or 85 where commits fail, and whatever data and task raise.
         """
         with closing(self.reader):  # last: what reads ahead may take its time to end, and a commit does not wait for it
             try:
@@ -111,7 +111,7 @@ class Loop:
         return heard
 
     def _boundary(self, heard: SyncResult) -> None:
-        """Everything between two steps. Raises StopAgreed or EarlyStop where the run ends here."""
+        """Everything between two steps. Raises StopAgreed or EarlyStop where the run ends here, or a rank's Failure."""
         self.commits.poll()
         heard = self._obey(heard)
         self.due.do()  # 7 commit, 8 evaluation
@@ -183,7 +183,7 @@ class Loop:
             raise StopAgreed(why)
 
     def _finish(self, exit: Exit, why: str = "") -> LoopEnd:
-        """Commit, and score what is scored once where the run is done."""
+        """Commit and wait for it; score what is scored once where the run is done. Raises the leader's Failure."""
         self.due.commit()  # before the last scores, which may take long
         if exit is Exit.DONE:
             try:

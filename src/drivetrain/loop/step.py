@@ -37,7 +37,7 @@ class Cache:
         self._kept: dict[str, list[Left]] = {}
 
     def __setitem__(self, name: str, value: Tensor) -> None:
-        start, stop = self._engine.place
+        start, stop = self._engine.span
         value = value.detach()
         if value.dtype in (torch.float16, torch.bfloat16):
             value = value.float()
@@ -51,12 +51,12 @@ class Cache:
     def __getitem__(self, name: str) -> Tensor:
         found = self._found(name)
         if found is None:
-            start, stop = self._engine.place
+            start, stop = self._engine.span
             raise KeyError(f"no earlier minimize of this step left {name!r} for the samples from {start} to {stop}")
         return found
 
     def _found(self, name: str) -> Tensor | None:
-        start, stop = self._engine.place
+        start, stop = self._engine.span
         near = [left for left in self._kept.get(name, ()) if left.start < stop and start < left.stop]
         if len(near) == 1 and near[0][:2] == (start, stop):  # whole, so it need not have samples as its first dimension
             return near[0].value
@@ -108,7 +108,7 @@ class Step:
 
     def joined(self, name: str) -> bool:
         """Whether a network takes part in this step, be it its turn or not: what others lose to it begins here."""
-        return self._engine.own[name].joined(self.index)
+        return self._engine.network_settings[name].joined(self.index)
 
     def minimize(self, names: str | Sequence[str], loss: LossFunction) -> None:
         """Move one network, or several together, one optimizer step down `loss`; the others stand still, and so do
@@ -124,7 +124,7 @@ class Step:
                 raise KeyError(f"minimize: no network {name!r}; there are {sorted(engine.networks)}")
         call, self._calls = self._calls, self._calls + 1  # the same for a network whether or not another one moves
         trained = [name for name in names if name in engine.network_optimizers]
-        names = tuple([name for name in trained if engine.own[name].moves(self.index)])
+        names = tuple([name for name in trained if engine.network_settings[name].moves(self.index)])
         if not names:
             return
         micro = engine.groups.of(names).micro

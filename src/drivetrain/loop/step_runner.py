@@ -54,7 +54,7 @@ class StepRunner:
         if not self._guard.leaves_out(number, counts):
             self._task.update(step)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
         if engine.averages:  # also where nothing moved: a step that is left out is the same for whatever reason
-            turns = [name for name in engine.network_optimizers if engine.own[name].moves(number)]
+            turns = [name for name in engine.network_optimizers if engine.network_settings[name].moves(number)]
             engine.averages.update(number, turns)
         self.updated = True  # before the report, a collective: if a peer dies in it, this step is whole all the same
         checks.report(probe, step.calls, number, counts)

@@ -220,7 +220,7 @@ def execution_of(recipe: Recipe, placement: Placement, device: torch.device, lan
         seed=recipe.seed,
         exact=lanes if recipe.exact else None,
         skips=recipe.guard.skips or _has_half(recipe),
-        own=defaultdict(Network, recipe.networks),
+        network_settings=defaultdict(Network, recipe.networks),
     )
 
 

@@ -18,9 +18,9 @@ from drivetrain.data.buckets import order_of
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.ledger.comparison import comparable, unequal
-from drivetrain.ledger.derive import Record, lineage, steps
+from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import AttemptRecord, CommandRecord, CommitRecord, RollbackRecord, StepRecord
+from drivetrain.ledger.records import AttemptRecord, CommandRecord, CommitRecord, Record, RollbackRecord, StepRecord
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.tuning import stage_of
 from drivetrain.run.build import build_task, open_inputs
@@ -240,7 +240,7 @@ def _done(command: CommandRecord) -> tuple[object, ...]:
 
 def _prove_repeats(records: Iterable[Record], tries: Mapping[int, AttemptRecord], certificate: Certificate) -> None:
     """What was made again under an equal claim came to the same numbers."""
-    before: dict[int, Record] = {}
+    before: dict[int, StepRecord] = {}
     for record in records:
         # What comes after a rollback is made of other samples.
         if isinstance(record, RollbackRecord):
@@ -302,7 +302,7 @@ def _wrong_commit(
     name: str,
     manifest: Mapping[str, Any],
     told: CommitRecord | None,
-    places: Mapping[str, int],
+    places: Mapping[str | None, int],
     reached: Sequence[tuple[int, int]],
     tries: Mapping[int, AttemptRecord],
 ) -> Iterator[str]:

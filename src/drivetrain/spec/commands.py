@@ -25,7 +25,7 @@ class Command:
     def __post_init__(self) -> None:
         """Raises Failure(64) where this is no command."""
         if self.verb not in VERBS:
-            raise Failure(Exit.BAD_COMMAND, f"no command {self.verb[:40]!r}", f"there are {', '.join(VERBS)}")
+            raise Failure(Exit.BAD_COMMAND, f"no command {self.verb[:40]!r}", f"there are {', '.join(VERBS)}, watch")
         needed = _NEEDS.get(self.verb)
         if bool(needed) != bool(self.argument) or len(self.argument) > LONGEST:
             raise Failure(
@@ -47,7 +47,9 @@ class Command:
         """What `to_json` gave; Failure(64) where it is something else."""
         verb, argument = values.get("verb"), values.get("argument", "")
         if not isinstance(verb, str) or not isinstance(argument, str):
-            raise Failure(Exit.BAD_COMMAND, "a command is a verb and an argument", f"there are {', '.join(VERBS)}")
+            raise Failure(
+                Exit.BAD_COMMAND, "a command is a verb and an argument", f"there are {', '.join(VERBS)}, watch"
+            )
         return cls(verb, argument)
 
 
