@@ -3,8 +3,9 @@
 import ast
 from pathlib import Path
 
-import measure
 import pytest
+
+import measure
 
 ROOT = Path(__file__).parents[2]
 EXCUSED = {"api.py train": "its parameters are the options that a user names, as on the command line"}
