@@ -142,6 +142,10 @@ def _each(threads: int, names: Iterable[str], work: Callable[[str], Any]) -> dic
 
 
 def manifest_in(folder: OpenFolder, path: Path) -> dict[str, Any]:
+    """The manifest of an open commit at this path, checked against its own hash; its files are not read.
+
+    Raises Damaged where there is none or it has another form, Failure(77) where it names what no commit of ours has.
+    """
     try:
         size = folder.size(MANIFEST)
         if size > LONGEST:

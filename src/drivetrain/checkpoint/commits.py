@@ -91,10 +91,9 @@ class LoadedCommit:
 
 
 def names(run: Path) -> list[str]:
-    """Names of all commits, valid or not, newest first."""
-    found = [
-        name for name in entries(run / FOLDER) if step_of(name) is not None and not is_removed(run / FOLDER / name)
-    ]
+    """Names of all commits, valid or not, newest first; without those that somebody has begun to remove."""
+    there = [name for name in entries(run / FOLDER) if step_of(name) is not None]
+    found = [name for name in there if not is_removed(run / FOLDER / name)]
     return sorted(found, key=lambda name: step_of(name) or 0, reverse=True)
 
 
