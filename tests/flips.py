@@ -66,7 +66,7 @@ class Added(Fit):
         return networks
 
     def update(self, step):
-        self.index, self.first = step.index, int(step._share.micro_batches[0].ids[0])
+        self.index, self.first = step.index, int(step._batch.micro_batches[0].ids[0])
         step.minimize("model", self.loss)
 
     def loss(self, nets, batch):

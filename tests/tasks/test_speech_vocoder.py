@@ -187,7 +187,7 @@ def test_the_discriminator_hears_what_the_generator_made_before_it_moved():
     task = small_task()
     engine, step = step_of(task)
     with torch.no_grad():
-        fakes = [task._telling(step_of(task)[1], "hinge", engine.networks, m.batch) for m in step._share.micro_batches]
+        fakes = [task._telling(step_of(task)[1], "hinge", engine.networks, m.batch) for m in step._batch.micro_batches]
     step.minimize("generator", partial(task._copying, step, "hinge"))
     step.minimize("discriminator", partial(task._telling, step, "hinge"))
     told = step.calls[1].result.read().losses["discriminator"]

@@ -57,8 +57,8 @@ class LocalBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchReader:
-    """Shares by step, for one rank, of a run of `total` samples. Samples in quarantine are left out of their
-    micro-batches, and micro-batches without a sample out of their shares.
+    """One rank's batches by step, of a run of `total` samples. Samples in quarantine are left out of their
+    micro-batches, and micro-batches without a sample out of their batches.
 
     Raises Failure(78) where there are fewer samples than lanes: lanes would train on the same ones all the time.
     """
@@ -91,12 +91,12 @@ class BatchReader:
         return self._read(step).ids.tolist()
 
     def read(self, step: int) -> LocalBatch:
-        """Read and collate a step's share."""
+        """Read and collate this rank's batch of a step."""
         plan = self.plan(step)
         return self.assemble(step, plan, self._samples(plan))
 
     def read_each(self, steps: Sequence[int]) -> Iterator[LocalBatch]:
-        """The shares of several steps, read `together` where that is possible. An error comes at its own step."""
+        """The batches of several steps, read `together` where that is possible. An error comes at its own step."""
         if len(steps) > 1:
             plans = [self.plan(step) for step in steps]
             if read := self._read_together(list(chain.from_iterable(plans))):
@@ -119,7 +119,7 @@ class BatchReader:
         return self.assemble(step, plan, self._samples(plan)).micro_batches
 
     def assemble(self, step: int, plan: list[Planned], samples: Sequence[Sequence[Any]]) -> LocalBatch:
-        """A share from its plan and the samples that were read for it."""
+        """A batch from its plan and the samples that were read for it."""
         start, stop = self.geometry.batches.span(step)
         counts: dict[str, int] = {}
         if not plan:  # zero of each unit: all ranks add up the same ones

@@ -24,10 +24,9 @@ class Averages:
                 if parameter.requires_grad and id(parameter) not in seen:
                     weights[name] = parameter
                     seen.add(id(parameter))
-        self._averages = {
-            network: {name: parameter.detach().clone() for name, parameter in weights.items()}
-            for network, weights in self._weights.items()
-        }
+        self._averages: dict[str, dict[str, Tensor]] = {}
+        for network, weights in self._weights.items():
+            self._averages[network] = {name: parameter.detach().clone() for name, parameter in weights.items()}
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -39,7 +38,9 @@ class Averages:
     def decay(self, network: str, step: int) -> float:
         """How much of a network's average stays in this step: less in the first ones where `warmup` is on."""
         settings = self._settings[network]
-        return min(settings.decay, (1 + step) / (10 + step)) if settings.warmup else settings.decay
+        if not settings.warmup:
+            return settings.decay
+        return min(settings.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
     def update(self, step: int, networks: Iterable[str]) -> None:
@@ -60,7 +61,10 @@ class Averages:
             self._swap()
 
     def _swap(self) -> None:
-        for network in [name for name, settings in self._settings.items() if settings.evaluate]:
+        # Only storage changes hands: parameters stay the objects that networks and optimizers hold, nothing is copied.
+        for network, settings in self._settings.items():
+            if not settings.evaluate:
+                continue
             for name, weight in self._weights[network].items():
                 average = self._averages[network][name]
                 weight.data, average.data = average.data, weight.data
@@ -68,8 +72,8 @@ class Averages:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """What a commit keeps."""
-        return {
-            f"averages/{network}/{name}": average
-            for network, averages in self._averages.items()
-            for name, average in averages.items()
-        }
+        tensors = {}
+        for network, averages in self._averages.items():
+            for name, average in averages.items():
+                tensors[f"averages/{network}/{name}"] = average
+        return tensors

@@ -35,9 +35,14 @@ class Buffers:
         self._group = group
         self._networks = networks
         self._still = still
-        modules = [module for network in networks.values() for module in network.modules()]
-        self._all = [(module, name) for module in modules for name in module._buffers]
-        self._kept = [(module, name) for module, name in self._all if name not in module._non_persistent_buffers_set]
+        self._all: list[tuple[nn.Module, str]] = []
+        self._kept: list[tuple[nn.Module, str]] = []
+        for network in networks.values():
+            for module in network.modules():
+                for name in module._buffers:
+                    self._all.append((module, name))
+                    if name not in module._non_persistent_buffers_set:
+                        self._kept.append((module, name))
         self._boundary: list[Kept] = []
 
     def begin(self) -> None:
@@ -45,7 +50,7 @@ class Buffers:
         so that a commit in between changes nothing."""
         if (self._group.world > 1 or self._still) and self._kept:
             self.share()
-            self._boundary = _copies(self._kept)
+            self._boundary = _copies(self._kept)  # after the exchange: what `changed` compares with is rank 0's
 
     def share(self) -> None:
         """Give every rank rank 0's."""
@@ -61,16 +66,23 @@ class Buffers:
                 self._talk(self._from_rank_before)
             yield
         finally:
+            # Place and values both: what ran in between may have put another tensor there.
             for one in kept:
                 one.module._buffers[one.name] = one.buffer.copy_(one.before)
 
     def _talk(self, exchanged: Callable[[Tensor], Tensor]) -> None:
         """Take over what comes in exchange for all that commits keep, a message for each type."""
-        live = [buffer for module, name in self._kept if (buffer := module._buffers[name]) is not None]
-        for dtype in sorted({buffer.dtype for buffer in live}, key=str):
-            same = [buffer for buffer in live if buffer.dtype == dtype]
+        by_type: dict[torch.dtype, list[Tensor]] = {}
+        for module, name in self._kept:
+            buffer = module._buffers[name]
+            if buffer is not None:
+                by_type.setdefault(buffer.dtype, []).append(buffer)
+        # Messages are matched by their order, so the types have one that is the same on every rank.
+        for dtype in sorted(by_type, key=str):
+            same = by_type[dtype]
             flat = exchanged(torch.cat([buffer.reshape(-1) for buffer in same]))
-            for buffer, part in zip(same, flat.split([buffer.numel() for buffer in same]), strict=True):
+            parts = flat.split([buffer.numel() for buffer in same])
+            for buffer, part in zip(same, parts, strict=True):
                 buffer.copy_(part.view_as(buffer))
 
     def _from_first(self, flat: Tensor) -> Tensor:
@@ -95,11 +107,15 @@ class Buffers:
         """The name (with its network) of one that is other than when the step began."""
         for kept in self._boundary:
             if not torch.equal(kept.before, _live(kept)):
-                places = (
-                    (name, path, module) for name, net in self._networks.items() for path, module in net.named_modules()
-                )
-                return next(".".join(filter(None, (n, path, kept.name))) for n, path, m in places if m is kept.module)
+                return self._name_of(kept)
         return None
+
+    def _name_of(self, kept: Kept) -> str:
+        for network, whole in self._networks.items():
+            for path, module in whole.named_modules():
+                if module is kept.module:
+                    return ".".join(filter(None, (network, path, kept.name)))
+        raise LookupError(f"the module of the buffer {kept.name} is in no network")
 
     def keep(self) -> list[Kept]:
         """Copies of all, to put back."""
@@ -114,8 +130,12 @@ def undo(kept: Sequence[Kept], made: Tensor) -> None:
 
 
 def _copies(places: Sequence[tuple[nn.Module, str]]) -> list[Kept]:
-    found = [(module, name, module._buffers[name]) for module, name in places]
-    return [Kept(module, name, buffer, buffer.clone()) for module, name, buffer in found if buffer is not None]
+    copies = []
+    for module, name in places:
+        buffer = module._buffers[name]
+        if buffer is not None:
+            copies.append(Kept(module, name, buffer, buffer.clone()))
+    return copies
 
 
 def _live(kept: Kept) -> Tensor:

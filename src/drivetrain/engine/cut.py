@@ -24,11 +24,15 @@ def cut(micros: Sequence[MicroBatch], size: int | None) -> Sequence[MicroBatch]:
     """
     if size is None:
         return micros
-    return [piece for micro in micros for piece in _pieces(micro, size)]
+    pieces: list[MicroBatch] = []
+    for micro in micros:
+        pieces += _pieces(micro, size)
+    return pieces
 
 
 def _pieces(micro: MicroBatch, size: int) -> Iterator[MicroBatch]:
     if micro.size <= size:
+        # Multiplied like the places of pieces: else it could have the place, and the seed, of another one's piece.
         yield micro._replace(part=micro.part * _PIECES)
         return
     for number, start in enumerate(range(0, micro.size, size)):
@@ -46,6 +50,8 @@ def _pieces(micro: MicroBatch, size: int) -> Iterator[MicroBatch]:
 def _rows(leaf: Any, size: int, part: slice) -> Tensor:
     if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == size:
         return leaf[part]
-    found = f"a tensor {list(leaf.shape)}" if isinstance(leaf, Tensor) else f"a value of type {type(leaf).__name__}"
+    found = f"a value of type {type(leaf).__name__}"
+    if isinstance(leaf, Tensor):
+        found = f"a tensor {list(leaf.shape)}"
     cause = f"networks: a micro-batch of {size} samples cannot be cut, since it has {found}"
     raise Failure(Exit.BAD_RECIPE, cause, "give tensors with the samples first, or no `micro` to single networks")

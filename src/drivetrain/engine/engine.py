@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -76,8 +77,10 @@ class Engine:
         self._execution = execution
         self._placement = execution.placement
         # A layerwise network is clipped by the norm of the step before, which commits keep.
-        layerwise = [name for name, network_optimizer in network_optimizers.items() if network_optimizer.layerwise]
-        self._norms = {name: torch.zeros((), device=execution.device) for name in layerwise}
+        self._norms: dict[str, Tensor] = {}
+        for name, network_optimizer in network_optimizers.items():
+            if network_optimizer.layerwise:
+                self._norms[name] = torch.zeros((), device=execution.device)
         self.groups = NetworkGroups(self.network_optimizers, execution, self._norms)
 
     @property
@@ -99,17 +102,21 @@ class Engine:
     def minimize(self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs) -> StepResult:
         """Move the named networks one step down `loss`; the others stand still.
 
-        Where a loss or a gradient norm is not finite no network moves, on any rank: the returned move tells when read.
+        Where a loss or a gradient norm is not finite no network moves, on any rank: the result tells when read.
         Raises Failure(83) where another rank comes to other bits.
         """
         moving = self.groups.of(names)
         network_optimizers = [self.network_optimizers[name] for name in names]
+        # Before `reset`: it leaves gradients of the other rank's samples behind.
         again = self._recompute_rank_before(moving, network_optimizers, loss, work)
         inspection = self._inspection(moving, network_optimizers, work)
         moving.reduction.reset()
-        kept = self.buffers.keep() if self._execution.skips else ()
+        kept: Sequence[Kept] = ()
+        if self._execution.skips:  # before any forward pass: a step that is left out puts them back
+            kept = self.buffers.keep()
         sums = Sums(self.device)
         self._pass_over(moving, loss, work, sums, inspection)
+        # Before the sum: after it all ranks agree, on a wrong gradient too.
         if inspection and inspection.checksums:
             self.heartbeat.enter("compare")
             require_same(inspection.checksums.sums, again, self._placement.data, work.step, names)
@@ -117,6 +124,7 @@ class Engine:
             self.heartbeat.enter("reduce")
         moving.reduction.finish(sums)
         # After all sums: where parameters move within backward, the others wait there for this rank's zeros.
+        # `gaps` is the same on every rank, as the exchange of names takes all of them.
         if work.gaps:  # a rank without samples hears from the others which losses there are
             sums.agree(self._placement.data)
         if self._execution.exact:
@@ -136,10 +144,12 @@ class Engine:
         if moving.reduction.moved:
             return []
         guilty = []
+        # The reduction is not armed, so its hooks send nothing, however many micro-batches each rank has.
         for micro in work.micros:
             for parameter in moving.parameters:
                 parameter.grad = None
             losses = self._forward(moving, loss, micro, work)
+            # Without the loss scale, which can make a gradient overflow that is finite by itself.
             self._backward(moving, losses, work, scaled=False)
             seen = [term.value for term in losses.values()]
             seen += [p.grad for p in moving.parameters if p.grad is not None]
@@ -175,7 +185,9 @@ class Engine:
         """What looks at this step's gradients; None in most steps."""
         if work.probe is None and work.recompute is None:
             return None
-        checksums = GradientChecksums(work.recompute.own) if work.recompute else None
+        checksums = None
+        if work.recompute:
+            checksums = GradientChecksums(work.recompute.own)
         return Inspection(work.probe, checksums, network_optimizers, work.counts["samples"], self._scaler(moving))
 
     def _recompute_rank_before(
@@ -217,9 +229,11 @@ class Engine:
             losses = self._forward(moving, loss, micro, work)
             reduction.enter(micro.lane, sums)
             sums.add(losses)
-            fresh = micro.part == 0 if self._execution.exact else number == 0  # each lane has gradients of its own
+            fresh = number == 0
+            if self._execution.exact:  # each lane has gradients of its own
+                fresh = micro.part == 0
             inspected = inspection is not None and inspection.wants(fresh=fresh)
-            if number == last and not inspected:
+            if number == last and not inspected:  # else `finish` arms it, once the gradients were looked at
                 reduction.arm(sums)
             self._backward(moving, losses, work)
             if inspection and inspected:
@@ -260,15 +274,19 @@ class Engine:
         scaler = self._scaler(moving)
         gradients = [network_optimizer.gradients for network_optimizer in network_optimizers]
         if scaler:
-            scaler.unscale([gradient for of_network in gradients for gradient in of_network])
-        norms = moving.reduction.moved
+            scaler.unscale(list(chain.from_iterable(gradients)))
+        norms = moving.reduction.moved  # their gradients are gone: each was freed when its parameter had moved
         if not norms:
             norms = [self._placement.norm(gradient_norm(of_network, self.device)) for of_network in gradients]
-        limits = bounds(work.limits, sums, work.counts, network_optimizers) if work.limits else None
+        limits = None
+        if work.limits:
+            limits = bounds(work.limits, sums, work.counts, network_optimizers)
         return StepInputs(network_optimizers, gradients, norms, sums, work.counts, limits, scaler, kept)
 
     def _scaler(self, moving: NetworkGroup) -> Scaler | None:
         return self.scaler if moving.precision == "fp16" else None
 
     def _autocast(self, precision: str) -> AbstractContextManager:
-        return torch.autocast(self.device.type, dtype=_DTYPES[precision]) if precision in _DTYPES else nullcontext()
+        if precision not in _DTYPES:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=_DTYPES[precision])

@@ -44,13 +44,16 @@ class TreeAccumulator:
 
     def take(self) -> Flat:
         """A buffer for the next thing, with whatever is in it."""
-        return self._free.pop() if self._free else self._make()
+        if self._free:
+            return self._free.pop()
+        return self._make()
 
     def push(self, flat: Flat) -> None:
         """One thing further. Sums are made in the buffer that came last."""
         level = 0
         while self._held and self._held[-1][0] == level:
             earlier = self._held.pop()[1]
+            # Into the later one: after the last lane that is the buffer whose views are the parameters' gradients.
             flat.whole.add_(earlier.whole)
             self._free.append(earlier)
             level += 1
@@ -85,7 +88,7 @@ class LaneTree(BucketReduction):
 
     def enter(self, lane: int, sums: Sums) -> None:
         """The lanes before this one are complete: they join the tree."""
-        while self._lane < lane:
+        while self._lane < lane:  # a lane without samples joins as zeros, so that the tree is the same in every world
             self._add(sums)
             for bucket, counter in self._counters.items():
                 counter.push(bucket.flat)
@@ -105,6 +108,7 @@ class LaneTree(BucketReduction):
             self.enter(self._last, sums)
             self.arm(sums)
         self._rest()
+        # In turn: while one buffer's message is on its way, another one is added up.
         while self._exchanges:
             exchange = self._exchanges.popleft()
             if next(exchange, _DONE) is not _DONE:
@@ -132,12 +136,16 @@ class LaneTree(BucketReduction):
     def _exchange(self, whole: Tensor) -> None:
         """Begin to add up a buffer over processes."""
         if self._group.world > 1:
+            # Buffers come here in one order on every rank, and none leaves before `finish`: a tag names one buffer,
+            # in later steps too.
             tag = len(self._exchanges)
             at_once = self._group.world == 2 or whole.nbytes <= _AT_ONCE
             if tag not in self._spares:
-                self._spares[tag] = torch.empty_like(whole if at_once else whole[: whole.numel() // 2])
-            exchange = (doubling if at_once else halving)(whole, self._spares[tag], self._group, tag)
-            next(exchange)
+                received = whole if at_once else whole[: whole.numel() // 2]
+                self._spares[tag] = torch.empty_like(received)
+            add_up = doubling if at_once else halving
+            exchange = add_up(whole, self._spares[tag], self._group, tag)
+            next(exchange)  # its first message leaves while backward still runs
             self._exchanges.append(exchange)
 
 
@@ -167,13 +175,18 @@ def halving(whole: Tensor, spare: Tensor, group: Group, tag: int) -> Iterator[No
     part, halves = whole, []
     for distance in _distances(group):
         lower, upper = part.chunk(2)
-        part, give = (upper, lower) if group.rank & distance else (lower, upper)
+        # Of two partners one has this bit in its rank: each keeps the half that the other one gives.
+        if group.rank & distance:
+            part, give = upper, lower
+        else:
+            part, give = lower, upper
         received = spare[: part.numel()]
         works = _swap(give, received, group, distance, tag)
         yield
         _wait(works)
         part.add_(received)
         halves.append((part, give))
+    # All the way back: what each has is summed over all ranks by now, and takes the place of the partner's partial sum.
     for distance, (have, lack) in zip(reversed(_distances(group)), reversed(halves), strict=True):
         works = _swap(have, lack, group, distance, tag)
         yield

@@ -42,5 +42,7 @@ class Inspection:
         if self.checksums:
             self.checksums.look(micro.batch, losses, self._network_optimizers)
         if self._probe and fresh:  # the norm of a sum of micro-batches tells nothing of one
-            scale = float(self._scaler.scale) if self._scaler else 1.0
+            scale = 1.0
+            if self._scaler:
+                scale = float(self._scaler.scale)
             self._probe.look(self._network_optimizers, micro, self._samples, scale)

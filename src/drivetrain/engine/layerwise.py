@@ -39,7 +39,9 @@ class Layerwise:
         up to date in place."""
         self.moved = [last[name] for name in names]
         self._group = group
-        self._order = [(p, number) for number, name in enumerate(names) for p in network_optimizers[name].parameters]
+        self._order: list[tuple[nn.Parameter, int]] = []
+        for number, name in enumerate(names):
+            self._order += [(parameter, number) for parameter in network_optimizers[name].parameters]
         self._order.reverse()
         self._names, self._network_optimizers = names, network_optimizers
         self._squares = [torch.zeros_like(norm) for norm in self.moved]
@@ -73,6 +75,8 @@ class Layerwise:
         if not self._armed:  # no sample for this rank
             self.arm(sums)
         self._armed = False
+        # Other ranks wait for this one's zeros where its loss did not reach a parameter. Alone, `_next` stays 0, and
+        # what has not moved is what is still held.
         for parameter, number in self._order[self._next :]:
             if self._group.world > 1 or parameter in self._held:
                 self._move(parameter, number)
@@ -80,13 +84,14 @@ class Layerwise:
             packed = sums.pack()
             dist.all_reduce(packed, group=self._group.main)
             sums.unpack(packed)
+        # Only now: until here `moved` was what this step is clipped by. In place, since commits keep these tensors.
         for norm, squares in zip(self.moved, self._squares, strict=True):
             norm.copy_(squares.sqrt())
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         def whole(parameter: Tensor) -> None:
             assert isinstance(parameter, nn.Parameter)
-            if not self._armed:
+            if not self._armed:  # an earlier micro-batch: backward adds the next one to this gradient
                 return
             self._hold(parameter)
             if self._group.world == 1:
@@ -103,19 +108,24 @@ class Layerwise:
         """Add a parameter's gradient to what is held of it, out of the optimizer's sight."""
         if parameter.grad is not None:
             held = self._held.get(parameter)
-            self._held[parameter] = parameter.grad if held is None else held.add_(parameter.grad)
+            if held is None:
+                self._held[parameter] = parameter.grad
+            else:
+                held.add_(parameter.grad)
             parameter.grad = None
 
     def _move(self, parameter: nn.Parameter, number: int) -> None:
         """Move one parameter of the network of this number; by zeros where no loss reached it on this rank."""
-        gradient, network_optimizer = self._held.pop(parameter, None), self._network_optimizers[self._names[number]]
-        gradient = torch.zeros_like(parameter) if gradient is None else gradient
+        network_optimizer = self._network_optimizers[self._names[number]]
+        gradient = self._held.pop(parameter, None)
+        if gradient is None:
+            gradient = torch.zeros_like(parameter)
         if self._group.world > 1:
             dist.all_reduce(gradient, group=self._group.main)
         self._squares[number] += torch.linalg.vector_norm(gradient).float().square()
         if network_optimizer.clip is not None:
             gradient.mul_((network_optimizer.clip / (self.moved[number] + CLIP_EPSILON)).clamp(max=1.0))
-        parameter.grad = gradient
+        parameter.grad = gradient  # the only one that the optimizer sees, so that its step moves this parameter alone
         try:
             network_optimizer.optimizer.step()
         except Failure as failure:

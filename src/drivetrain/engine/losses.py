@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -38,7 +38,9 @@ def as_losses(result: Tensor | Losses, size: int) -> Mapping[str, Term]:
     losses = result if isinstance(result, Losses) else {"loss": Term(result, times=size)}
     for name, term in losses.items():
         if not isinstance(term.value, Tensor) or term.value.ndim:
-            found = list(term.value.shape) if isinstance(term.value, Tensor) else type(term.value).__name__
+            found: Any = type(term.value).__name__
+            if isinstance(term.value, Tensor):
+                found = list(term.value.shape)
             cause = f"the task's loss {name!r} is no 0-d tensor, but {found}"
             raise Failure(Exit.INTERNAL, cause, "return the mean over the samples, or Losses(name=(sum, unit))")
     return losses
@@ -53,9 +55,13 @@ def objective(losses: Mapping[str, Term], counts: Mapping[str, int]) -> Tensor:
     for name, (value, over, weight, times) in losses.items():
         if over not in counts:
             raise KeyError(f"loss {name!r} is a sum over {over!r}, but counts() gives {sorted(counts)}")
+        # A unit of which no rank has any adds zero to the gradients, and not what a division by zero would.
         factor = weight * times / counts[over] if counts[over] else 0.0
         part = value if factor == 1.0 else value * factor
-        total = part if total is None else total + part
+        if total is None:
+            total = part
+        else:
+            total = total + part
     if total is None:
         raise ValueError("the loss function returned no loss")
     return total

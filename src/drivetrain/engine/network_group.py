@@ -54,7 +54,9 @@ class NetworkGroups:
         if names not in self._found:
             if len(set(names)) < len(names):
                 raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
-            parameters = [p for name in names for p in self._network_optimizers[name].parameters]
+            parameters: list[nn.Parameter] = []
+            for name in names:
+                parameters += self._network_optimizers[name].parameters
             own = self._execution.own
             self._found[names] = NetworkGroup(
                 parameters,
@@ -71,9 +73,12 @@ class NetworkGroups:
             return Layerwise(names, self._network_optimizers, group, self._norms)
         if lanes:
             return LaneTree(parameters, group, lanes)
+        # On one process too, where nothing is sent: norms are those of projections in every world.
         if any(network_optimizer.projected for network_optimizer in network_optimizers):
             return ProjectedReducer(network_optimizers, group.main)
-        return Reducer(parameters, group.main) if group.world > 1 else Unreduced(parameters)
+        if group.world > 1:
+            return Reducer(parameters, group.main)
+        return Unreduced(parameters)
 
 
 def common_precision(names: Sequence[str], own: Mapping[str, Network], runs: str) -> str:
@@ -101,4 +106,9 @@ def are_layerwise(network_optimizers: Sequence[NetworkOptimizer]) -> bool:
 
 def smallest_micro(names: Sequence[str], own: Mapping[str, Network]) -> int | None:
     """How many samples the network takes at a time that takes fewest; None where all take any number."""
-    return min((micro for name in names if (micro := own[name].micro) is not None), default=None)
+    smallest = None
+    for name in names:
+        micro = own[name].micro
+        if micro is not None and (smallest is None or micro < smallest):
+            smallest = micro
+    return smallest

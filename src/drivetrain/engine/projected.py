@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from drivetrain.engine.reduce import BUCKET_BYTES, Reducer, chunks
 from drivetrain.engine.step_result import Sums
 from drivetrain.optim.network_optimizer import NetworkOptimizer
+from drivetrain.optim.projecting import Projecting
 
 
 class ProjectedReducer(Reducer):
@@ -25,11 +26,17 @@ class ProjectedReducer(Reducer):
     def __init__(
         self, network_optimizers: Sequence[NetworkOptimizer], group: dist.ProcessGroup | None, limit: int = BUCKET_BYTES
     ) -> None:
-        found = [network_optimizer.projecting for network_optimizer in network_optimizers]
-        self._owners = [projecting for projecting in found if projecting is not None]
-        self._matrices = {p: owner for owner in self._owners for p in owner.matrices}
-        every = [p for network_optimizer in network_optimizers for p in network_optimizer.parameters]
-        super().__init__([p for p in every if p not in self._matrices], group, limit)
+        self._owners: list[Projecting] = []
+        self._matrices: dict[nn.Parameter, Projecting] = {}
+        others: list[nn.Parameter] = []
+        for network_optimizer in network_optimizers:
+            owner = network_optimizer.projecting
+            if owner is not None:
+                self._owners.append(owner)
+                self._matrices.update(dict.fromkeys(owner.matrices, owner))
+        for network_optimizer in network_optimizers:
+            others += [p for p in network_optimizer.parameters if p not in self._matrices]
+        super().__init__(others, group, limit)
         self._limit = limit
 
     def reset(self) -> None:
@@ -43,17 +50,21 @@ class ProjectedReducer(Reducer):
     def finish(self, sums: Sums) -> None:
         """Matrices come last, each either whole or `given` to its optimizer."""
         super().finish(sums)
+        # Which matrices travel whole follows from optimizer state, which is equal on all ranks: so are the messages.
         for parts in chunks(list(self._taken()), self._limit):
             flat = torch.cat([part.flatten() for part in parts])
             self._send(flat)
             self._wait()
-            for part, summed in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
+            places = flat.split([part.numel() for part in parts])
+            for part, summed in zip(parts, places, strict=True):
                 part.copy_(summed.view_as(part))
 
     def _taken(self) -> Iterator[Tensor]:
         """Of each matrix what its optimizer takes; zeros where no loss reached it."""
         for parameter, owner in self._matrices.items():
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gradient = parameter.grad
+            if gradient is None:
+                gradient = torch.zeros_like(parameter)
             if owner.keeps_basis(parameter):
                 parameter.grad = None
                 gradient = owner.given[parameter] = owner.projection(parameter, gradient)

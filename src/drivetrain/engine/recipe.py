@@ -131,9 +131,11 @@ def scale_of(batch: Batch, tokens: int | None, epoch: int) -> Scale:
     changes: tuple[Change, ...] = ()
     for place, change in enumerate(batch.ramp):
         after = scale.batches.steps(change.from_.samples_at(scale))
-        if after <= (changes[-1].after if changes else 0):
+        before = changes[-1].after if changes else 0
+        if after <= before:
             cause = f"batch.ramp[{place}] begins after step {after}, not after the one before it"
             raise Failure(Exit.BAD_RECIPE, cause, "list the sizes in the order in which they begin, from beyond 0 on")
         changes += (Change(after, change.size),)
+        # An amount of steps is as many samples as they take: where the next change begins depends on those before it.
         scale = Scale(Batches(batch.size, changes), tokens, epoch)
     return scale

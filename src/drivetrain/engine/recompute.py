@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -53,11 +54,17 @@ class GradientChecksums:
         if self._seen == self._wanted:
             return
         self._seen += 1
-        tensors = {f"batch/{number}": leaf for number, leaf in enumerate(tree_leaves(batch))}
-        tensors |= {f"losses/{name}": term.value for name, term in losses.items()}
-        if self._seen == self._wanted:
-            tensors |= {f"gradients/{name}": p.grad for name, p in _named(network_optimizers) if p.grad is not None}
-        found = checksums({name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)})
+        tensors: dict[str, Tensor] = {}
+        for number, leaf in enumerate(tree_leaves(batch)):
+            if isinstance(leaf, Tensor):
+                tensors[f"batch/{number}"] = leaf
+        for name, term in losses.items():
+            tensors[f"losses/{name}"] = term.value
+        if self._seen == self._wanted:  # gradients of parts add up: they are compared once
+            for name, parameter in _named(network_optimizers):
+                if parameter.grad is not None:
+                    tensors[f"gradients/{name}"] = parameter.grad
+        found = checksums(tensors)
         part = f" of part {self._seen}" if self._wanted > 1 else ""
         self.sums |= {name + part: total for name, total in found.items()}
 
@@ -76,8 +83,10 @@ def traceless(networks: Mapping[str, nn.Module]) -> Iterator[None]:
 
     Raises Failure(78) for an operation without a deterministic kernel, and where a forward pass changes parameters.
     """
-    parameters = [(f"{n}.{path}", p) for n, module in networks.items() for path, p in module.named_parameters()]
-    before = [parameter._version for _, parameter in parameters]
+    versions: list[tuple[str, nn.Parameter, int]] = []  # torch counts each parameter's changes in place
+    for network, module in networks.items():
+        for path, parameter in module.named_parameters():
+            versions.append((f"{network}.{path}", parameter, parameter._version))
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
@@ -86,10 +95,10 @@ def traceless(networks: Mapping[str, nn.Module]) -> Iterator[None]:
         raise refusal(error, WHAT) or error from error
     finally:
         torch.set_deterministic_debug_mode(mode)
-    changed = [name for (name, p), version in zip(parameters, before, strict=True) if p._version != version]
-    if changed:
-        hint = f"change it in the task's update, or leave {WHAT} out"
-        raise Failure(Exit.BAD_RECIPE, f"{WHAT}: a forward pass changes the parameter {changed[0]}", hint)
+    for name, parameter, version in versions:
+        if parameter._version != version:
+            hint = f"change it in the task's update, or leave {WHAT} out"
+            raise Failure(Exit.BAD_RECIPE, f"{WHAT}: a forward pass changes the parameter {name}", hint)
 
 
 def _named(network_optimizers: Sequence[NetworkOptimizer]) -> Iterator[tuple[str, nn.Parameter]]:
@@ -116,10 +125,14 @@ def require_same(
 
     Raises Failure(83) on all ranks alike where two that computed the same differ: the first tensor that does, and who.
     """
+    # A ring: what this rank has seen of its own is compared with what the next one computed of it.
     told = group.gather_json([fold(own), fold(again)])
-    pairs = [(rank, (rank + 1) % group.world) for rank in range(group.world)]
-    wrong = [pair for pair in pairs if told[pair[0]][0] != told[pair[1]][1]]
-    if wrong:
+    wrong: list[tuple[int, int]] = []
+    for rank in range(group.world):
+        after = (rank + 1) % group.world
+        if told[rank][0] != told[after][1]:
+            wrong.append((rank, after))
+    if wrong:  # on every rank alike: only now do all checksums travel
         raise _differ(wrong, group.gather_json([own, again]), step, networks)
 
 
@@ -130,8 +143,11 @@ def _differ(
     first, second = wrong[0]
     once, again = told[first][0], told[second][1]
     names = [name for name in dict.fromkeys([*once, *again]) if once.get(name) != again.get(name)]
-    suspects = sorted(set.intersection(*map(set, wrong)) or {rank for pair in wrong for rank in pair})
-    pair = f"rank {first} and rank {second}" if first != second else "twice the same process"
+    in_all_pairs = set.intersection(*map(set, wrong))
+    suspects = sorted(in_all_pairs or set(chain.from_iterable(wrong)))
+    pair = f"rank {first} and rank {second}"
+    if first == second:
+        pair = "twice the same process"
     more = f"; and {len(names) - 1} more" if len(names) > 1 else ""
     cause = f"step {step}, {'+'.join(networks)}: {pair} came to other bits of {names[0]} from the same samples{more}"
     hint = "suspect the hardware, or code that is no function of weights, samples and seeds; nothing has moved"

@@ -40,6 +40,7 @@ class Bucket:
         for parameter in parameters:
             self._starts.append(length)
             length += -(-parameter.numel() // step) * step
+        # Padded by zeros, which every rank has alike: a sum leaves them zero.
         self._length = -(-length // (step * shares)) * step * shares
         self.parameters = parameters
         self.missing = len(parameters)
@@ -49,13 +50,16 @@ class Bucket:
         """Another buffer of this layout."""
         first = self.parameters[0]
         whole = torch.zeros(self._length, dtype=first.dtype, device=first.device)
-        places = zip(self._starts, self.parameters, strict=True)
-        return Flat(whole, [whole[start : start + p.numel()].view_as(p) for start, p in places])
+        views = []
+        for start, parameter in zip(self._starts, self.parameters, strict=True):
+            views.append(whole[start : start + parameter.numel()].view_as(parameter))
+        return Flat(whole, views)
 
     def reset(self) -> None:
         """Zero the buffer and make it the parameters' gradients."""
         self.flat.whole.zero_()
         self.missing = len(self.parameters)
+        # Backward adds into a gradient that is there, in place: what it makes lies ready to be sent.
         for parameter, view in zip(self.parameters, self.flat.views, strict=True):
             parameter.grad = view
 
@@ -100,16 +104,17 @@ class BucketReduction:
 
     def _rest(self) -> None:
         """Hand on the buckets that backward did not fill."""
-        self._armed = False
+        self._armed = False  # a backward pass that only looks, such as a check, sends nothing
         for bucket in self.buckets[self._next :]:
             self._full(bucket)
         self._next = len(self.buckets)
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def filled(_: Tensor) -> None:
-            if not self._armed:
+            if not self._armed:  # another micro-batch will add to it
                 return
             bucket.missing -= 1
+            # A bucket that is full before an earlier one waits for that one.
             while self._next < len(self.buckets) and self.buckets[self._next].missing == 0:
                 self._full(self.buckets[self._next])
                 self._next += 1
@@ -153,6 +158,7 @@ class Reducer(BucketReduction):
     def _send(self, tensor: Tensor) -> None:
         if self._group is None:
             return
+        # Sums and not means: losses were divided by global counts before backward.
         work = dist.all_reduce(tensor, group=self._group, async_op=True)
         assert work is not None
         self._works.append(work)

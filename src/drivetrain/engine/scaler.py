@@ -25,13 +25,14 @@ class Scaler:
     def unscale(self, gradients: Sequence[Tensor]) -> None:
         """Divide by the scale, in place."""
         if gradients:
-            torch._foreach_mul_(list(gradients), 1.0 / self.scale)
+            torch._foreach_mul_(list(gradients), 1.0 / self.scale)  # exact: a power of two has an inverse
 
     def update(self, overflow: Tensor, finite: Tensor) -> None:
         """After a step: whether its gradients overflowed, and whether its losses were finite (bool, 0-d).
 
         Losses that are not finite tell nothing about the scale.
         """
+        # Chosen on the device, so that nothing waits for it; in place, since commits keep these tensors.
         grown = ~overflow & (self.clean + 1 >= self.settings.window)
         lower = (self.scale / 2).clamp(min=self.settings.least)
         higher = (self.scale * 2).clamp(max=self.settings.most)

@@ -23,12 +23,14 @@ class Probe:
         self._before: dict[str, list[Tensor]] = {}
         self._small: dict[str, dict[int, tuple[float, int]]] = {}
         if settings.weights:
-            self._before = {name: [p.detach().clone() for p in u.parameters] for name, u in network_optimizers.items()}
+            for name, network_optimizer in network_optimizers.items():
+                self._before[name] = [parameter.detach().clone() for parameter in network_optimizer.parameters]
 
     def look(
         self, network_optimizers: Sequence[NetworkOptimizer], micro: MicroBatch, samples: int, scale: float
     ) -> None:
         """The gradients of one micro-batch, where its loss is a part of the mean over `samples`, times `scale`."""
+        # Its loss was divided by the whole batch's samples: so much larger is the gradient of its own mean.
         factor = samples / micro.size / scale
         for network_optimizer in network_optimizers:
             found = [p.grad for p in network_optimizer.parameters if p.grad is not None]
@@ -41,9 +43,12 @@ class Probe:
         for name, before in self._before.items():
             found[name] |= _change(before, self._network_optimizers[name].parameters)
         if self.gradients:
-            ranks = group.gather_json({name: list(small.values()) for name, small in self._small.items()})
+            own = {name: list(small.values()) for name, small in self._small.items()}
+            ranks = group.gather_json(own)
             for name, norm in norms.items():
-                parts = [part for rank in ranks for part in rank.get(name, ())]
+                parts: list[Sequence[float]] = []
+                for rank in ranks:
+                    parts += rank.get(name, ())
                 found[name] |= noise(parts, norm**2, samples)
         return found
 
@@ -56,9 +61,11 @@ def noise(parts: Sequence[Sequence[float]], whole: float, samples: int) -> dict[
     batches, `whole` that of `samples` together. Empty where the small batches are not smaller, or not alike.
     """
     sizes = {int(size) for _, size in parts}
-    if len(sizes) != 1 or not sizes < {samples, *sizes}:
+    if len(sizes) != 1:
         return {}
     (size,) = sizes
+    if size == samples:
+        return {}
     small = sum(square for square, _ in parts) / len(parts)
     return {
         "signal": (samples * whole - size * small) / (samples - size),
@@ -74,4 +81,6 @@ def _change(before: Sequence[Tensor], parameters: Sequence[Tensor]) -> dict[str,
 
 def _square(tensors: list[Tensor]) -> float:
     """The squared 2-norm of all numbers together."""
-    return float(torch.stack(torch._foreach_norm(tensors, 2.0)).double().square().sum()) if tensors else 0.0
+    if not tensors:
+        return 0.0
+    return float(torch.stack(torch._foreach_norm(tensors, 2.0)).double().square().sum())

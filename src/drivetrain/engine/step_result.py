@@ -35,15 +35,20 @@ class Sums:
 
     def add(self, losses: Mapping[str, Term]) -> None:
         """Add the losses of one micro-batch; every micro-batch must have the same ones."""
-        labels = [(name, term.over) for name, term in losses.items()]
-        values = [
-            (float(term.value.detach()) if self._host else term.value.detach()) * term.times for term in losses.values()
-        ]
+        labels: list[tuple[str, str]] = []
+        values: list[Any] = []
+        for name, term in losses.items():
+            labels.append((name, term.over))
+            value = term.value.detach()
+            if self._host:  # elsewhere it stays on the device, so that nothing waits
+                value = float(value)
+            values.append(value * term.times)
         if self.labels and self.labels != labels:
             raise ValueError(f"losses differ between micro-batches of one step: {self.labels}, then {labels}")
         self.labels = labels
-        known = self.values
-        self.values = [total + value for total, value in zip(known, values, strict=True)] if known else values
+        if self.values:
+            values = [total + value for total, value in zip(self.values, values, strict=True)]
+        self.values = values
 
     def pack(self) -> Tensor:
         """All sums in one tensor of `SLOTS` numbers, the same shape on every rank, to be added up over ranks."""
@@ -62,11 +67,15 @@ class Sums:
     def agree(self, group: Group) -> None:
         """Take over the losses' names where this rank has computed none: all ranks must judge alike."""
         told = group.gather_json(self.labels)
-        self.labels = [(name, over) for name, over in next(filter(None, told), [])]
+        first = next(filter(None, told), [])
+        self.labels = [(name, over) for name, over in first]  # JSON has lists for pairs
 
     def unpack(self, packed: Tensor) -> None:
         """Take over the sums over all ranks (all slots, so that every rank votes on the same numbers)."""
-        self.values = packed.tolist() if self._host else list(packed.unbind())
+        if self._host:
+            self.values = packed.tolist()
+        else:
+            self.values = list(packed.unbind())
 
 
 Why = Literal["", "not finite", "overflow", "spike"]
@@ -85,8 +94,8 @@ def check_finite(sums: Sequence[float], norms: Sequence[float], bounds: Sequence
 
 
 class Scalars(NamedTuple):
-    """A move's numbers on the host: means by loss, gradient norms (before clipping) by network, why it was not made,
-    and the loss scale that it was made with."""
+    """One `minimize`'s numbers on the host: means by loss, gradient norms (before clipping) by network, why nothing
+    moved, and the loss scale that it was made with."""
 
     losses: dict[str, float]
     norms: dict[str, float]
@@ -95,8 +104,8 @@ class Scalars(NamedTuple):
 
 
 class PendingScalars(NamedTuple):
-    """A move's numbers on their way to the host: `values` are loss sums, then norms, then the loss scale where it is
-    `scaled`, once `event` has come. `bounds` are those of sums and norms."""
+    """One `minimize`'s numbers on their way to the host: `values` are loss sums, then norms, then the loss scale where
+    it is `scaled`, once `event` has come. `bounds` are those of sums and norms."""
 
     labels: Sequence[tuple[str, str]]
     counts: Mapping[str, int]
@@ -109,7 +118,7 @@ class PendingScalars(NamedTuple):
         """Those of these networks, waiting for the device where they are not there yet."""
         self.event.synchronize()
         values: list[float] = self.values.tolist()
-        values, scale = (values[:-1], values[-1]) if self.scaled else (values, None)
+        scale = values.pop() if self.scaled else None
         cut = len(values) - len(networks)
         sums, norms = values[:cut], values[cut:]
         why = check_finite(sums, norms, self.bounds, scaled=self.scaled)
@@ -124,7 +133,9 @@ class StepResult(NamedTuple):
 
     def read(self) -> Scalars:
         """The numbers, waiting for the device where they are not there yet."""
-        return self.numbers if isinstance(self.numbers, Scalars) else self.numbers.read(self.networks)
+        if isinstance(self.numbers, Scalars):
+            return self.numbers
+        return self.numbers.read(self.networks)
 
 
 def means(labels: Sequence[tuple[str, str]], counts: Mapping[str, int], sums: Sequence[float]) -> dict[str, float]:

@@ -36,7 +36,9 @@ def vote(inputs: StepInputs) -> StepResult:
 
     Every rank has the same sums and norms, so all of them come to the same vote without a message.
     """
-    return vote_on_host(inputs) if inputs.sums.device.type == "cpu" else vote_on_device(inputs)
+    if inputs.sums.device.type == "cpu":
+        return vote_on_host(inputs)
+    return vote_on_device(inputs)
 
 
 def vote_on_host(inputs: StepInputs) -> StepResult:
@@ -55,7 +57,7 @@ def vote_on_host(inputs: StepInputs) -> StepResult:
         undo(kept, torch.tensor(False))
     scale = None
     if scaler:
-        scale = float(scaler.scale)
+        scale = float(scaler.scale)  # the one that this step was made with: `update` changes it for the next
         scaler.update(torch.tensor(why == "overflow"), torch.tensor(all(map(math.isfinite, sums.values))))
     names = _names(network_optimizers)
     norms_by_name = dict(zip(names, sizes, strict=True))
@@ -68,7 +70,9 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
     An optimizer that cannot do so waits for the vote: the one declared synchronization.
     """
     network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = inputs
-    losses = torch.stack(sums.values).float() if sums.values else torch.zeros(0, device=norms[0].device)
+    losses = torch.zeros(0, device=norms[0].device)
+    if sums.values:
+        losses = torch.stack(sums.values).float()
     sizes = torch.stack(list(norms)).float()
     numbers = torch.cat([losses, sizes])
     go = numbers.isfinite().all()
@@ -81,6 +85,7 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
         if not grads:
             continue
         if network_optimizer.clip is not None:
+            # Times 1 where the norm is small enough: a look at it would wait for the device.
             torch._foreach_mul_(grads, (network_optimizer.clip / (norm + CLIP_EPSILON)).clamp(max=1.0))
         if network_optimizer.skips_by_itself:
             network_optimizer.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
@@ -89,8 +94,9 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
             network_optimizer.optimizer.step()
     undo(kept, go)
     if scaler:
-        numbers = torch.cat([numbers, scaler.scale.reshape(1)])
+        numbers = torch.cat([numbers, scaler.scale.reshape(1)])  # a copy of the scale, before it changes
         scaler.update(~sizes.isfinite().all(), losses.isfinite().all())
+    # Into pinned memory, so that the copy does not wait either; whoever reads it waits for the event.
     host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.is_cuda).copy_(numbers, non_blocking=True)
     event = torch.Event(device=numbers.device)
     event.record()

@@ -52,7 +52,7 @@ class Commands:
             self._rewind.clear()  # it is not undone
         match command.verb:
             case "pause":
-                self.paused = not self.stop_requested
+                self.paused = not self.stop_requested  # a run that is to stop does not wait first
             case "resume":
                 self.paused = False
             case "stop":

@@ -84,12 +84,13 @@ class Commits:
         """Begin the commit of this boundary. The one before is waited for."""
         state, ledger = self._state, self._ledger
         step, position = state.progress.step, state.progress.position
+        # One at a time, and told first: the new manifest names the one before, and the ledger's tail covers its record.
         self._wait()
         waited, sizes = ledger.lap("commit"), {}
         if self._storage:
             tree = state.tree()
             sizes = held(state.engine, tree.tensors)
-            self._storage.committer.begin(step, tree, self.metadata.to_json())
+            self._storage.committer.begin(step, tree, self.metadata.to_json())  # the state is copied when it returns
         self._pending = PendingCommit(step, position, ledger.lap("commit"), waited, sizes)
         self._covered = step
 
@@ -100,15 +101,19 @@ class Commits:
 
     def close(self) -> Failure | None:
         """Wait for the commit under way and its copy; the failure where it is not there: nothing comes after it."""
-        result = self._storage.committer.wait() if self._storage else None
+        result = None
+        if self._storage:
+            result = self._storage.committer.wait()
         seconds = self._ledger.lap("commit")
-        if self._pending:
+        if self._pending:  # nothing is trained meanwhile: it counts as this commit's own time
             self._pending = self._pending._replace(seconds=self._pending.seconds + seconds)
         self._record_commit_result(result)
         if self._storage and self._storage.mirror:
             self._storage.mirror.close(MIRROR_PATIENCE)
             self._note_mirror(self._storage.mirror)
-        return _failed(result) if isinstance(result, CommitFailure) else self._sync.failure
+        if isinstance(result, CommitFailure):
+            return _failed(result)
+        return self._sync.failure  # an earlier one that all ranks have not acted on yet
 
     @property
     def metadata(self) -> CommitMetadata:
@@ -144,6 +149,7 @@ class Commits:
                 coverage=self._coverage(pending.position),
             )
         )
+        # After the record: a copy is made of commits that the ledger has.
         if self._storage and self._storage.mirror:
             self._storage.mirror.push(result.name)
             self._note_mirror(self._storage.mirror)

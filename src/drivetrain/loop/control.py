@@ -50,6 +50,7 @@ class Control:
         self._batch: Iterator[Posted] | None = None
         self._replayed: dict[int, list[CommandRecord]] = {}
         for record in history.replayed:
+            # What was told before the commit that the run goes on from is done again at once.
             self._replayed.setdefault(max(record.step, history.begin), []).append(record)
 
     def waiting(self) -> bool:
@@ -74,9 +75,13 @@ class Control:
         It is durable in the ledger before it is returned. What `effect_of` refuses by a Failure is told there too, and
         passed over.
         """
-        own = self._next(self._inbox, step, effect_of) if self._inbox else None
+        own = None
+        if self._inbox:
+            own = self._next(self._inbox, step, effect_of)
         heard = self._group.broadcast_json(own.to_json() if own else None)
-        return read_command(heard) if heard else None
+        if not heard:
+            return None
+        return read_command(heard)
 
     def close(self, step: int) -> None:
         """The run is at its end: what still waits is refused, so that the next start does not stumble over it."""
@@ -88,6 +93,7 @@ class Control:
             self._inbox.done(posted.id)
 
     def _next(self, inbox: Inbox, step: int, effect_of: Callable[[Command, int], Effect]) -> CommandRecord | None:
+        # One iterator for all calls at a boundary: each goes on where the one before stopped, up to AT_ONCE in all.
         self._batch = self._batch or inbox.take(AT_ONCE)
         for posted in self._batch:
             if posted.id in self._known:  # a run that was killed may have told of it and left its file
@@ -97,7 +103,7 @@ class Control:
             self._ledger.record(record)
             self._ledger.sync()  # before the command acts: whoever resumes must find it
             self._known.add(posted.id)
-            inbox.done(posted.id)
+            inbox.done(posted.id)  # after the ledger: a kill in between finds it in both places, and never in none
             if record.refused is None:
                 return record
         self._batch = None
@@ -118,7 +124,9 @@ class Control:
 
     def _said(self, posted: Posted, step: int) -> CommandRecord:
         """What was posted; a file that holds no command has an empty verb."""
-        verb, argument = (posted.command.verb, posted.command.argument) if posted.command else ("", "")
+        verb = argument = ""
+        if posted.command:
+            verb, argument = posted.command.verb, posted.command.argument
         return CommandRecord(step=step, settings=self.history.settings, id=posted.id, verb=verb, argument=argument)
 
 

@@ -17,7 +17,10 @@ def guilty_samples(engine: Engine, group: Group, done: MinimizeCall) -> list[tup
     """
     guilty = engine.nonfinite_micro_batches(done.result.networks, done.loss, done.inputs)
     told = group.gather_json([micro.ids.tolist() for micro in guilty])
-    return [(rank, ids) for rank, micros in enumerate(told) for ids in micros]
+    found = []
+    for rank, micros in enumerate(told):
+        found += [(rank, ids) for ids in micros]
+    return found
 
 
 def what_diverged(done: MinimizeCall) -> str:
@@ -32,14 +35,16 @@ def what_diverged(done: MinimizeCall) -> str:
 def diverged(engine: Engine, group: Group, done: MinimizeCall) -> Failure:
     """Failure(82) naming step, ranks and sample ids; every rank calls it, at the same boundary."""
     found, cause = guilty_samples(engine, group, done), what_diverged(done)
-    if not found:
+    if not found:  # on any rank: all have the same list, and raise alike
         return Failure(
             Exit.DIVERGED,
             cause,
             "each micro-batch is finite when run again alone: suspect the hardware, or a loss that couples samples",
             step=done.inputs.step,
         )
-    ids = [sample for _, samples in found for sample in samples]
+    ids: list[int] = []
+    for _, samples in found:
+        ids += samples
     ranks = sorted({rank for rank, _ in found})
     return Failure(
         Exit.DIVERGED,
@@ -54,7 +59,9 @@ def diverged(engine: Engine, group: Group, done: MinimizeCall) -> Failure:
 
 def shown(ids: list[int]) -> list[int | str]:
     """The first of many sample ids."""
-    return ids[:_SHOWN] + (["..."] if len(ids) > _SHOWN else [])
+    if len(ids) <= _SHOWN:
+        return [*ids]
+    return [*ids[:_SHOWN], "..."]
 
 
 def not_again(step: int, wrong: str) -> Failure:

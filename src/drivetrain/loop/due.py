@@ -12,6 +12,7 @@ from drivetrain.loop.rollback import Rewind
 from drivetrain.loop.scoring import Scoring
 from drivetrain.loop.state import RunState
 from drivetrain.loop.step_sync import StepSync
+from drivetrain.runtime.group import Group
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class DueWork:
     rewind: Rewind
     replicas: Replicas
     sync: StepSync
+    group: Group
 
     def do(self) -> None:
         """Compare, commit and evaluate, where it is time or a command wants it. Raises Failure(83) where ranks differ,
@@ -35,21 +37,25 @@ class DueWork:
             self.replicas.compare(now.step)
         evaluation = "evaluate" in requested or timetable.evaluation_due(now)
         commit = "save" in requested or timetable.commit_due(now)
+        # The commit comes first: an evaluation takes long, and a stop or a crash in it then costs no step.
         if commit or (evaluation and timetable.commit_evaluated):
             self.commit()
         if evaluation:
-            self.records.drain()
+            self.records.drain()  # the steps' records come before the evaluation's
             self.scoring.evaluate(self.state.progress)
 
     def commit(self) -> None:
         """Begin this boundary's commit, unless that is done, or what is here is suspect and the run about to end."""
         step = self.state.progress.step
-        if self.commits.covers(step):
+        # Only the leader has heard of a commit that failed since; all ranks must take part in the next one, or none.
+        if self.group.broadcast_json(self.commits.covers(step)):
             return
         self.records.drain()
         if self.state.guard.settings.replicas:
             self.replicas.compare(step)  # no bit that has flipped on one rank is committed
+        # The commit has rank 0's buffers; every rank goes on with these, as a run that is resumed from it does.
         self.state.engine.buffers.share()
+        # Looked at last: it may be this rank's alone, and everything before takes all ranks.
         if self.sync.failure is None:
             self.commits.begin()
             self.rewind.clear()

@@ -87,7 +87,7 @@ class Evaluator:
         metrics: list[Mapping[str, Metric]] = [self._task.metrics() for _ in range(own)]
         for place, (block, ids) in enumerate(_blocks(validation, self._placement.data)):
             engine.heartbeat.enter("evaluation")
-            self._sync.send()
+            self._sync.send()  # it travels while the block is scored
             if len(ids):  # a rank without samples still hears the others: there are as many rounds on each
                 engine.seed(step, _EVALUATION + number, block)
                 batch = to_device(self._task.collate(validation.source.read(ids, ids)), engine.device)
@@ -101,8 +101,11 @@ class Evaluator:
         if self._group.world == len(lanes) == 1:
             return lanes[0]
         total = self._task.metrics()
-        own = [{name: metric.state() for name, metric in lane.items()} for lane in lanes]
-        own = own if self._placement.speaks else []  # ranks at one place in the batch have scored the same samples
+        own: list[dict[str, list[float]]] = []
+        if self._placement.speaks:  # ranks at one place in the batch have scored the same samples
+            for lane in lanes:
+                own.append({name: metric.state() for name, metric in lane.items()})
+        # Ranks in order, and each one's lanes in order: that is the order of all lanes, however they are shared out.
         for states in self._group.gather_json(own):
             for state in states:
                 for name, metric in total.items():
@@ -126,5 +129,7 @@ def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.n
     size, batch, lanes = validation.size, validation.batch, validation.lanes
     own = lanes // group.world
     for round_ in range(-(-size // (batch * lanes))):
-        for block in range(round_ * lanes + group.rank * own, round_ * lanes + (group.rank + 1) * own):
-            yield block, np.arange(min(block * batch, size), min((block + 1) * batch, size), dtype=np.int64)
+        first = round_ * lanes + group.rank * own
+        for block in range(first, first + own):
+            start, stop = block * batch, (block + 1) * batch
+            yield block, np.arange(min(start, size), min(stop, size), dtype=np.int64)

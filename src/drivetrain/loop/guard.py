@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -53,14 +53,18 @@ class GuardState:
 
     def to_json(self) -> dict[str, Any]:
         """For a commit."""
-        windows = {name: [list(pair) for pair in pairs] for name, pairs in self.windows.items()}
+        windows: dict[str, list[list[float]]] = {}
+        for name, pairs in self.windows.items():
+            windows[name] = [list(pair) for pair in pairs]
         undone = [[step, to, list(samples)] for step, to, samples in self.undone]
         return {"in_a_row": self.in_a_row, "in_all": self.in_all, "windows": windows, "undone": undone}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> GuardState:
         """What `to_json` gave; what an older commit lacks is as at the start."""
-        windows = {name: [(step, value) for step, value in pairs] for name, pairs in state.get("windows", {}).items()}
+        windows: dict[str, list[tuple[int, float]]] = {}
+        for name, pairs in state.get("windows", {}).items():
+            windows[name] = [(step, value) for step, value in pairs]
         undone = [Undone(step, to, tuple(samples)) for step, to, samples in state.get("undone", ())]
         return cls(state.get("in_a_row", 0), state.get("in_all", 0), windows, undone)
 
@@ -81,7 +85,7 @@ class Guard:
         self.least_scale = least_scale
         self.settings = settings
         self._listed = settings.listed
-        self.undone = list(dict.fromkeys([*state.undone, *undone]))
+        self.undone = list(dict.fromkeys([*state.undone, *undone]))  # each once: both may tell of the same
         self._begin(state)
 
     def _begin(self, state: GuardState) -> None:
@@ -102,8 +106,12 @@ class Guard:
 
     def too_many(self, step: int) -> str:
         """Why this step must not be undone too, if so."""
-        steps = sorted([step, *(undone.step for undone in self.undone if undone.step <= step)], reverse=True)
-        row = 1 + sum(1 for _ in takewhile(lambda pair: pair[0] <= pair[1] + 1, pairwise(steps)))
+        earlier = [undone.step for undone in self.undone if undone.step <= step]
+        row, following = 1, step
+        for before in sorted(earlier, reverse=True):  # neighbours, or the same step, undone before with other samples
+            if before < following - 1:
+                break
+            row, following = row + 1, before
         if row > self.settings.in_a_row:
             return f"{row} steps in a row went wrong; guard.in_a_row is {self.settings.in_a_row}"
         return self._too_many_in_all(1)
@@ -129,40 +137,54 @@ class Guard:
         is. `counts` are the step's, over all ranks."""
         if any(first <= step <= last for first, last in self._listed):
             return "listed"
-        return "" if counts["samples"] else "quarantined"
+        if not counts["samples"]:
+            return "quarantined"
+        return ""
 
     @property
     def quarantine(self) -> Quarantine:
         """The samples that are left out."""
-        return Quarantine([(1, self.settings.quarantine), *((to + 1, samples) for _, to, samples in self.undone)])
+        later = [(undone.to + 1, undone.samples) for undone in self.undone]
+        return Quarantine([(1, self.settings.quarantine), *later])
 
     def limits(self, step: int, call: int) -> dict[str, float]:
-        """The largest loss (`loss/NAME`) and norm (`norm/NETWORK`) with which the `call`-th move of a step is made."""
+        """The largest loss (`loss/NAME`) and norm (`norm/NETWORK`) with which a step's `call`-th `minimize` moves."""
         if self.settings.spike is None or self.settings.spike.action != "skip":
             return {}
         return self._limits(self.settings.spike, step, call)
 
     def judge(self, step: int, call: int, scalars: Scalars) -> str:
-        """Which of a move's numbers are spikes, in words; empty for none. They enter the window."""
+        """Which numbers of a `minimize` are spikes, in words; empty for none. They enter the window."""
         if self.settings.spike is None or scalars.why in ("not finite", "overflow"):
             return ""
+        # On an accelerator the step was made with limits that were found before it; these are the same, since they look
+        # at nothing newer.
         limits = self._limits(self.settings.spike, step, call)
-        numbers = {f"loss/{name}": value for name, value in scalars.losses.items()}
-        numbers |= {f"norm/{name}": value for name, value in scalars.norms.items()}
+        numbers: dict[str, float] = {}
+        for name, value in scalars.losses.items():
+            numbers[f"loss/{name}"] = value
+        for name, value in scalars.norms.items():
+            numbers[f"norm/{name}"] = value
         for name, value in numbers.items():
             window = self._windows.setdefault(f"{call}/{name}", deque())
             window.append((step, value))
-            while len(window) > self.settings.spike.window + _DELAY:
+            while len(window) > self.settings.spike.window + _DELAY:  # the newest are not judged by yet
                 window.popleft()
-        beyond = [name for name, value in numbers.items() if value > limits.get(name, math.inf)]
-        return ", ".join(f"{name} {numbers[name]:.4g} is above {limits[name]:.4g}" for name in beyond)
+        beyond = []
+        for name, value in numbers.items():
+            if value > limits.get(name, math.inf):
+                beyond.append(f"{name} {value:.4g} is above {limits[name]:.4g}")
+        return ", ".join(beyond)
 
     def _limits(self, spike: Spike, step: int, call: int) -> dict[str, float]:
         found = {}
         for name, pairs in self._windows.items():
             number, _, what = name.partition("/")
-            values = [value for _, value in takewhile(lambda pair: pair[0] <= step - _DELAY, pairs)][-spike.window :]
-            if int(number) == call and len(values) >= spike.window // 2:
+            if int(number) != call:
+                continue
+            arrived = takewhile(lambda pair: pair[0] <= step - _DELAY, pairs)
+            values = [value for _, value in arrived][-spike.window :]
+            if len(values) >= spike.window // 2:
                 found[what] = limit(values, spike.deviations)
         return found
 

@@ -10,13 +10,7 @@ from typing import Any
 
 from drivetrain.ledger.comparison import unequal
 from drivetrain.ledger.ledger import LedgerFile, told_step
-from drivetrain.ledger.records import (
-    AttemptRecord,
-    ExitRecord,
-    LoopRecord,
-    RollbackRecord,
-    StepRecord,
-)
+from drivetrain.ledger.records import AttemptRecord, ExitRecord, LoopRecord, RollbackRecord, StepRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 
 _BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause", "rollback")
@@ -78,12 +72,14 @@ class LedgerWriter:
         self._kept.append(fields)
         if self.watch.last - self._written >= GROUP:
             self.flush()
-        made = self._promised.pop(fields["step"], None) if self._promised else None
+        if not self._promised:
+            return ""
+        made = self._promised.pop(fields["step"], None)
         return unequal(made, told_step(fields)) if made else ""
 
     def record(self, record: LoopRecord) -> None:
         """Any other record; its time and attempt are filled in."""
-        self.flush()
+        self.flush()  # the ledger has the order in which things happened
         if self._writer:
             self._allowed()
             written = replace(record, time=time.time(), attempt=self.attempt)
@@ -123,6 +119,7 @@ class LedgerWriter:
             self._allowed()
             self._writer.append_steps(self.attempt, kept)
         else:
+            # The rank that writes them may die before it has: a survivor then hands them over with its state.
             self._recent.extend(kept)
             while self._recent and self._recent[0]["time"] < time.time() - RECENT:
                 self._recent.popleft()

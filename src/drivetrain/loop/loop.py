@@ -76,7 +76,7 @@ class Loop:
             try:
                 self.commits.prepare()
                 self._apply(self.commands.replay(self.step))
-                self.due.do()
+                self.due.do()  # what the attempt before still owed at this step, such as an evaluation that was cut off
                 self.scoring.check_patience()
                 self.rewind.keep()
                 self._end_if_agreed(self.reader.start(self.step + 1))
@@ -163,7 +163,7 @@ class Loop:
         self.replicas.forget()
         self.observer.back(step)
         self.reader.leave_out(self.state.guard.quarantine)
-        self.reader.start(step + 1)
+        self.reader.start(step + 1)  # a stop that is heard here is asked for again in the next step's pulse
         self.records.bad = None  # from here on the leader has told of it, so that the state may be handed over
 
     def _end_if_agreed(self, heard: SyncResult) -> None:
@@ -184,11 +184,11 @@ class Loop:
 
     def _finish(self, exit: Exit, why: str = "") -> LoopEnd:
         """Commit, and score what is scored once where the run is done."""
-        self.due.commit()
+        self.due.commit()  # before the last scores, which may take long
         if exit is Exit.DONE:
             try:
                 self.scoring.score_finals(self.state.progress)
             except StopAgreed:
                 exit, why = Exit.STOPPED, ""
-        raise_leaders(self.group, self.commits.close())
+        raise_leaders(self.group, self.commits.close())  # the leader alone writes, and what fails there ends all
         return LoopEnd(exit, why)

@@ -30,15 +30,17 @@ class Observer:
         meter: Meter,
         settings: Profile | None,
         open_window: Callable[[Profile], Window],
-        journal: LedgerWriter,
+        ledger: LedgerWriter,
         heartbeat: Heartbeat,
     ) -> None:
         """`settings` are of the recipe's profile, `open_window` makes what watches one."""
         self._meter = meter
         self._open = open_window
-        self._window = open_window(settings) if settings else None
-        self._journal = journal
-        self._heart = heartbeat
+        self._window: Window | None = None
+        if settings:
+            self._window = open_window(settings)
+        self._ledger = ledger
+        self._heartbeat = heartbeat
 
     @contextmanager
     def watching(self, state: RunState) -> Iterator[None]:
@@ -83,21 +85,22 @@ class Observer:
     def _written(self, write: Callable[[Window], str]) -> None:
         """Have the profile written and noted; a full disk is told, and does not end the run."""
         assert self._window is not None
-        self._heart.enter("profile")
+        self._heartbeat.enter("profile")
         try:
             text = write(self._window)
         except OSError as error:
             text = f"the profile cannot be written: {error}"
             print(f"drivetrain: {text}", file=sys.stderr)
-        self._journal.lap("profile")
+        self._ledger.lap("profile")
         if text:
-            self._journal.record(NoteRecord(text=text))
+            self._ledger.record(NoteRecord(text=text))
 
 
 def build_observer(
-    recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, journal: LedgerWriter, run: Path
+    recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, ledger: LedgerWriter, run: Path
 ) -> Observer:
     """As a recipe wants it."""
     device, heartbeat = engine.device, engine.heartbeat
-    meter = Meter(recipe.telemetry, timetable, group, heartbeat, journal, device)
-    return Observer(meter, recipe.profile, partial(Window, rank=group.rank, device=device, run=run), journal, heartbeat)
+    meter = Meter(recipe.telemetry, timetable, group, heartbeat, ledger, device)
+    open_window = partial(Window, rank=group.rank, device=device, run=run)
+    return Observer(meter, recipe.profile, open_window, ledger, heartbeat)

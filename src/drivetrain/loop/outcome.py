@@ -39,13 +39,16 @@ def outcome_of(step: Step, guard: Guard, counts: Mapping[str, int]) -> StepOutco
     for call in step.calls:
         scalars = call.result.read()
         again = _again(call, scalars, outcome)
-        prefix = "" if _is_the_step(call, step) else f"{'+'.join(call.result.networks)}{again}."
+        prefix = ""
+        if not _is_the_step(call, step):
+            prefix = f"{'+'.join(call.result.networks)}{again}."
         outcome.losses |= {prefix + name: value for name, value in scalars.losses.items()}
         outcome.norms |= {name + again: norm for name, norm in scalars.norms.items()}
         outcome.scale = scalars.scale or outcome.scale
         if spikes := guard.judge(step.index, call.inputs.call, scalars):
-            before = f"{outcome.spikes}; " if outcome.spikes else ""
-            outcome.spikes = f"{before}{prefix}{spikes}"
+            if outcome.spikes:
+                outcome.spikes += "; "
+            outcome.spikes += prefix + spikes
         if scalars.why:
             outcome.skipped.update({name + again: scalars.why for name in call.result.networks})
             _blame(call, scalars, outcome, guard)

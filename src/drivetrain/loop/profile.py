@@ -54,7 +54,9 @@ class Window:
         if self._step is not None:
             self._step.__exit__(None, None, None)
             self._step = None
-        return self.close(step) if step == self.steps[-1] else ""
+        if step != self.steps[-1]:
+            return ""
+        return self.close(step)
 
     def close(self, step: int) -> str:
         """Stop and write what was watched up to this step, and say where all ranks leave it; "" where nothing was.

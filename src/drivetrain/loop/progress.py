@@ -71,6 +71,7 @@ class Timetable:
             return False
         if every.steps is not None:
             return now.step % every.steps == 0
+        # Samples and tokens need not come to whole steps: a multiple that a step has passed is due at its end.
         before = self.scale.batches.span(now.step)[0]
         passed = every.multiples(now.step - 1, before, self.scale)
         return every.multiples(now.step, now.position, self.scale) > passed

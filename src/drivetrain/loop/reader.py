@@ -46,7 +46,7 @@ class Reader:
         """Begin to read at this step, and hear what all ranks say before it. Every rank calls it."""
         self._reopen(step)
         self._ahead = next(self._iterator, None)
-        self._sync.send(ahead=self._ahead)
+        self._sync.send(ahead=self._ahead)  # no step is under way whose pulse could carry the first batch's counts
         return self.receive()
 
     def next(self) -> LocalBatch:
@@ -72,6 +72,7 @@ class Reader:
     def change_order(self, sampler: Sampler, step: int) -> None:
         """Read in another order from this step on. What is read already stays: all ranks know its counts."""
         self.batches = replace(self.batches, order=sampler)
+        # Steps beyond `_ahead` may be read already, too, in the old order: reading them begins anew.
         if self._ahead is not None:
             self._reopen(step)
 

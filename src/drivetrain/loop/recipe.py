@@ -31,8 +31,10 @@ class Evaluate(Settings):
 
     def most(self, tokens_per_sample: int | None) -> int | None:
         """How many samples of each set are scored at most; None: all."""
-        if self.budget is None or self.budget.tokens is None or tokens_per_sample is None:
-            return None if self.budget is None else self.budget.samples
+        if self.budget is None:
+            return None
+        if self.budget.tokens is None or tokens_per_sample is None:
+            return self.budget.samples
         return -(-self.budget.tokens // tokens_per_sample)
 
     def __post_init__(self) -> None:

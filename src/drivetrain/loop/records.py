@@ -52,6 +52,7 @@ class StepRecords:
     def add(self, made: OpenStep, samples: int, wait: float, before: float) -> None:
         """The step is made: the run is one further. `before` are seconds of it that passed before it was fetched."""
         engine = self._state.engine
+        # The step counts from now on, on every rank; which networks have moved follows with its numbers.
         self._state.progress = self._state.progress.after(made.batch.stop)
         rates = {name: optimizer.lr for name, optimizer in engine.network_optimizers.items()}
         seconds = before + self._ledger.lap("step")
@@ -87,6 +88,7 @@ class StepRecords:
             skipped=outcome.skipped,
             scale=outcome.scale,
         )
+        # Only who keeps the ledger sees it: the next pulse tells all ranks, and it commits nothing until then.
         if unequal:
             self._sync.failure = not_again(number, unequal)
         # While a step waits to be undone, those after it are made of a state that is not kept: nobody judges them.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from torch import Tensor
 
@@ -25,7 +26,9 @@ class Replicas:
         """`group` are the ranks that hold the same parts."""
         self._engine = engine
         self._group = group
-        self._tracker = MutationTracker(engine.networks, engine.others) if group.world > 1 else None
+        self._tracker: MutationTracker | None = None  # alone there is nobody to compare with or to stand for
+        if group.world > 1:
+            self._tracker = MutationTracker(engine.networks, engine.others)
         self._compared = -1  # the step whose states were compared last
 
     def begin_step(self) -> None:
@@ -35,6 +38,7 @@ class Replicas:
 
     def compare(self, step: int) -> None:
         """See that all ranks hold the same state; Failure(83) where they do not. Every rank calls it."""
+        # `_compared` is the same on every rank, so that all exchange checksums or none does.
         if self._tracker and self._compared != step:
             self._engine.heartbeat.enter("compare")
             require_equal(replicated(self._engine, frozen=not self._tracker.private), self._group, step)
@@ -62,14 +66,17 @@ def replicated(engine: Engine, *, frozen: bool) -> dict[str, Tensor]:
 
     `frozen`: with the parameters that no optimizer moves. A task that changes them itself may do so on each rank.
     """
-    parameters = {
-        f"{NETWORKS}/{network}/{name}"
-        for network, module in engine.networks.items()
-        for name, parameter in module.named_parameters(remove_duplicate=False)
-        if frozen or parameter.requires_grad
-    }
-    tensors = capture(engine.networks, engine.optimizers, engine.others)
-    return {n: tensor for n, tensor in tensors.items() if n in parameters or not n.startswith(f"{NETWORKS}/")}
+    parameters: set[str] = set()
+    for network, module in engine.networks.items():
+        # With all names of a parameter that modules share: the commit has one of them.
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            if frozen or parameter.requires_grad:
+                parameters.add(f"{NETWORKS}/{network}/{name}")
+    found: dict[str, Tensor] = {}
+    for name, tensor in capture(engine.networks, engine.optimizers, engine.others).items():
+        if name in parameters or not name.startswith(f"{NETWORKS}/"):
+            found[name] = tensor
+    return found
 
 
 def require_equal(tensors: Mapping[str, Tensor], group: Group, step: int) -> None:
@@ -77,16 +84,22 @@ def require_equal(tensors: Mapping[str, Tensor], group: Group, step: int) -> Non
     if group.world == 1:
         return
     own = checksums(tensors)
+    # One number of each rank; the second exchange is made by all ranks too, since they have heard the same numbers.
     if len(set(group.gather_json(fold(own)))) > 1:
         raise unequal(group.gather_json(own), step)
 
 
 def unequal(ranks: Sequence[Mapping[str, int]], step: int) -> Failure:
     """Failure(83) that names the first tensor of which the ranks have different checksums, and who is not with most."""
-    names = list(dict.fromkeys(name for sums in ranks for name in sums))
-    wrong = {name: odd for name in names if (odd := odd_ones([sums.get(name) for sums in ranks]))}
+    wrong: dict[str, list[int]] = {}
+    for name in dict.fromkeys(chain.from_iterable(ranks)):
+        different = odd_ones([sums.get(name) for sums in ranks])
+        if different:
+            wrong[name] = different
     first, odd = next(iter(wrong.items()))
-    who = f"rank {odd[0]} differs from the others" if len(odd) == 1 else f"ranks {', '.join(map(str, odd))} differ"
+    who = f"ranks {', '.join(map(str, odd))} differ"
+    if len(odd) == 1:
+        who = f"rank {odd[0]} differs from the others"
     more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     return Failure(
         Exit.CORRUPTION_SUSPECTED,

@@ -39,6 +39,7 @@ class Judge:
     def decide(self, outcome: StepOutcome, step: int) -> BadStep | None:
         """The step where it is to be undone, None where it stays. Raises Failure(82) where the run ends."""
         guard = self._guard
+        # What is not finite has not moved its networks: all ranks can run the micro-batches again to find the samples.
         if outcome.culprit and guard.settings.nonfinite == "stop":
             raise diverged(self._engine, self._group, outcome.culprit)
         if outcome.spikes:
@@ -60,8 +61,10 @@ class Judge:
         if culprit:
             for _, ids in guilty_samples(self._engine, self._group, culprit):
                 samples += ids
-        samples = samples or self._reader.batches.ids(step)
-        why = what_diverged(culprit) if culprit else outcome.spikes
+        samples = samples or self._reader.batches.ids(step)  # a spike, or each micro-batch alone is finite
+        why = outcome.spikes
+        if culprit:
+            why = what_diverged(culprit)
         if too_many := self._guard.too_many(step):
             raise Failure(Exit.DIVERGED, f"{too_many}; {why}", _HINT, step=step, sample_ids=shown(samples))
         return BadStep(step, why, tuple(dict.fromkeys(samples)))

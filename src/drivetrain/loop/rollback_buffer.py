@@ -38,10 +38,12 @@ class RollbackBuffer:
 
     def keep(self, values: StateValues, tensors: Mapping[str, Tensor]) -> None:
         """Copy the state after a step. What the next step would no longer go back to makes room for it."""
-        while (
-            len(self._kept) > 1 and self._kept[1].values.progress.step <= values.progress.step + 1 - self._settings.back
-        ):
+        # The next step is the first that could be bad. If the second oldest state is far enough from it, the oldest is
+        # never gone back to.
+        enough = values.progress.step + 1 - self._settings.back
+        while len(self._kept) > 1 and self._kept[1].values.progress.step <= enough:
             self._free.append(self._kept.popleft().arena)
+        # Memory that was touched before: a first touch costs far more than the copy.
         arena = self._free.pop() if self._free else Arena()
         self._kept.append(BoundaryState(values, arena.take(tensors), arena))
 

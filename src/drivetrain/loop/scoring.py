@@ -72,7 +72,9 @@ class Scoring:
         if self._evaluated == step or not self.sets.validation:
             return
         self._ledger.flush()  # it may take long, and nobody else would have these records
-        gallery = Gallery(self._gallery, step) if self._gallery else None
+        gallery = None
+        if self._gallery:
+            gallery = Gallery(self._gallery, step)
         scores, seconds = self._score(self.sets.validation, step, gallery)
         self._ledger.record(
             EvaluationRecord(
@@ -86,9 +88,10 @@ class Scoring:
         if gallery and gallery.files:
             self._ledger.record(ShowRecord(step=step, text=gallery.texts, files=gallery.files))
         self._evaluated = step
-        score = score_of(scores.metrics, self._patience.metric) if self._patience else None
-        if score is not None:
-            self._scores.append((step, score))
+        if self._patience:
+            score = score_of(scores.metrics, self._patience.metric)
+            if score is not None:
+                self._scores.append((step, score))
 
     def check_patience(self) -> None:
         """Raises EarlyStop where the scores have not become better for too long."""
@@ -123,7 +126,10 @@ class Scoring:
 
     def _left(self, step: int) -> Iterator[tuple[str, list[ValidationSet]]]:
         for part, sets in self.sets.finals.items():
-            done = self._before.finals.get(part, ()) if step == self._first else ()
+            # The ledger tells of the attempt's first step; final scores of any later one are still to be made.
+            done: Collection[str] = ()
+            if step == self._first:
+                done = self._before.finals.get(part, ())
             if left := [each for each in sets if each.name not in done]:
                 yield part, left
 

@@ -92,4 +92,5 @@ class RunState:
         """
         put_back(pieces, self.engine.networks, self.engine.optimizers, self.engine.others)
         self.progress = values.progress
+        # The guard's own way back: what was undone must outlive it, or the same step would go wrong again.
         self.guard.go_back(values.guard, undone)

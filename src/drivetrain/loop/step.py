@@ -38,7 +38,10 @@ class Cache:
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         start, stop = self._engine.place
-        value = value.detach().float() if value.dtype in (torch.float16, torch.bfloat16) else value.detach()
+        value = value.detach()
+        if value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()
+        # What was left for any of these samples before is replaced.
         others = [left for left in self._kept.get(name, ()) if left.stop <= start or stop <= left.start]
         self._kept[name] = sorted([*others, Left(start, stop, value)], key=lambda left: left.start)
 
@@ -55,10 +58,14 @@ class Cache:
     def _found(self, name: str) -> Tensor | None:
         start, stop = self._engine.place
         near = [left for left in self._kept.get(name, ()) if left.start < stop and start < left.stop]
-        if [left[:2] for left in near] == [(start, stop)]:
+        if len(near) == 1 and near[0][:2] == (start, stop):  # whole, so it need not have samples as its first dimension
             return near[0].value
-        parts = [value[max(0, start - begin) : stop - begin] for begin, _, value in near]
-        return torch.cat(parts) if parts and sum(map(len, parts)) == stop - start else None
+        parts: list[Tensor] = []
+        for begin, _, value in near:
+            parts.append(value[max(0, start - begin) : stop - begin])
+        if not parts or sum(map(len, parts)) != stop - start:  # nothing was left for some of the samples
+            return None
+        return torch.cat(parts)
 
 
 class MinimizeCall(NamedTuple):
@@ -75,18 +82,19 @@ class Step:
     def __init__(
         self,
         engine: Engine,
-        share: LocalBatch,
+        batch: LocalBatch,
         counts: Mapping[str, int],
         limits: Callable[[int], Mapping[str, float]] = lambda call: {},
         probe: Probe | None = None,
         recompute: Recompute | None = None,
     ) -> None:
-        """`limits` are those of the step's first, second ... `minimize`; they and what follows are as in `Work`."""
-        self.index = share.step
+        """`limits` are those of the step's first, second ... `minimize`; they and what follows are as in
+        `MinimizeInputs`."""
+        self.index = batch.step
         self.cache = Cache(engine)
         self.calls: list[MinimizeCall] = []
         self._engine = engine
-        self._share = share
+        self._batch = batch
         self._counts = counts
         self._limits = limits
         self._probe = probe
@@ -109,25 +117,28 @@ class Step:
         `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that is not there,
         Failure(78) where networks that move together have different precisions, or are not all layerwise.
         """
-        engine, names = self._engine, (names,) if isinstance(names, str) else tuple(names)
+        engine = self._engine
+        names = (names,) if isinstance(names, str) else tuple(names)
         for name in names:
             if name not in engine.networks:
                 raise KeyError(f"minimize: no network {name!r}; there are {sorted(engine.networks)}")
         call, self._calls = self._calls, self._calls + 1  # the same for a network whether or not another one moves
-        names = tuple(
-            [name for name in names if name in engine.network_optimizers and engine.own[name].moves(self.index)]
-        )
+        trained = [name for name in names if name in engine.network_optimizers]
+        names = tuple([name for name in trained if engine.own[name].moves(self.index)])
         if not names:
             return
-        check, micro = self._recompute, engine.groups.of(names).micro
+        micro = engine.groups.of(names).micro
+        recompute = self._recompute
+        if recompute is not None:  # in the parts in which the ranks before and after compute it
+            recompute = Recompute(before=cut(recompute.before, micro), own=cut(recompute.own, micro))
         work = MinimizeInputs(
             step=self.index,
             call=call,
-            micros=cut(self._share.micro_batches, micro),
+            micros=cut(self._batch.micro_batches, micro),
             counts=self._counts,
             limits=self._limits(call),
             probe=self._probe,
-            gaps=self._share.gaps,
-            recompute=check and Recompute(*(cut(micros, micro) for micros in check)),
+            gaps=self._batch.gaps,
+            recompute=recompute,
         )
         self.calls.append(MinimizeCall(engine.minimize(names, loss, work), loss, work))

@@ -46,7 +46,7 @@ class StepRunner:
         engine, checks, number = self._engine, self._checks, batch.step
         for network_optimizer in engine.network_optimizers.values():  # 4 schedules stand at the step's end
             network_optimizer.advance(batch.stop)
-        engine.buffers.begin()
+        engine.buffers.begin()  # before a step that is left out, too: `changed` speaks of the step that begins here
         probe = checks.probe(batch)
         limits = partial(self._guard.limits, number)
         step = Step(engine, batch, counts, limits, probe, checks.recompute(batch, self._reader))
@@ -56,7 +56,7 @@ class StepRunner:
         if engine.averages:  # also where nothing moved: a step that is left out is the same for whatever reason
             turns = [name for name in engine.network_optimizers if engine.own[name].moves(number)]
             engine.averages.update(number, turns)
-        self.updated = True
+        self.updated = True  # before the report, a collective: if a peer dies in it, this step is whole all the same
         checks.report(probe, step.calls, number, counts)
 
     def close_step(self) -> OpenStep:

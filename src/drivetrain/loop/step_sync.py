@@ -73,6 +73,7 @@ class StepSync:
             return
         if len(self._counts) > UNITS:
             raise ValueError(f"counts() gives {len(self._counts)} units; {UNITS} is the most")
+        # Sorted: a column of the rows means the same unit on every rank.
         self._units = tuple(sorted(self._counts)) or self._units  # a rank without samples counts nothing
         row = [self._requested, int(self._commanded())]
         if self._speaks:
@@ -84,6 +85,7 @@ class StepSync:
         if self._alone:
             return SyncResult(self._requested, self._commanded(), self._digest, self._counts)
         rows = self._pulse.receive()
+        # Digests add up modulo 2^64, so a sum that wraps around is right.
         commands, digest, *numbers = (int(total) for total in rows[:, 1:].sum(axis=0))
         counts = dict(zip(self._units, numbers, strict=False))
         return SyncResult(int(rows[:, 0].max()), commands > 0, digest & _DIGEST, counts)
@@ -93,7 +95,7 @@ class StepSync:
         if self.failure:
             return self.failure.outcome.code
         if time.time() >= self.deadline and self._stops.requested is None:
-            self._stops.requested = "the deadline"
+            self._stops.requested = "the deadline"  # as by a signal, so that it is the cause that the exit names
         return Exit.STOPPED if self._stops.requested is not None else Exit.DONE
 
 

@@ -54,7 +54,8 @@ def deadline(stop: Stop, first: float, this: float, environment: Mapping[str, st
     or this one's, and `margin` seconds before Slurm ends the job, whichever is earlier."""
     ends = []
     if stop.deadline is not None:
-        ends.append((first if stop.counted_from == "first" else this) + seconds_of(stop.deadline))
+        begin = first if stop.counted_from == "first" else this
+        ends.append(begin + seconds_of(stop.deadline))
     slurm = environment.get("SLURM_JOB_END_TIME", "")
     if slurm.isdigit():
         ends.append(int(slurm) - stop.margin)

@@ -25,7 +25,7 @@ def save_survivor_state(loop: Loop, folder: Path) -> int | None:
         samples = loop.reader.batches.digest(open_step.batch.step)
         loop.records.add(runner.close_step(), samples, 0.0, 0.0)
     loop.records.drain()
-    if loop.records.bad:
+    if loop.records.bad:  # the way back would be told to the ledger first, and takes all ranks
         return None
     step, metadata = loop.step, loop.commits.metadata.to_json()
     # This rank stands for all, so it writes every tensor, though another one would write them into a commit.

@@ -33,14 +33,14 @@ class Meter:
         timetable: Timetable,
         group: Group,
         heartbeat: Heartbeat,
-        journal: LedgerWriter,
+        ledger: LedgerWriter,
         device: torch.device,
     ) -> None:
         self._settings = settings
         self._timetable = timetable
         self._group = group
-        self._heart = heartbeat
-        self._journal = journal
+        self._heartbeat = heartbeat
+        self._ledger = ledger
         self._device = device
         self._told = 0  # the step that the last record was of
         self._collects = False  # whether Python collected by itself before the loop
@@ -48,7 +48,7 @@ class Meter:
     def begin(self, step: int) -> None:
         """The loop is about to make its first step after `step`."""
         self._told = step
-        self._heart.spent()
+        self._heartbeat.spent()  # what start-up has spent is no step's
         if self._settings.gc is not None:
             self._collects = gc.isenabled()
             gc.disable()
@@ -77,16 +77,20 @@ class Meter:
 
     def _tell(self, step: int) -> None:
         """One record. The ranks' numbers are gathered here and nowhere else."""
-        phases, steps = self._heart.spent(), step - self._told
+        phases, steps = self._heartbeat.spent(), step - self._told
         self._told = step
         host, device = host_memory(), device_memory(self._device)
         own = {
             "own_seconds": sum(phases.get(phase, 0.0) for phase in OWN) / steps,
             "host_peak": host["peak"],
-            **({"device_peak": device["peak"]} if device else {}),
         }
+        if device:
+            own["device_peak"] = device["peak"]
         ranks = self._group.gather_json(own)
-        self._journal.record(
+        spreads: dict[str, Spread] = {}
+        for name in own:
+            spreads[name] = _spread([each[name] for each in ranks])
+        self._ledger.record(
             TelemetryRecord(
                 step=step,
                 steps=steps,
@@ -94,7 +98,7 @@ class Meter:
                 phases={phase: round(seconds, 6) for phase, seconds in phases.items()},
                 host=host,
                 device=device,
-                ranks={name: _spread([each[name] for each in ranks]) for name in own},
+                ranks=spreads,
             )
         )
 
@@ -127,12 +131,10 @@ def held(engine: Engine, captured: Mapping[str, Tensor]) -> dict[str, int]:
     for name, tensor in captured.items():
         kind = name.partition("/")[0]
         sizes[kind] = sizes.get(kind, 0) + tensor.nbytes
-    return {
-        **sizes,
-        "gradients": sum(
-            p.nbytes for network_optimizer in engine.network_optimizers.values() for p in network_optimizer.parameters
-        ),
-    }
+    gradients = 0
+    for network_optimizer in engine.network_optimizers.values():
+        gradients += sum(parameter.nbytes for parameter in network_optimizer.parameters)
+    return {**sizes, "gradients": gradients}
 
 
 def _spread(values: list[float]) -> Spread:

@@ -37,7 +37,9 @@ class LiveRecipe:
     def __init__(self, resolved: Resolved, texts: Sequence[str] = ()) -> None:
         """`texts` is what was set so far (KEY=VALUE). Raises RecipeMistakes (78) where it fits no more."""
         self._folder = resolved.folder
-        self._resolved = self._load(resolved.tree, texts) if texts else resolved
+        self._resolved = resolved
+        if texts:
+            self._resolved = self._load(resolved.tree, texts)
         self._tried: tuple[str, Resolved] | None = None  # the last text that was looked at, and what it would come to
 
     @property
@@ -87,7 +89,9 @@ class Tuning:
             raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
         # Also a weight that the recipe has already, since a stage may say something else.
         weights = self._weights({*paths, *self._live.chosen(text)}, recipe, step)
-        stage = Stage(start=self._stage_start(step), weights=tuple(weights)) if weights else None
+        stage = None
+        if weights:
+            stage = Stage(start=self._stage_start(step), weights=tuple(weights))
         self._network_optimizers(recipe)  # raises where groups or schedule cannot be
         return Effect(changed=tuple(paths), stage=stage)
 
@@ -108,8 +112,11 @@ class Tuning:
 
     def _weights(self, paths: Iterable[str], recipe: Recipe, step: int) -> list[float]:
         """All sources' weights from the next stage on; none where no weight is set. Raises Failure(78) as `effect`."""
-        matches = [_WEIGHT.fullmatch(path) for path in paths]
-        places = [int(match[1]) for match in matches if match]
+        places = []
+        for path in paths:
+            match = _WEIGHT.fullmatch(path)
+            if match:
+                places.append(int(match[1]))
         if not places:
             return []
         order, start = self._reader.batches.order, self._stage_start(step)

@@ -244,12 +244,17 @@ def build_engine(
         require_lanes_apart(networks, execution.device)
     if recipe.guard.recompute:
         require_alone(networks)
-    averages = averages_of(recipe, networks)
+    averages, scaler = None, None
+    averaged = averages_of(recipe, networks)
+    if averaged:
+        averages = Averages(averaged, networks)
+    if _has_half(recipe):
+        scaler = Scaler(recipe.scaling, execution.device)
     return Engine(
         networks,
         network_optimizers,
         execution,
         heartbeat,
-        scaler=Scaler(recipe.scaling, execution.device) if _has_half(recipe) else None,
-        averages=Averages(averages, networks) if averages else None,
+        scaler=scaler,
+        averages=averages,
     )

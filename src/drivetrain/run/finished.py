@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -41,9 +42,14 @@ def evaluate_run(
     """
     recipe, task, networks, found = restored(run, commit, weights)
     inputs = open_inputs(recipe, run, task)
-    sets = chosen(inputs.sets(recipe, found.metadata["lanes"] if recipe.exact else 1, samples), data)
+    lanes = found.metadata["lanes"] if recipe.exact else 1  # exact: in the blocks, and so to the bits, of training
+    sets = chosen(inputs.sets(recipe, lanes, samples), data)
+    # Only of what is scored: other sources may have changed since.
     scored = {each.name for each in sets}
-    digests = {place: digest for place, digest in inputs.digests.items() if place.rpartition(".")[2] in scored}
+    digests: dict[str, str] = {}
+    for place, digest in inputs.digests.items():
+        if place.rpartition(".")[2] in scored:
+            digests[place] = digest
     accept_data(found.metadata["data"], digests, (), found.path.name)
     group = Group()
     placement, device = Replicated(group), devices.choose(recipe.device, 0)
@@ -72,12 +78,14 @@ def restored(
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
-    if learned := found.metadata.get("task"):
+    learned = found.metadata.get("task")
+    if learned:  # before anything is built: networks may depend on what was found in the data
         task.recall(learned)
     networks = build_networks(task, recipe, device)
     scored = [name for name, settings in averages_of(recipe, networks).items() if settings.evaluate]
     if weights == "averaged" or (weights is None and scored):
-        tensors = averaged(found.state.tensors, networks if weights else scored)
+        names = networks if weights else scored  # asked for: of all networks that have one
+        tensors = averaged(found.state.tensors, names)
         found = replace(found, state=replace(found.state, tensors=tensors))
     restore(found.state.tensors, networks, {})
     return recipe, task, networks, found
@@ -85,9 +93,12 @@ def restored(
 
 def chosen(sets: Mapping[str, list[ValidationSet]], data: str | None) -> list[ValidationSet]:
     """The sets that are meant: by name, or by what they are. Raises Failure(66) where there is none."""
-    every = [each for part in sets.values() for each in part]
-    named = [each for each in every if each.name == data]
-    meant = named or (every if data == "all" else sets.get(data or "validation", []))
+    every = list(chain.from_iterable(sets.values()))
+    meant = [each for each in every if each.name == data]
+    if not meant and data == "all":
+        meant = every
+    elif not meant:
+        meant = sets.get(data or "validation", [])
     if not meant:
         there = ", ".join(each.name for each in every) or "none"
         cause = f"no set {data!r} to score" if data else "no validation set to score"

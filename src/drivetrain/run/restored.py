@@ -61,10 +61,14 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     networks = build_networks(opened.task, recipe, opened.device)
     context.startup.lap("build")
     history = ResumeIndex()
-    ledger_file = stack.enter_context(closing(resumer.open_ledger(history))) if group.leader else None
+    ledger_file = None
+    if group.leader:
+        ledger_file = stack.enter_context(closing(resumer.open_ledger(history)))
     commit = resumer.find(group, history)
-    replay = _replay(opened, history) if group.leader else None
-    own = _commands(opened, history, commit, replay).to_json() if group.leader else None
+    replay, own = None, None
+    if group.leader:
+        replay = _replay(opened, history)
+        own = _commands(opened, history, commit, replay).to_json()
     commands = ReplayedCommands.from_json(group.broadcast_json(own))
     live = LiveRecipe(context.resolved, commands.texts)
     timetable = _timetable(recipe, live.recipe, opened.inputs)
@@ -84,7 +88,8 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
         values = resumer.restore(commit, opened.inputs.digests, context.environment, engine, timetable)
     # Ranks that hold the same parts and start unequal would never become equal.
     replicas = opened.placement.replicas
-    replicas.agree("the weights", _weights_digest(networks) if replicas.world > 1 else None)
+    digest = _weights_digest(networks) if replicas.world > 1 else None  # alone there is nothing to compare it with
+    replicas.agree("the weights", digest)
     context.startup.lap("load")
     return RestoredRun(ledger_file, history, commit, replay, commands, live, timetable, engine, values, lanes, initial)
 
@@ -92,7 +97,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
 def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:
     """The run that this one makes again, if it does; only the ledger's keeper knows."""
     context, job = opened.context, opened.context.job
-    before = history.newest.replay if history.newest else None
+    before = history.newest.replay if history.newest else None  # a run that was begun as a replay stays one
     return replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
 
 
@@ -101,9 +106,10 @@ def _commands(
 ) -> ReplayedCommands:
     """What the run was told before this attempt; what becomes of it is noted."""
     notes = opened.resumer.notes
+    step = commit.step if commit else 0
     commands = commands_to_replay(
         history,
-        commit.step if commit else 0,
+        step,
         settings_digest(opened.context.recipe),
         committed=opened.resumer.committed(commit),
         replay=replay.commands if replay else None,

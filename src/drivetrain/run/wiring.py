@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     recipe, placement, timetable = context.recipe, opened.placement, restored.timetable
     ledger, guard = _ledger_writer(opened, restored), _guard(opened, restored)
     state = RunState(engine, placement, guard, restored.values.progress)
-    inbox = Inbox(context.folder) if group.leader else None
+    inbox = Inbox(context.folder) if group.leader else None  # one rank hears commands, and tells the others
     control = Control(inbox, group, ledger, _command_history(opened, restored))
     sync = _sync(opened, restored, control)
     reader = _reader(opened, restored, guard, sync)
@@ -72,9 +73,11 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     checks = StepChecks(recipe.statistics, recipe.guard.recompute, timetable, engine, group, ledger)
     records = StepRecords(state, ledger, sync, Judge(state, group, ledger, reader))
     commits = Commits(state, ledger, sync, _metadata(opened, restored, ledger), reader.coverage, storage)
+    # What survivors left was in memory alone: no commit covers its step.
     if restored.commit is not None and not restored.commit.volatile:
         commits.resume(state.progress.step)
-    rewind = Rewind(state, ledger, RollbackBuffer(recipe.guard.rollback) if recipe.guard.undoes else None)
+    buffer = RollbackBuffer(recipe.guard.rollback) if recipe.guard.undoes else None
+    rewind = Rewind(state, ledger, buffer)
     scoring = _scoring(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
     tuning = Tuning(restored.live, timetable, engine, reader)
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
@@ -87,7 +90,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
         commits=commits,
         scoring=scoring,
         commands=commands,
-        due=DueWork(state, records, commits, scoring, commands, rewind, replicas, sync),
+        due=DueWork(state, records, commits, scoring, commands, rewind, replicas, sync, group),
         rewind=rewind,
         replicas=replicas,
         observer=observer,
@@ -127,7 +130,7 @@ def _ledger_writer(opened: OpenedRun, restored: RestoredRun) -> LedgerWriter:
 
 def _guard(opened: OpenedRun, restored: RestoredRun) -> Guard:
     recipe = opened.context.recipe
-    undone = opened.group.broadcast_json(restored.history.undone)
+    undone = opened.group.broadcast_json(restored.history.undone)  # only the leader has read the ledger
     known = [Undone(step, to, tuple(samples)) for step, to, samples in undone]
     return Guard(recipe.guard, restored.values.guard, recipe.scaling.least, known)
 
@@ -164,12 +167,15 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     """What scores, with what the ledger has of earlier scores."""
     context, group, history = opened.context, opened.group, restored.history
     recipe, inputs, step = context.recipe, opened.inputs, restored.values.progress.step
-    lanes, patience = restored.lanes if recipe.exact else opened.placement.data.world, recipe.stop.patience
+    patience = recipe.stop.patience
+    lanes = restored.lanes if recipe.exact else opened.placement.data.world
     sets = ScoredSets(
         validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
     )
-    scoring = Scoring(evaluator, ledger, sets, patience, context.folder if group.leader else None)
+    gallery = context.folder if group.leader else None
+    scoring = Scoring(evaluator, ledger, sets, patience, gallery)
     past = history.scores(patience.metric) if patience else {}
+    # The leader's, as it alone has read the ledger. Scores of steps that are made again do not count.
     finals = group.broadcast_json(history.finals.get(step, {}))
     evaluated = group.broadcast_json(history.evaluated(step))
     scores = group.broadcast_json([past[at] for at in sorted(past) if at <= step])
@@ -225,10 +231,10 @@ def _quarantine(guard: Guard, order: Sampler) -> Quarantine:
 
 
 def _retention(settings: Checkpoint, scale: Scale) -> Retention:
+    retention = Retention(last=settings.keep)
+    if settings.keep_every:
+        retention = replace(retention, every=partial(settings.keep_every.multiples, scale=scale))
     best = settings.keep_best
-    return Retention(
-        last=settings.keep,
-        every=partial(settings.keep_every.multiples, scale=scale) if settings.keep_every else None,
-        best=best.count if best else 0,
-        sign=-1 if best and best.mode == "max" else 1,
-    )
+    if best:
+        retention = replace(retention, best=best.count, sign=-1 if best.mode == "max" else 1)
+    return retention

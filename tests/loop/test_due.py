@@ -1,0 +1,64 @@
+"""What is due at a boundary, on all ranks alike."""
+
+from types import SimpleNamespace
+
+import engines
+from drivetrain.engine.placement import Replicated
+from drivetrain.loop.due import DueWork
+from drivetrain.loop.guard import Guard
+from drivetrain.loop.progress import Progress
+from drivetrain.loop.recipe import Guard as Settings
+from drivetrain.loop.state import RunState
+from drivetrain.runtime.group import Group
+
+
+class Told(Group):
+    """One of two ranks that speak in turn: what the leader says is what both hear."""
+
+    said: list = []
+
+    def broadcast_json(self, value):
+        if self.leader:
+            self.said.append(value)
+        return self.said[-1]
+
+
+class Commits:
+    """Remembers what was begun, and whether the step is covered."""
+
+    def __init__(self, covered):
+        self.covered, self.begun = covered, 0
+
+    def covers(self, step):
+        return self.covered
+
+    def begin(self):
+        self.begun += 1
+
+
+def work(rank, covered):
+    state = RunState(engines.build(), Replicated(Group()), Guard(Settings()), Progress(4, 32))
+    idle = SimpleNamespace(drain=lambda: None, clear=lambda: None, failure=None)
+    commits = Commits(covered)
+    due = DueWork(
+        state=state,
+        records=idle,
+        commits=commits,
+        scoring=idle,
+        commands=idle,
+        rewind=idle,
+        replicas=idle,
+        sync=idle,
+        group=Told(rank, 2),
+    )
+    return due, commits
+
+
+def test_a_commit_that_only_the_leader_saw_fail_is_begun_again_by_all_ranks_or_by_none():
+    """As in a pause: it fails, and the run is told to save at the same step. A rank alone would wait for ever."""
+    for leader_covers in (False, True):
+        leader, commits = work(0, covered=leader_covers)
+        other, theirs = work(1, covered=True)
+        leader.commit()
+        other.commit()
+        assert commits.begun == theirs.begun == int(not leader_covers)
