@@ -15,7 +15,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from conftest import TEXT, tiny_recipe
-from drills import storage
+from drills import stalls, storage
 from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
 from drills.kills import kill_at_random
@@ -132,6 +132,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "bit flips": _storage(_flips),
     "system calls": _storage(lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True)),
     "power loss": _storage(lambda folder, asked: storage.power_losses(folder / "run", before=(), steps=(1, 2, 3))),
+    "stalls": _storage(lambda folder, asked: stalls.sweep(folder)),
     "full disk": _storage(lambda folder, asked: storage.full_disk(folder, "size", 4 << 20)),
     "inodes": _storage(lambda folder, asked: storage.full_disk(folder, "nr_inodes", 64)),
     "kill sweep": kill_sweep,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drills import storage
+from drills import stalls, storage
 from states import committer
 
 WITH_STRACE = pytest.mark.skipif(storage.untraceable() is not None, reason=str(storage.untraceable()))
@@ -20,6 +20,13 @@ def test_p08_p09_p10_s01_s03_whatever_call_of_a_commit_fails_the_newest_whole_co
     """All 180 points, in some 12 s; the long drill adds disks that stay broken."""
     board = storage.sweep(tmp_path)
     assert board.tried > 100
+    assert not board.failures, show(board)
+
+
+def test_p16_a_holder_that_stalls_at_any_call_of_a_commit_takes_nothing_from_the_one_that_took_over(tmp_path):
+    """Before and after each call of publication and rotation: the newer holder's commits are never replaced."""
+    board = stalls.sweep(tmp_path, keeps=(2,))
+    assert board.tried > 50
     assert not board.failures, show(board)
 
 

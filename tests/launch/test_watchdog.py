@@ -26,6 +26,7 @@ def test_p15_a_stopped_process_is_found_after_ten_seconds_though_the_others_beat
     t, hang = watch(Watchdog(10), 500, signs)
     assert 30 < t <= 31
     assert set(hang.signs) == {1}
+    assert not hang.waits
     assert "rank 1 at step 5 (forward)" in str(hang)
 
 
@@ -33,8 +34,10 @@ def test_a_process_that_beats_and_gets_nowhere_hangs_and_the_one_that_others_wai
     t, hang = watch(Watchdog(10), 500, lambda t: {0: sign(t, 3, "reduce"), 1: sign(t, 3, "data")})
     assert t == 11
     assert set(hang.signs) == {1}
+    assert not hang.waits
     _, hang = watch(Watchdog(10), 500, lambda t: {0: sign(t, 3, "reduce"), 1: sign(t, 3, "pulse")})
     assert set(hang.signs) == {0, 1}
+    assert hang.waits
 
 
 def test_one_process_that_gets_somewhere_is_enough():

@@ -30,7 +30,7 @@ def ranks(count):
 
 @pytest.mark.parametrize("late", [0, 2])
 def test_all_ranks_stop_at_the_step_at_which_the_first_one_is_beyond_its_deadline(late):
-    """Machines started at different times, and their clocks differ: each has a deadline of its own."""
+    """Whichever of them has one; in a run it is the leader, since machines' clocks differ."""
     for past, wanted in ((False, Exit.DONE), (True, Exit.STOPPED)):
         group = ranks(3)
         group[late].deadline = time.time() + (-1 if past else 1000)

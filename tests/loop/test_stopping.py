@@ -1,13 +1,16 @@
 import math
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paced
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.ledger import read
 from drivetrain.loop.recipe import Patience, Stop
 from drivetrain.loop.stopping import PlannedStops, deadline, exhausted, score_of, seconds_of
+from drivetrain.run.opened import unequal_clocks
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
@@ -108,6 +111,24 @@ def test_a_run_stops_at_the_steps_that_are_listed_and_goes_on_beyond(tiny, tmp_p
     del tiny["stop"]
     run_under_supervisor(tiny, tmp_path / "whole")
     assert trace(tmp_path / "run") == trace(tmp_path / "whole")
+
+
+def test_a_rank_whose_clock_is_a_day_ahead_ends_no_run_and_is_told(tmp_path, importable, monkeypatch):
+    (tmp_path / "gate").touch()
+    recipe = paced.recipe(tmp_path / "gate") | {"budget": {"steps": 12}}
+    recipe["task"]["kind"] = "clocks:Ahead"
+    monkeypatch.setenv("RANK_AHEAD", "1")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600))
+    outcome = run_under_supervisor(recipe, tmp_path / "run", "launch.processes=2")
+    assert outcome.code == Exit.DONE, outcome
+    notes = [record["text"] for record in read(tmp_path / "run" / "ledger.jsonl") if record["kind"] == "note"]
+    assert any(note.startswith("the clock of rank 1 is 86") and "ahead of rank 0's" in note for note in notes), notes
+
+
+def test_clocks_that_differ_by_less_than_a_minute_are_not_told():
+    assert unequal_clocks([100.0]) == ""
+    assert unequal_clocks([100.0, 159.0, 41.0]) == ""
+    assert unequal_clocks([100.0, 101.0, 30.0]).startswith("the clock of rank 2 is 70 s behind rank 0's")
 
 
 @pytest.mark.parametrize(

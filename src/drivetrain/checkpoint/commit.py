@@ -79,7 +79,7 @@ def verify(path: Path, threads: int = 2) -> dict[str, Any]:
     Raises Damaged where they have not, Failure(77) where a file is a link.
     """
     with _opened(path) as folder:
-        manifest = _manifest(folder, path)
+        manifest = manifest_in(folder, path)
         _each(threads, manifest["files"], lambda name: _require_whole(folder, name, manifest))
     return manifest
 
@@ -87,7 +87,7 @@ def verify(path: Path, threads: int = 2) -> dict[str, Any]:
 def load(path: Path, threads: int = 2) -> tuple[dict[str, Any], StateTree]:
     """Manifest and state of a commit, checked as `verify` does; the bytes that were checked are the ones in use."""
     with _opened(path) as folder:
-        manifest = _manifest(folder, path)
+        manifest = manifest_in(folder, path)
         contents = _each(threads, manifest["files"], lambda name: _content(folder, name, manifest))
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def load(path: Path, threads: int = 2) -> tuple[dict[str, Any], StateTree]:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Only the manifest, checked against its own hash."""
     with _opened(path) as folder:
-        return _manifest(folder, path)
+        return manifest_in(folder, path)
 
 
 @contextmanager
@@ -141,7 +141,11 @@ def _each(threads: int, names: Iterable[str], work: Callable[[str], Any]) -> dic
         return dict(zip(names, pool.map(work, names), strict=True))
 
 
-def _manifest(folder: OpenFolder, path: Path) -> dict[str, Any]:
+def manifest_in(folder: OpenFolder, path: Path) -> dict[str, Any]:
+    """The manifest of an open commit at this path, checked against its own hash; its files are not read.
+
+    Raises Damaged where there is none or it has another form, Failure(77) where it names what no commit of ours has.
+    """
     try:
         size = folder.size(MANIFEST)
         if size > LONGEST:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,14 +13,30 @@ from typing import Any
 
 from torch import Tensor
 
-from drivetrain.checkpoint.commit import StateTree, load, read_manifest, verify, write_manifest, write_parts
-from drivetrain.checkpoint.files import discard, make_folder, remove, rename, require_space
+from drivetrain.checkpoint.commit import (
+    StateTree,
+    load,
+    manifest_in,
+    read_manifest,
+    verify,
+    write_manifest,
+    write_parts,
+)
+from drivetrain.checkpoint.files import (
+    OpenFolder,
+    discard,
+    is_removed,
+    make_folder,
+    remove,
+    rename,
+    require_space,
+)
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, entries, name_of, step_of
 from drivetrain.checkpoint.retention import Retention, pinned_steps, retained
 from drivetrain.checkpoint.snapshot import Arena, TensorBytes, pieces_of
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
-from drivetrain.runtime.lease import Lease, Takeover, fenced, takeovers
+from drivetrain.runtime.lease import Lease, Takeover, fenced, taken_over, takeovers
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
 
@@ -74,16 +91,24 @@ class LoadedCommit:
 
 
 def names(run: Path) -> list[str]:
-    """Names of all commits, valid or not, newest first."""
-    found = [name for name in entries(run / FOLDER) if step_of(name) is not None]
+    """Names of all commits, valid or not, newest first; without those that somebody has begun to remove."""
+    there = [name for name in entries(run / FOLDER) if step_of(name) is not None]
+    found = [name for name in there if not is_removed(run / FOLDER / name)]
     return sorted(found, key=lambda name: step_of(name) or 0, reverse=True)
 
 
 def clean(run: Path) -> None:
     """Remove what was never a commit, or is no longer one. For the holder of the lease."""
     for name in entries(run / FOLDER):
+        path = run / FOLDER / name
         if name.startswith((".tmp-", ".trash-")):
-            discard(run / FOLDER / name)
+            discard(path)
+        elif step_of(name) is not None:
+            with suppress(OSError):
+                if is_removed(path):
+                    remove(path)
+                else:
+                    os.rmdir(path)  # an empty one is what is left of one that was removed; others refuse
 
 
 def newest(run: Path, group: Group | None = None, volatile: Path | None = None) -> LoadedCommit | None:
@@ -245,7 +270,9 @@ class Committer:
             return CommitFailure(step, failure.outcome.code, f"{name_of(step)}: {failure.outcome.cause}")
         self.heartbeat.passing("rotate", step)
         removed: tuple[str, ...] = ()
-        with suppress(OSError):  # the commit is there; what could not be removed is tried again with the next one
+        # The commit is there. What could not be removed is tried again with the next one, which will also tell where
+        # the directory is another's by now.
+        with suppress(OSError, Failure):
             removed = self._rotate()
         total = sum(file.size for file in files.values())
         return Commit(name_of(step), step, total, own, time.monotonic() - started, removed)
@@ -254,10 +281,28 @@ class Committer:
         """The rename, while nobody can take the directory over: now the commit exists."""
         final = self.run / FOLDER / name_of(step)
         with self.lease.holding() if self.lease else nullcontext():
-            # `rename` would refuse a folder that is not empty.
             if final.exists():  # of this step, but it did not verify, or was fenced off
-                remove(final)
+                self._remove(final)
+            # Where the process stalls here and another takes over, that one's commit may be there when it wakes up.
+            # `rename` refuses a folder that is not empty; and a new one in an empty place is fenced off.
             rename(temporary, final)
+            # A stall outlasts the patience of whoever waits for the directory: what is said now must be true now.
+            if self.lease:
+                self.lease.require()
+
+    def _remove(self, path: Path) -> None:
+        """Remove a commit, unless a newer holder has made it, or this one is no longer the holder: Failure(85)."""
+
+        def require_ours(folder: OpenFolder) -> None:
+            # After the folder is open: whoever takes over later puts another folder in its place.
+            if self.lease is None:
+                return
+            self.lease.require()
+            with suppress(Damaged):
+                if manifest_in(folder, path).get("epoch", 0) > self.lease.epoch:
+                    raise taken_over(self.run)
+
+        remove(path, require_ours)
 
     def _rotate(self) -> tuple[str, ...]:
         """Remove what need not stay. Only commits that verify count, and one that does not is left for a person."""
@@ -275,8 +320,8 @@ class Committer:
         stay = retained(there, pinned_steps(self.run), self.scores(), self.retention)
         removed: list[str] = []
         for step in sorted(there.keys() - stay):
+            self._remove(self.run / FOLDER / name_of(step))
             removed.append(name_of(step))
-            remove(self.run / FOLDER / removed[-1])
         self._verified = {step: there[step] for step in stay}
         return tuple(removed)
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
@@ -17,6 +18,8 @@ from drivetrain.checkpoint.memory import buffer
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
 
+REMOVED = "REMOVED"
+"""A file in a folder that is being removed."""
 CHUNK = 512 << 10
 """Bytes that are hashed and written, or read and hashed, while they are in the processor's cache."""
 
@@ -78,12 +81,23 @@ def rename(old: Path, new: Path) -> None:
     sync_folder(new.parent)
 
 
-def remove(path: Path) -> None:
-    """Remove a folder: renamed first, so that a half-removed one is never taken for what it was."""
-    trash = path.with_name(f".trash-{path.name}")
-    discard(trash)
-    rename(path, trash)
-    discard(trash)
+def remove(path: Path, require: Callable[[OpenFolder], None] = lambda folder: None) -> None:
+    """Remove a folder of files. It is marked first, so that a half-removed one is never taken for what it was.
+
+    All of it is done through one descriptor: whoever stalls on the way, and wakes up when another folder has come into
+    this one's place, takes nothing from that one. `require` is called once the folder is open, and may raise.
+    """
+    with OpenFolder(path) as folder:
+        require(folder)
+        folder.empty()
+    with suppress(OSError):  # not empty: it is another folder by now
+        os.rmdir(path)
+    sync_folder(path.parent)
+
+
+def is_removed(path: Path) -> bool:
+    """Whether somebody has begun to remove this folder."""
+    return (path / REMOVED).exists()
 
 
 def discard(path: Path) -> None:
@@ -121,6 +135,21 @@ class OpenFolder:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+    def empty(self) -> None:
+        """Remove all files, after a mark that says so and is durable before the first one goes."""
+        with suppress(FileExistsError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(REMOVED, flags, 0o600, dir_fd=self._descriptor))
+        os.fsync(self._descriptor)
+        for _, folders, files, within in os.fwalk(".", topdown=False, dir_fd=self._descriptor):
+            for name in files:
+                if name != REMOVED:
+                    os.unlink(name, dir_fd=within)
+            for name in folders:  # none of ours, but a person may have left one
+                os.rmdir(name, dir_fd=within)
+        os.fsync(self._descriptor)
+        os.unlink(REMOVED, dir_fd=self._descriptor)
 
     def size(self, name: str) -> int:
         """A file's size; Failure(77) where it is a link."""

@@ -27,14 +27,22 @@ START = 600.0
 
 @dataclass(frozen=True)
 class Hang:
-    """Processes that hang: what their signs were, and for how many seconds nothing has come."""
+    """Processes that hang, by rank: what their signs were, and for how many seconds nothing has come.
+
+    `waits`: they beat, and each of them may merely wait for the others.
+    """
 
     signs: dict[int, HeartbeatSlot]
     seconds: float
+    waits: bool
+
+    @property
+    def who(self) -> str:
+        """The processes, each with where it stands."""
+        return ", ".join(f"rank {rank} at step {sign.step} ({sign.phase})" for rank, sign in self.signs.items())
 
     def __str__(self) -> str:
-        each = [f"rank {rank} at step {sign.step} ({sign.phase})" for rank, sign in self.signs.items()]
-        return f"no sign of life for {self.seconds:.1f} s from {', '.join(each)}"
+        return f"no sign of life for {self.seconds:.1f} s from {self.who}"
 
 
 @dataclass
@@ -71,13 +79,13 @@ class Watchdog:
             limit = max(limit, STEPS * statistics.median(self._steps))
         silent = self._silent(signs, now, limit)
         if silent:
-            return _hang(silent, self._beats, signs, now)
+            return _hang(silent, self._beats, signs, now, waits=False)
         stuck = self._stuck(signs, now, limit)
         # One that gets on is what the others wait for: a hang is where nobody does. Of those, a process in a collective
         # is a victim as long as there is another that is not.
         if stuck and len(stuck) == len(signs):
             guilty = [rank for rank in stuck if signs[rank].phase not in WAITING]
-            return _hang(guilty or stuck, self._moves, signs, now)
+            return _hang(guilty or stuck, self._moves, signs, now, waits=not guilty)
         return None
 
     def _silent(self, signs: dict[int, HeartbeatSlot], now: float, limit: float) -> list[int]:
@@ -104,10 +112,15 @@ class Watchdog:
 
 
 def _hang(
-    ranks: Sequence[int], since: dict[int, tuple[int, float]], signs: dict[int, HeartbeatSlot], now: float
+    ranks: Sequence[int],
+    since: dict[int, tuple[int, float]],
+    signs: dict[int, HeartbeatSlot],
+    now: float,
+    *,
+    waits: bool,
 ) -> Hang:
     oldest = min(since[rank][1] for rank in ranks)
-    return Hang({rank: signs[rank] for rank in ranks}, now - oldest)
+    return Hang({rank: signs[rank] for rank in ranks}, now - oldest, waits)
 
 
 def _note(seen: dict[int, tuple[int, float]], rank: int, count: int, now: float) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
 from drivetrain.launch.machine import core_pattern, oom_kills
-from drivetrain.launch.watchdog import Watchdog
+from drivetrain.launch.watchdog import Hang, Watchdog
 from drivetrain.runtime.heartbeat import HeartbeatMemory, HeartbeatSlot
 from drivetrain.runtime.place import Node, Place
 from drivetrain.runtime.signals import StopRequests
@@ -142,7 +142,7 @@ class WorkerGroup:
         """End workers that hang, after their stacks are written; the others then see that a peer is lost."""
         alive = [rank for rank in self.pids if rank not in self.ended]
         signs = self.signs.look()
-        hang = watchdog.look({rank: signs[rank] for rank in alive}, now)
+        hang = watchdog.look({self._rank(rank): signs[rank] for rank in alive}, now)
         if hang is None or self.deadline is not None:
             return
         self.say(f"{hang}; writing the stacks of all ranks")
@@ -154,12 +154,21 @@ class WorkerGroup:
         end = now + DUMP
         while time.monotonic() < end and any(self._stack_bytes(rank) == before[rank] for rank in alive):
             time.sleep(0.001)
-        for rank, sign in hang.signs.items():
-            where = {"rank": self._rank(rank), "step": sign.step, "phase": sign.phase}
-            hint = f"the stacks of all ranks are in {self.job.folder}/logs/stacks-*.txt"
-            self.hung[rank] = Outcome(code=Exit.HANG, cause=str(hang), hint=hint, where=where)
+        for number, sign in hang.signs.items():
+            local = number - self._rank(0)
+            where = {"rank": number, "step": sign.step, "phase": sign.phase}
+            self.hung[local] = self._hang_outcome(hang, where)
             with suppress(ProcessLookupError):
-                os.kill(self.pids[rank], signal.SIGKILL)
+                os.kill(self.pids[local], signal.SIGKILL)
+
+    def _hang_outcome(self, hang: Hang, where: dict[str, Any]) -> Outcome:
+        """84; but 69 where all of this machine's processes wait and there are others, which nothing comes from."""
+        stacks = f"the stacks of all ranks here are in {self.job.folder}/logs/stacks-*.txt"
+        if hang.waits and self.node.count > 1:
+            cause = f"nothing has come from the other machines for {hang.seconds:.1f} s: {hang.who}"
+            hint = f"look for the machine that failed first, and at the network between them; {stacks}"
+            return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where=where)
+        return Outcome(code=Exit.HANG, cause=str(hang), hint=stacks, where=where)
 
     def _stack_bytes(self, rank: int) -> int:
         try:

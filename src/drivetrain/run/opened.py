@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,9 @@ from drivetrain.run.resume import Resumer
 from drivetrain.runtime.group import Group
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.recipe import Recipe
+
+_CLOCKS = 60.0
+"""Seconds that machines' clocks may differ without a word."""
 
 
 @dataclass(frozen=True)
@@ -62,4 +66,18 @@ def open_run(
     context.startup.lap("data")
     require_loss(recipe, task)
     require_metrics(recipe, task)
+    group.barrier()
+    if note := unequal_clocks(group.gather_json(time.time())):
+        resumer.notes.append(note)
     return OpenedRun(context, group, device, resumer, task, inputs)
+
+
+def unequal_clocks(times: Sequence[float]) -> str:
+    """What the ledger should say of the ranks' clocks (Unix seconds, read at the same moment); empty where it is all
+    the same: the leader's decides when a run ends, and times of logs are each machine's own."""
+    ahead = [clock - times[0] for clock in times]
+    rank = max(range(len(times)), key=lambda number: abs(ahead[number]))
+    if abs(ahead[rank]) <= _CLOCKS:
+        return ""
+    which = "ahead of" if ahead[rank] > 0 else "behind"
+    return f"the clock of rank {rank} is {abs(ahead[rank]):.0f} s {which} rank 0's, which decides when the run ends"

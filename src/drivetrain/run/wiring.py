@@ -102,7 +102,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
 
 
 def _sync(opened: OpenedRun, restored: RestoredRun, control: Control) -> StepSync:
-    """What tells all ranks of a step; each rank knows by its own clock when the run is to end."""
+    """What tells all ranks of a step. The leader's clock alone decides a deadline: machines' clocks may differ."""
     context, group = opened.context, opened.group
     sync = StepSync(
         Pulse(group, WIDTH),
@@ -111,10 +111,11 @@ def _sync(opened: OpenedRun, restored: RestoredRun, control: Control) -> StepSyn
         speaks=opened.placement.speaks,
         commanded=control.waiting,
     )
-    first = restored.history.began or context.job.started
-    until = deadline(context.recipe.stop, first, context.job.started, os.environ)
-    if until is not None:
-        sync.deadline = until
+    if group.leader:
+        first = restored.history.began or context.job.started
+        until = deadline(context.recipe.stop, first, context.job.started, os.environ)
+        if until is not None:
+            sync.deadline = until
     return sync
 
 

@@ -106,6 +106,15 @@ def alive(run: Path) -> bool:
     return False
 
 
+def taken_over(run: Path) -> Failure:
+    """What a holder is told that has lost the directory."""
+    return Failure(
+        Exit.OWNED_ELSEWHERE,
+        f"another run has taken over {run}",
+        "this one was stopped or cut off for too long; nothing of it counts from there on",
+    )
+
+
 class Lease:
     """The directory is ours until another takes it over. While it lives, a thread beats."""
 
@@ -171,11 +180,7 @@ class Lease:
     def require(self) -> None:
         """Raises Failure(85) where another has taken over."""
         if self.lost:
-            raise Failure(
-                Exit.OWNED_ELSEWHERE,
-                f"another run has taken over {self._folder.parent}",
-                "this one was stopped or cut off for too long; nothing of it counts from there on",
-            )
+            raise taken_over(self._folder.parent)
 
     @contextmanager
     def holding(self) -> Iterator[None]:

@@ -1,0 +1,84 @@
+"""Several nodes of a job under faults of one of them: who is blamed, and with which code."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+import paced
+from drivetrain.launch.job import StartOptions
+from drivetrain.launch.preparation import plan
+from drivetrain.launch.targets.config import settings_from
+from drivetrain.spec.exits import Exit
+
+
+def family(pid):
+    """A process and all that it started, and they, as /proc tells; parents first."""
+    found = [pid]
+    for member in found:
+        for file in Path(f"/proc/{member}/task").glob("*/children"):
+            found += map(int, file.read_text().split())
+    return found
+
+
+def comes(happens, seconds=60):
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def started(work, folder):
+    """Two nodes of a job that share a run directory."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    told = {"DRIVETRAIN_ADDRESS": "127.0.0.1", "DRIVETRAIN_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    nodes = []
+    for number in range(2):
+        file = folder / f"work-{number}.json"
+        file.write_text(json.dumps(work.to_json()))
+        nodes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "drivetrain", "worker", str(file)],
+                env={**os.environ, **told, "DRIVETRAIN_NODE": str(number)},
+                stderr=(folder / f"said-{number}").open("w"),
+            )
+        )
+    return nodes
+
+
+@pytest.mark.cold  # what a node starts is its own child
+def test_nodes_that_hear_nothing_of_another_one_say_so_and_do_not_blame_a_rank_of_their_own(tmp_path, monkeypatch):
+    """As in a cut: one node's processes are frozen, all of them. The other has lost a peer (69) and is no hang (84)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "paced.py").write_text(Path(paced.__file__).read_text())
+    (tmp_path / "gate").touch()
+    recipe = paced.recipe(tmp_path / "gate") | {"budget": {"steps": 100_000}}
+    (tmp_path / "paced.yaml").write_text(yaml.safe_dump(recipe))
+    settings = settings_from("there", {"kind": "local", "nodes": 2, "runs": str(tmp_path / "runs")})
+    work = plan("paced.yaml", ["launch.hang_after=2"], "there", settings, options=StartOptions(started=1.0)).work
+    nodes = started(work, tmp_path)
+    try:
+        ledger = Path(work.job.folder) / "ledger.jsonl"
+        comes(lambda: ledger.is_file() and b'"kind":"step"' in ledger.read_bytes())
+        for pid in family(nodes[1].pid):
+            os.kill(pid, signal.SIGSTOP)
+        assert nodes[0].wait(60) == Exit.PEER_UNAVAILABLE
+        said = (tmp_path / "said-0").read_text() + (Path(work.job.folder) / "exit.json").read_text()
+        assert "nothing has come from the other machines" in said
+        assert "rank 0 at step" in said
+    finally:
+        for node in nodes:
+            if node.poll() is None:
+                for pid in family(node.pid):
+                    os.kill(pid, signal.SIGKILL)
+            node.wait()
