@@ -157,18 +157,9 @@ class WorkerGroup:
         for number, sign in hang.signs.items():
             local = number - self._rank(0)
             where = {"rank": number, "step": sign.step, "phase": sign.phase}
-            self.hung[local] = self._hang_outcome(hang, where)
+            self.hung[local] = _hung(hang, where, self.job.folder, alone=self.node.count == 1)
             with suppress(ProcessLookupError):
                 os.kill(self.pids[local], signal.SIGKILL)
-
-    def _hang_outcome(self, hang: Hang, where: dict[str, Any]) -> Outcome:
-        """84; but 69 where all of this machine's processes wait and there are others, which nothing comes from."""
-        stacks = f"the stacks of all ranks here are in {self.job.folder}/logs/stacks-*.txt"
-        if hang.waits and self.node.count > 1:
-            cause = f"nothing has come from the other machines for {hang.seconds:.1f} s: {hang.who}"
-            hint = f"look for the machine that failed first, and at the network between them; {stacks}"
-            return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where=where)
-        return Outcome(code=Exit.HANG, cause=str(hang), hint=stacks, where=where)
 
     def _stack_bytes(self, rank: int) -> int:
         try:
@@ -230,6 +221,16 @@ class WorkerGroup:
             where = {"rank": number, "step": sign.step or None, "phase": sign.phase, "class": "oom"}
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
         return _unsaid(status, number, self.signs.look()[rank])
+
+
+def _hung(hang: Hang, where: dict[str, Any], folder: str, *, alone: bool) -> Outcome:
+    """84; but 69 where all of this machine's processes wait and it is not alone: nothing comes from another one."""
+    stacks = f"the stacks of all ranks here are in {folder}/logs/stacks-*.txt"
+    if hang.waits and not alone:
+        cause = f"nothing has come from the other machines for {hang.seconds:.1f} s: {hang.who}"
+        hint = f"look for the machine that failed first, and at the network between them; {stacks}"
+        return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where=where)
+    return Outcome(code=Exit.HANG, cause=str(hang), hint=stacks, where=where)
 
 
 def _unsaid(status: int, rank: int, sign: HeartbeatSlot) -> Outcome:
