@@ -22,7 +22,7 @@ def left(size, cache, engine):
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
 def test_each_range_finds_what_was_left_for_its_samples_last(first, second, asked):
-    engine = SimpleNamespace(place=(0, 0))
+    engine = SimpleNamespace(span=(0, 0))
     cache = Cache(engine)
     left(first, cache, engine)
     left(second, cache, engine)
@@ -33,7 +33,7 @@ def test_each_range_finds_what_was_left_for_its_samples_last(first, second, aske
 
 
 def test_what_was_left_for_a_part_of_the_samples_only_is_not_there():
-    engine = SimpleNamespace(place=(0, 4))
+    engine = SimpleNamespace(span=(0, 4))
     cache = Cache(engine)
     cache["fakes"] = SAMPLES[:4]
     engine.span = 2, 6
@@ -43,7 +43,7 @@ def test_what_was_left_for_a_part_of_the_samples_only_is_not_there():
 
 
 def test_half_precision_is_kept_as_float32_and_no_gradient_flows_back():
-    engine = SimpleNamespace(place=(0, 12))
+    engine = SimpleNamespace(span=(0, 12))
     cache = Cache(engine)
     cache["fakes"] = SAMPLES.to(torch.bfloat16).requires_grad_()
     assert cache["fakes"].dtype is torch.float32
