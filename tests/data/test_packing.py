@@ -129,6 +129,15 @@ def test_a_blend_in_proportion_to_its_sources_predicts_every_token_once_on_all_r
     assert sorted(predicted) == wanted
 
 
+def test_an_empty_document_at_the_end_of_a_source_does_not_hide_the_next_one():
+    first, second = (made(own, np.arange(len(own)), 1)[0] for own in ([0, 2, 0], [2]))
+    second.tokens += 10
+    both = one_source([first, second])
+    for ids in ([0], [1], [0, 1], [1, 0]):
+        found = both.read(np.array(ids), np.array(ids))
+        assert [sample["targets"].tolist() for sample in found] == [[[1], [11]][number] for number in ids]
+
+
 @settings(max_examples=50)
 @given(
     lengths=st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=15), min_size=1, max_size=2),

@@ -122,10 +122,12 @@ class PackedTogether:
         owners, runs, ends, shifts = [], [], [], []
         for number, source in enumerate(sources):
             moved = self._firsts[number] * source.context - source.first
-            owners.append(np.full(len(source.shifts), number))
-            runs.append(source.runs[:-1] + moved)
-            ends.append(source.runs[1:] + moved)
-            shifts.append(source.shifts - moved)
+            # An empty run at a source's end would begin behind the next source's first one: runs must be in order.
+            filled = source.runs[1:] > source.runs[:-1]
+            owners.append(np.full(filled.sum(), number))
+            runs.append(source.runs[:-1][filled] + moved)
+            ends.append(source.runs[1:][filled] + moved)
+            shifts.append(source.shifts[filled] - moved)
         self._owners, self._shifts = np.concatenate(owners), np.concatenate(shifts)
         self._runs, self._ends = np.concatenate(runs), np.concatenate(ends)
         self._uncut = self._ends - self._width  # the last place of each run where a sample may begin and be whole
