@@ -26,8 +26,8 @@ def save_survivor_state(
     state: StateTree,
     metadata: Mapping[str, Any],
     records: Sequence[Mapping[str, Any]],
-) -> bool:
-    """Leave the state of `step` in `folder`, unless another survivor has left one as high; whether it was left.
+) -> None:
+    """Leave the state of `step` in `folder`, unless another survivor has left one as high.
 
     `records` are the newest steps' ledger records: whoever keeps the ledger may have died before it wrote them. Raises
     OSError where the memory does not suffice.
@@ -37,7 +37,7 @@ def save_survivor_state(
         if (folder / name / MANIFEST).is_file():  # others are not whole, or are still being written
             highest = max(highest, step_of(name.partition(".")[0]) or 0)
     if highest >= step:
-        return False
+        return
     temporary = folder / f".tmp-{rank}"
     discard(temporary)
     pieces = pieces_of(state.tensors)
@@ -47,4 +47,3 @@ def save_survivor_state(
     files = write_parts(temporary, pieces, values, threads=1)
     write_manifest(temporary, step, files, {**metadata, "volatile": True})
     os.rename(temporary, folder / f"{name_of(step)}.rank-{rank}")
-    return True
