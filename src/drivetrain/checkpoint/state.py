@@ -97,14 +97,11 @@ def put_back(
     if changed is not None:
         hint = "a bit has flipped: suspect this machine's memory; the commit before is whole"
         raise Failure(Exit.CORRUPTION_SUSPECTED, f"the copy of {changed} has changed in memory", hint, tensor=changed)
-    for network, optimizer in optimizers.items():
-        for group in optimizer.param_groups:
-            for name, parameter in zip(group["names"], group["params"], strict=True):
-                slots = optimizer.state.get(parameter, {})
-                owner = f"{OPTIMIZERS}/{network}/{name}"
-                # It began within this step: without it the optimizer begins anew, as it did then.
-                if slots and not any(f"{owner}/{slot}" in held for slot in slots):
-                    del optimizer.state[parameter]
+    for owner, optimizer, parameter in _owners(optimizers):
+        slots = optimizer.state.get(parameter, {})
+        # It began within this step: without it the optimizer begins anew, as it did then.
+        if slots and not any(f"{owner}/{slot}" in held for slot in slots):
+            del optimizer.state[parameter]
 
 
 def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], where: str) -> None:
@@ -226,23 +223,25 @@ def _network_tensors(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
 
 
 def _optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
+    for owner, optimizer, parameter in _owners(optimizers):
+        for slot, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                yield f"{owner}/{slot}", value
+
+
+def _owners(optimizers: Optimizers) -> Iterator[tuple[str, torch.optim.Optimizer, nn.Parameter]]:
+    """Every parameter that an optimizer moves, and what the names of its state begin with."""
     for network, optimizer in optimizers.items():
         for group in optimizer.param_groups:
             for name, parameter in zip(group["names"], group["params"], strict=True):
-                for slot, value in optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, Tensor):
-                        yield f"{OPTIMIZERS}/{network}/{name}/{slot}", value
+                yield f"{OPTIMIZERS}/{network}/{name}", optimizer, parameter
 
 
 def _slots(
     tensors: Mapping[str, Tensor], optimizers: Optimizers
 ) -> list[tuple[torch.optim.Optimizer, nn.Parameter, str, Tensor]]:
     """Where each tensor of optimizer state belongs; Failure(76) where nothing fits."""
-    owners: dict[str, tuple[torch.optim.Optimizer, nn.Parameter]] = {}
-    for network, optimizer in optimizers.items():
-        for group in optimizer.param_groups:
-            for name, parameter in zip(group["names"], group["params"], strict=True):
-                owners[f"{OPTIMIZERS}/{network}/{name}"] = optimizer, parameter
+    owners = {owner: (optimizer, parameter) for owner, optimizer, parameter in _owners(optimizers)}
     found = []
     for name, tensor in tensors.items():
         if name.startswith(f"{OPTIMIZERS}/"):
