@@ -176,9 +176,8 @@ def _require_ours(metadata: Mapping[str, Any], path: Path, history: list[Takeove
 
 @dataclass
 class Committer:
-    """Writes a run's commits on the leader, one at a time, beside training. On other ranks it does nothing.
+    """Writes a run's commits, one at a time, beside training: on the leader, since the state is replicated.
 
-    Replicated state is the leader's to write; the others would add what they alone hold, which is nothing.
     `before` makes the ledger durable, `scores` gives the metric by which commits are the best.
     """
 
