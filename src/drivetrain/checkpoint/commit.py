@@ -28,6 +28,7 @@ from drivetrain.spec.files import sync_folder
 
 PART = 64 << 20
 """Bytes of tensors from which another file is begun: files are written, hashed and read beside each other."""
+_READERS = 2  # threads that read a commit's files
 
 
 @dataclass(frozen=True)
@@ -73,22 +74,22 @@ def write_manifest(folder: Path, step: int, files: Mapping[str, FileMetadata], m
     return own
 
 
-def verify(path: Path, threads: int = 2) -> dict[str, Any]:
+def verify(path: Path) -> dict[str, Any]:
     """The manifest of a commit whose files all have the size and hash it says; `sha256` is the manifest's own.
 
     Raises Damaged where they have not, Failure(77) where a file is a link.
     """
     with _opened(path) as folder:
         manifest = manifest_in(folder, path)
-        _each(threads, manifest["files"], lambda name: _require_whole(folder, name, manifest))
+        _each(manifest["files"], lambda name: _require_whole(folder, name, manifest))
     return manifest
 
 
-def load(path: Path, threads: int = 2) -> tuple[dict[str, Any], StateTree]:
+def load(path: Path) -> tuple[dict[str, Any], StateTree]:
     """Manifest and state of a commit, checked as `verify` does; the bytes that were checked are the ones in use."""
     with _opened(path) as folder:
         manifest = manifest_in(folder, path)
-        contents = _each(threads, manifest["files"], lambda name: _content(folder, name, manifest))
+        contents = _each(manifest["files"], lambda name: _content(folder, name, manifest))
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for name, content in contents.items():
@@ -132,12 +133,12 @@ def _parts(pieces: Sequence[TensorBytes]) -> Iterable[list[TensorBytes]]:
     yield part
 
 
-def _each(threads: int, names: Iterable[str], work: Callable[[str], Any]) -> dict[str, Any]:
+def _each(names: Iterable[str], work: Callable[[str], Any]) -> dict[str, Any]:
     """What `work` gives for each name, several at a time."""
     names = list(names)
-    if len(names) == 1 or threads == 1:
-        return {name: work(name) for name in names}
-    with ThreadPoolExecutor(min(threads, len(names)), "read") as pool:
+    if len(names) == 1:
+        return {names[0]: work(names[0])}
+    with ThreadPoolExecutor(_READERS, "read") as pool:
         return dict(zip(names, pool.map(work, names), strict=True))
 
 

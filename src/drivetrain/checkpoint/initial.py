@@ -22,6 +22,8 @@ from drivetrain.checkpoint.state import NETWORKS, named_tensors, require_same
 from drivetrain.checkpoint.tensors import parse_tensors
 from drivetrain.spec.exits import Exit, Failure
 
+_SHOWN = 4  # names in a message
+
 
 @dataclass(frozen=True)
 class Report:
@@ -209,8 +211,8 @@ def _matches(patterns: Sequence[str], name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def _some(names: Iterable[str], most: int = 4) -> str:
+def _some(names: Iterable[str]) -> str:
     listed = list(names)
-    if len(listed) > most:
-        listed[most:] = ["..."]
+    if len(listed) > _SHOWN:
+        listed[_SHOWN:] = ["..."]
     return ", ".join(listed)

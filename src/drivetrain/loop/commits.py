@@ -29,10 +29,9 @@ class CommitStorage:
 
 
 class PendingCommit(NamedTuple):
-    """A commit under way: for which step and position (samples), how many seconds training stood still for it, and for
-    the one before it, and what it holds, in bytes by kind."""
+    """A commit under way: of which position (samples), how many seconds training stood still for it, and for the one
+    before it, and what it holds, in bytes by kind."""
 
-    step: int
     position: int
     seconds: float
     waited: float
@@ -83,7 +82,7 @@ class Commits:
     def begin(self) -> None:
         """Begin the commit of this boundary. The one before is waited for."""
         state, ledger = self._state, self._ledger
-        step, position = state.progress.step, state.progress.position
+        step = state.progress.step
         # One at a time, and told first: the new manifest names the one before, and the ledger's tail covers its record.
         self._wait()
         waited, sizes = ledger.lap("commit"), {}
@@ -91,7 +90,7 @@ class Commits:
             tree = state.tree()
             sizes = held(state.engine, tree.tensors)
             self._storage.committer.begin(step, tree, self.metadata.to_json())  # the state is copied when it returns
-        self._pending = PendingCommit(step, position, ledger.lap("commit"), waited, sizes)
+        self._pending = PendingCommit(state.progress.position, ledger.lap("commit"), waited, sizes)
         self._covered = step
 
     def poll(self) -> None:
