@@ -12,6 +12,7 @@ from drivetrain.ledger.comparison import unequal
 from drivetrain.ledger.ledger import LedgerFile, told_step
 from drivetrain.ledger.records import AttemptRecord, ExitRecord, LoopRecord, RollbackRecord, StepRecord
 from drivetrain.ledger.resume_index import ResumeIndex
+from drivetrain.loop.progress import Progress
 
 _BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause", "rollback")
 GROUP = 0.1
@@ -124,8 +125,8 @@ class LedgerWriter:
             while self._recent and self._recent[0]["time"] < time.time() - RECENT:
                 self._recent.popleft()
 
-    def exit(self, code: int, cause: str, progress: Mapping[str, Any]) -> None:
+    def exit(self, code: int, cause: str, progress: Progress) -> None:
         """The last record of an attempt."""
-        step, position = progress["step"], progress["position"]
+        step, position = progress.step, progress.position
         self.record(ExitRecord(code=code, cause=cause, step=step, position=position, seconds=self.seconds))
         self.sync()

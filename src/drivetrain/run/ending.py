@@ -56,7 +56,7 @@ def _outcome(loop: Loop, end: LoopEnd, stops: StopRequests) -> Outcome:
 
 
 def _record_exit(loop: Loop, code: int, cause: str) -> None:
-    loop.ledger.exit(int(code), cause, loop.state.progress.to_json())
+    loop.ledger.exit(int(code), cause, loop.state.progress)
 
 
 def failure_of(error: RuntimeError, group: Group) -> Failure | None:
