@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from drivetrain.engine.layers import named_layers
 from drivetrain.runtime.group import Group
 
 
@@ -111,10 +112,9 @@ class Buffers:
         return None
 
     def _name_of(self, kept: Kept) -> str:
-        for network, whole in self._networks.items():
-            for path, module in whole.named_modules():
-                if module is kept.module:
-                    return ".".join(filter(None, (network, path, kept.name)))
+        for name, layer in named_layers(self._networks):
+            if layer is kept.module:
+                return f"{name}.{kept.name}"
         raise LookupError(f"the module of the buffer {kept.name} is in no network")
 
     def keep(self) -> list[Kept]:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 
+from drivetrain.engine.layers import named_layers
 from drivetrain.engine.reduce import Bucket, BucketReduction, Flat
 from drivetrain.engine.step_result import SLOTS, Sums, slots
 from drivetrain.runtime.group import Group
@@ -218,14 +219,12 @@ def require_lanes_apart(networks: Mapping[str, nn.Module], device: torch.device)
     """Raises Failure(78) for what makes one lane's numbers depend on which others the process has."""
     if device.type == "mps":
         raise _refused("there are no deterministic kernels on mps", "use device: cpu or cuda")
-    for network, module in networks.items():
-        for name, part in module.named_modules():
-            synchronized = isinstance(part, SyncBatchNorm) and part.training
-            running = isinstance(part, _NormBase) and part.training and part.running_mean is not None
-            if synchronized or running:
-                place = ".".join(filter(None, (network, name)))
-                cause = f"{place} ({type(part).__name__}) keeps statistics over all lanes that a process has"
-                raise _refused(cause, "use a normalization without them (GroupNorm, track_running_stats=False)")
+    for name, layer in named_layers(networks):
+        synchronized = isinstance(layer, SyncBatchNorm) and layer.training
+        running = isinstance(layer, _NormBase) and layer.training and layer.running_mean is not None
+        if synchronized or running:
+            cause = f"{name} ({type(layer).__name__}) keeps statistics over all lanes that a process has"
+            raise _refused(cause, "use a normalization without them (GroupNorm, track_running_stats=False)")
 
 
 def require_still(changed: str | None) -> None:

@@ -20,6 +20,7 @@ from drivetrain.checkpoint.snapshot import checksums
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.data.order import GOLDEN
 from drivetrain.engine.exact import refusal
+from drivetrain.engine.layers import named_layers
 from drivetrain.engine.losses import Term
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.group import Group
@@ -111,11 +112,10 @@ def _named(network_optimizers: Sequence[NetworkOptimizer]) -> Iterator[tuple[str
 
 def require_alone(networks: Mapping[str, nn.Module]) -> None:
     """Raises Failure(78) for layers that talk to other ranks in a forward pass: which ones, says the samples' place."""
-    for network, module in networks.items():
-        for name, part in module.named_modules():
-            if isinstance(part, SyncBatchNorm):
-                cause = f"{WHAT}: {'.'.join(filter(None, (network, name)))} (SyncBatchNorm) sums over all ranks"
-                raise Failure(Exit.BAD_RECIPE, cause, f"use another normalization, or leave {WHAT} out")
+    for name, layer in named_layers(networks):
+        if isinstance(layer, SyncBatchNorm):
+            cause = f"{WHAT}: {name} (SyncBatchNorm) sums over all ranks"
+            raise Failure(Exit.BAD_RECIPE, cause, f"use another normalization, or leave {WHAT} out")
 
 
 def require_same(
