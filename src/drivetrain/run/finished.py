@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import nn
 
 from drivetrain.checkpoint.commits import LoadedCommit, newest, pick
@@ -16,7 +17,7 @@ from drivetrain.checkpoint.export import export
 from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.execution import Execution
-from drivetrain.engine.placement import Replicated
+from drivetrain.engine.placement import Placement, Replicated
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.task import Task
@@ -32,6 +33,21 @@ from drivetrain.spec.recipe import Recipe
 Weights = Literal["averaged", "trained"]
 
 
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run as of one of its commits, in this process: its networks lie on the device, with the weights to be used."""
+
+    recipe: Recipe
+    task: Task
+    networks: dict[str, nn.Module]
+    commit: LoadedCommit
+    device: torch.device
+
+    def engine(self, placement: Placement) -> Engine:
+        """The networks as training evaluates them; nothing moves."""
+        return Engine(self.networks, {}, Execution(placement, self.device, self.recipe.precision, self.recipe.seed))
+
+
 def evaluate_run(
     run: Path, data: str | None, commit: str | None = None, samples: int | None = None, weights: Weights | None = None
 ) -> Scores:
@@ -40,8 +56,9 @@ def evaluate_run(
     `data` is the name of a validation or test set, or validation (the default), test, all. `samples` is how many of
     each set's first samples are scored, None for all of them. `weights` are those that training has scored, if None.
     """
-    recipe, task, networks, found = restored(run, commit, weights)
-    inputs = open_inputs(recipe, run, task)
+    finished = open_finished(run, commit, weights)
+    recipe, found = finished.recipe, finished.commit
+    inputs = open_inputs(recipe, run, finished.task)
     lanes = found.metadata["lanes"] if recipe.exact else 1  # exact: in the blocks, and so to the bits, of training
     sets = chosen(inputs.sets(recipe, lanes, samples), data)
     # Only of what is scored: other sources may have changed since.
@@ -52,22 +69,20 @@ def evaluate_run(
             digests[place] = digest
     accept_data(found.metadata["data"], digests, (), found.path.name)
     group = Group()
-    placement, device = Replicated(group), devices.choose(recipe.device, 0)
-    engine = Engine(networks, {}, Execution(placement, device, recipe.precision, recipe.seed))
+    placement = Replicated(group)
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)  # nobody asks this process to stop
-    return Evaluator(task, engine, group, placement, sync).score(sets, found.metadata["step"])
+    evaluator = Evaluator(finished.task, finished.engine(placement), group, placement, sync)
+    return evaluator.score(sets, found.step)
 
 
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
-    _, task, networks, found = restored(run, commit, weights)
-    return export(found, to, {name: task.layout(name) for name in networks})
+    finished = open_finished(run, commit, weights)
+    return export(finished.commit, to, {name: finished.task.layout(name) for name in finished.networks})
 
 
-def restored(
-    run: Path, commit: str | None, weights: Weights | None
-) -> tuple[Recipe, Task, dict[str, nn.Module], LoadedCommit]:
-    """A run's recipe and task, and its networks as of a commit; by default with the weights that training scores."""
+def open_finished(run: Path, commit: str | None, weights: Weights | None) -> FinishedRun:
+    """A run as of its newest commit, or of the named one; by default with the weights that training scores."""
     if not run.exists():
         raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
@@ -88,7 +103,7 @@ def restored(
         tensors = averaged(found.state.tensors, names)
         found = replace(found, state=replace(found.state, tensors=tensors))
     restore(found.state.tensors, networks, {})
-    return recipe, task, networks, found
+    return FinishedRun(recipe, task, networks, found, device)
 
 
 def chosen(sets: Mapping[str, list[ValidationSet]], data: str | None) -> list[ValidationSet]:

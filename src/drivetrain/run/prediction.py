@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.engine.engine import Engine
-from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Replicated
 from drivetrain.engine.transfer import to_device
 from drivetrain.loop.task import Task
 from drivetrain.run.build import open_inputs
-from drivetrain.run.finished import Weights, chosen, restored
-from drivetrain.runtime import device as devices
+from drivetrain.run.finished import Weights, chosen, open_finished
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
@@ -34,15 +31,15 @@ def predict_run(run: Path, data: str, to: Path, commit: str | None = None, weigh
     commit or set, 73 where the file is there already or cannot be made.
     """
     _require_new(to)
-    recipe, task, networks, _ = restored(run, commit, weights)
+    finished = open_finished(run, commit, weights)
+    recipe, task = finished.recipe, finished.task
     if type(task).predict is Task.predict:
         raise Failure(Exit.BAD_COMMAND, f"{run}: the task {type(task).__name__} has no predict", "write one")
     sets = chosen(open_inputs(recipe, run, task).sets(recipe, 1), data)
     if len(sets) > 1:
         names = ", ".join(each.name for each in sets)
         raise Failure(Exit.BAD_COMMAND, f"--data {data} means several sets", f"name one of {names}")
-    execution = Execution(Replicated(Group()), devices.choose(recipe.device, 0), recipe.precision, recipe.seed)
-    engine = Engine(networks, {}, execution)
+    engine = finished.engine(Replicated(Group()))
     rows: list[dict[str, Any]] = []
     with engine.evaluating() as ready:
         for first in range(0, sets[0].size, sets[0].batch):
