@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from drivetrain.data.blend import Blend, BlendStage
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.recipe import waits_of
@@ -92,7 +94,7 @@ class Tuning:
         stage = None
         if weights:
             stage = Stage(start=self._stage_start(step), weights=tuple(weights))
-        self._network_optimizers(recipe)  # raises where groups or schedule cannot be
+        optimizers_of(recipe, self._engine.networks, self.timetable)  # raises where groups or schedule cannot be
         return Effect(changed=tuple(paths), stage=stage)
 
     def apply(self, text: str, effect: Effect, step: int) -> None:
@@ -100,7 +102,7 @@ class Tuning:
         self._live.accept(text)
         recipe = self._live.recipe
         optimizers = self._engine.network_optimizers
-        optimizers.update(retuned(optimizers, self._network_optimizers(recipe)))
+        optimizers.update(retuned(optimizers, optimizers_of(recipe, self._engine.networks, self.timetable)))
         self.timetable = replace(
             self.timetable, evaluate_every=recipe.evaluate.every, commit_every=recipe.checkpoint.every
         )
@@ -135,11 +137,15 @@ class Tuning:
         """The first position whose sample is not chosen yet, after this step."""
         return self.timetable.scale.batches.span(step + 1)[1]
 
-    def _network_optimizers(self, recipe: Recipe) -> dict[str, NetworkOptimizer]:
-        timetable, waits = self.timetable, waits_of(recipe.networks)
-        return build_network_optimizers(
-            self._engine.networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale, waits
-        )
+
+def optimizers_of(
+    recipe: Recipe, networks: Mapping[str, nn.Module], timetable: Timetable
+) -> dict[str, NetworkOptimizer]:
+    """The networks' optimizers as a recipe wants them. Raises what `build_network_optimizers` raises."""
+    waits = waits_of(recipe.networks)
+    return build_network_optimizers(
+        networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale, waits
+    )
 
 
 def settings_digest(recipe: Recipe) -> str:

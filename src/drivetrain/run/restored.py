@@ -14,14 +14,13 @@ from torch import nn
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.data.geometry import choose_lanes
 from drivetrain.engine.engine import Engine
-from drivetrain.engine.recipe import scale_of, waits_of
+from drivetrain.engine.recipe import scale_of
 from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.state import StateValues
-from drivetrain.loop.tuning import LiveRecipe, settings_digest
-from drivetrain.optim.network_optimizer import build_network_optimizers
+from drivetrain.loop.tuning import LiveRecipe, optimizers_of, settings_digest
 from drivetrain.run.build import Inputs, build_engine, build_networks, execution_of, freeze_networks
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
 from drivetrain.run.opened import OpenedRun
@@ -74,10 +73,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     timetable = _timetable(recipe, live.recipe, opened.inputs)
     initial = resumer.initialize(networks, fresh=commit is None)
     freeze_networks(recipe, networks)
-    tuned, waits = live.recipe, waits_of(recipe.networks)
-    optimizers = build_network_optimizers(
-        networks, tuned.optimizer, tuned.schedule, timetable.total, timetable.scale, waits
-    )
+    optimizers = optimizers_of(live.recipe, networks, timetable)
     lanes = _lanes(recipe, opened.placement.data.world, commit)
     execution = execution_of(recipe, opened.placement, opened.device, lanes)
     engine = build_engine(recipe, networks, optimizers, execution, context.heartbeat)
