@@ -377,7 +377,7 @@ def test_killed_while_a_commit_is_replaced_it_is_not_there(folder, run, tmp_path
 
 def test_what_does_not_fit_on_the_disk_is_74(folder, run, tmp_path, monkeypatch):
     mirrored(folder, run, run.commit(10))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1000))
+    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_bavail=1000, f_frsize=1, f_files=0))
     with pytest.raises(Failure, match="MB are free") as caught:
         quick(folder, tmp_path / "other")
     assert caught.value.outcome.code == Exit.STORAGE

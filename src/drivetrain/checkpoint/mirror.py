@@ -8,10 +8,8 @@ contains; where it lost records that the mirror has, a new branch starts at the 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
 import threading
 import time
 from collections import deque
@@ -21,7 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
-from drivetrain.checkpoint.files import create, remove, rename
+from drivetrain.checkpoint.files import create, discard, make_folder, remove, rename, require_space
 from drivetrain.checkpoint.manifest import (
     FILE,
     FOLDER,
@@ -173,9 +171,9 @@ def fetch(
         commits = _whole(_commits(store))
         if not commits:
             return None
-        shutil.rmtree(temporary, ignore_errors=True)
+        discard(temporary)
         temporary.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary.mkdir(mode=0o700)
+        make_folder(temporary)
         name = _fetch_commit(store, temporary, commits, reasons)
         fetch_ledger(store, temporary / LEDGER, run / LEDGER, reasons)
         _publish(temporary / name, run / FOLDER / name)  # last: a start that finds it does not look here again
@@ -185,7 +183,7 @@ def fetch(
     except OSError as error:
         raise Failure(Exit.STORAGE, f"the mirror cannot be fetched: {error}", "free space, then start again") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        discard(temporary)
     return name
 
 
@@ -281,7 +279,7 @@ def _fetch_commit(
         except (Unfit, Damaged) as error:
             damage.append(f"{name} in the mirror: {error}")
             reasons.append(damage[-1])
-            shutil.rmtree(folder / name, ignore_errors=True)
+            discard(folder / name)
     raise Failure(
         Exit.NO_VALID_COMMIT,
         f"none of {len(damage)} commits in the mirror verifies: {'; '.join(damage)}",
@@ -293,7 +291,7 @@ def _download(store: ObjectStore, name: str, there: Mapping[str, Stored], folder
     """A commit's files as they are in the store, durable; only such whose listed size the manifest confirms."""
     if there[MANIFEST].size > LONGEST:
         raise Unfit(f"a manifest of {there[MANIFEST].size} bytes")
-    folder.mkdir(mode=0o700)
+    make_folder(folder)
     _download_file(store, f"{FOLDER}/{name}/{MANIFEST}", there[MANIFEST].size, folder / MANIFEST)
     expected, step = _files((folder / MANIFEST).read_bytes())
     if name_of(step) != name:
@@ -304,10 +302,7 @@ def _download(store: ObjectStore, name: str, there: Mapping[str, Stored], folder
             raise Unfit(f"{file} is missing")
         if there[file].size != size:
             raise Unfit(f"{file} has {there[file].size} bytes instead of {size}")
-    needed = sum(size for size, _ in expected.values())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise OSError(errno.ENOSPC, f"{name} has {needed / 1e6:.1f} MB, {free / 1e6:.1f} MB are free")
+    require_space(folder, sum(size for size, _ in expected.values()), len(expected))
     for file, (size, _) in expected.items():
         _download_file(store, f"{FOLDER}/{name}/{file}", size, folder / file)
     sync_folder(folder)
