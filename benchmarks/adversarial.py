@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 import drivetrain
-import drivetrain.run.attempt as attempt
+import drivetrain.run.opened as opened
 
 BATCH, LENGTH, WAVES, SEED, LR, CLIP, WARMUP = 8, 2048, 512, 0, 2e-4, 1.0, 50
 SKIPPED = 20
@@ -129,7 +129,7 @@ def measure(steps: int, width: int) -> dict[str, Any]:
         "schedule": {"kind": "cosine", "warmup": {"steps": WARMUP}},
         "launch": {"threads": 1},
     }
-    attempt.build_task = lambda _: task  # this one, whose clock is read below
+    opened.build_task = lambda _: task  # this one, whose clock is read below
     with tempfile.TemporaryDirectory() as folder:
         drivetrain.train(recipe, run=folder, progress=False)
     return {"width": width, "steps": steps} | {name: compared(spans[SKIPPED:]) for name, spans in task.spans.items()}

@@ -51,12 +51,12 @@ def bare(steps: int) -> np.ndarray:
 def drivetrain(steps: int, **settings: object) -> np.ndarray:
     """Ours, with ledger, finite vote, loss and norm of each step recorded, seeds by position, telemetry."""
     import drivetrain as framework
-    import drivetrain.run.attempt as attempt
     import drivetrain.run.build as opening
+    import drivetrain.run.opened as opened
     from drivetrain.ledger.ledger import read
 
     opening.open_source = lambda *_: RowSource()  # an array in memory is not a shipped kind of source
-    attempt.build_task = lambda _: Classify()
+    opened.build_task = lambda _: Classify()
     recipe = {
         "name": "bench",
         "task": {"kind": "task:Classify"},

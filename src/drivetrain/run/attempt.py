@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from drivetrain.launch.job import Job
-from drivetrain.run.build import build_task
 from drivetrain.run.context import AttemptContext, StartupTimes
 from drivetrain.run.dry_run import dry_run
 from drivetrain.run.ending import failure_of, internal, run_loop
@@ -73,7 +72,7 @@ def _run(
     startup.lap("import")
     group = Group.join(place, device, listen_fd=listen_fd)
     try:
-        opened = open_run(context, group, device, resumer, build_task)
+        opened = open_run(context, group, device, resumer)
         with ExitStack() as stack:
             restored = restore_run(opened, stack)
             loop = build_loop(opened, restored, stack)

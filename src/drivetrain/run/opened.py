@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +11,11 @@ import torch
 from drivetrain.checkpoint.compatible import BITS
 from drivetrain.engine.placement import Placement, Replicated
 from drivetrain.loop.task import Task
-from drivetrain.run.build import Inputs, open_inputs, require_loss, require_metrics
+from drivetrain.run.build import Inputs, build_task, open_inputs, require_loss, require_metrics
 from drivetrain.run.context import AttemptContext
 from drivetrain.run.resume import Resumer
 from drivetrain.runtime.group import Group
 from drivetrain.spec.affects import bits_digest
-from drivetrain.spec.recipe import Recipe
 
 _CLOCKS = 60.0
 """Seconds that machines' clocks may differ without a word."""
@@ -39,13 +38,7 @@ class OpenedRun:
         return Replicated(self.group)
 
 
-def open_run(
-    context: AttemptContext,
-    group: Group,
-    device: torch.device,
-    resumer: Resumer,
-    build_task: Callable[[Recipe], Task],
-) -> OpenedRun:
+def open_run(context: AttemptContext, group: Group, device: torch.device, resumer: Resumer) -> OpenedRun:
     """Take the run directory and open what the recipe names. Every rank calls it, and has the same inputs after it.
 
     Raises Failure: 85 or 76 where the directory is not this run's, 78 where the task does not fit the recipe, and
