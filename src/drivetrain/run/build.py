@@ -19,7 +19,7 @@ from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Placement
-from drivetrain.engine.recipe import Average, Network
+from drivetrain.engine.recipe import Average, Network, scale_of
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import ValidationSet
@@ -27,6 +27,7 @@ from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.spec.amount import Scale
 from drivetrain.spec.check import source_names
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
@@ -117,7 +118,17 @@ def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
 
 def most_scored(recipe: Recipe) -> int | None:
     """How many samples of each set an evaluation scores at most; None: all."""
-    return recipe.evaluate.most(getattr(recipe.task, "tokens_per_sample", None))
+    return recipe.evaluate.most(_tokens_per_sample(recipe))
+
+
+def run_scale(recipe: Recipe, samples: int) -> Scale:
+    """What steps, tokens and epochs of a run are in samples, where it has so many to train on. Raises as `scale_of`."""
+    return scale_of(recipe.batch, _tokens_per_sample(recipe), samples)
+
+
+def _tokens_per_sample(recipe: Recipe) -> int | None:
+    """None for a task that reads no tokens, or not as many in each sample."""
+    return getattr(recipe.task, "tokens_per_sample", None)
 
 
 def only_training(recipe: Recipe) -> Recipe:

@@ -13,10 +13,9 @@ from drivetrain.data.buckets import reading_order
 from drivetrain.data.inspection import Owner, describe_samples
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.engine.recipe import scale_of
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import AttemptRecord
-from drivetrain.run.build import build_task, only_training, open_inputs
+from drivetrain.run.build import build_task, only_training, open_inputs, run_scale
 from drivetrain.run.proof import Orders
 from drivetrain.spec.check import source_names
 from drivetrain.spec.exits import Exit, Failure
@@ -38,7 +37,7 @@ def inspect_recipe(
     with tempfile.TemporaryDirectory() as folder:
         sources = list(open_inputs(only_training(recipe), Path(folder), build_task(recipe)).train.values())
     names = source_names(train.sources)
-    scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), sum(map(len, sources)))
+    scale = run_scale(recipe, sum(map(len, sources)))
     source, order = reading_order(train, names, sources, recipe.seed, scale)
     quarantine = Quarantine([(1, recipe.guard.quarantine)])
     if not overrides and (ledger := Path(what) / "ledger.jsonl").is_file():

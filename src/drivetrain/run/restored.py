@@ -14,14 +14,13 @@ from torch import nn
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.data.geometry import choose_lanes
 from drivetrain.engine.engine import Engine
-from drivetrain.engine.recipe import scale_of
 from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.tuning import LiveRecipe, optimizers_of, settings_digest
-from drivetrain.run.build import Inputs, build_engine, build_networks, execution_of, freeze_networks
+from drivetrain.run.build import Inputs, build_engine, build_networks, execution_of, freeze_networks, run_scale
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.replay import Replay, replayed
@@ -120,7 +119,7 @@ def _commands(
 
 def _timetable(recipe: Recipe, tuned: Recipe, inputs: Inputs) -> Timetable:
     """When a run ends, evaluates and commits; `tuned` is the recipe with what was set while it trained."""
-    scale = scale_of(recipe.batch, getattr(recipe.task, "tokens_per_sample", None), inputs.samples)
+    scale = run_scale(recipe, inputs.samples)
     total = recipe.budget.samples_at(scale)
     return Timetable(
         total=total,
