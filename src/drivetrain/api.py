@@ -155,7 +155,8 @@ def export(
 ) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder; returns the files.
 
-    The language model is written in Hugging Face's Llama layout, other tasks as they say, or with their own names.
+    Language models and classifiers are written in Hugging Face's layout, other networks with their own names, or as a
+    task of your own says.
     """
     from drivetrain.run.finished import export_run
 

@@ -17,7 +17,7 @@ def export(
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Write a commit's weights: safetensors, and for the language model Hugging Face's Llama layout."""
+    """Write a commit's weights: safetensors, for language models and classifiers in Hugging Face's layout."""
     import json
 
     from drivetrain.api import export as export_run
