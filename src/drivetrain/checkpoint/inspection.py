@@ -108,11 +108,6 @@ class CommitDifference:
     tensors: dict[str, str]
     equal: int
 
-    @property
-    def same_state(self) -> bool:
-        """Whether all tensors have the same bits."""
-        return not self.tensors
-
 
 _OF_EACH = frozenset({"files", "sha256", "time", "ledger"})
 """Metadata that differ between any two commits, also of the same state."""
