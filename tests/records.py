@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger import records
-from drivetrain.ledger.ledger import chain
+from drivetrain.ledger.ledger import chain, read
 
 Record = dict[str, Any]
+
+
+def of_kind(run: Path, kind: str) -> list[records.Record]:
+    """The records of a kind in a run's ledger, in order."""
+    return [record for record in read(run / "ledger.jsonl") if record.kind == kind]
 
 
 def attempt(number: int = 1, begin: int = 0, at: float = 10.0, steps: int = 4) -> Record:

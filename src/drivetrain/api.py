@@ -78,7 +78,7 @@ def train(
             console.print(note, markup=False, highlight=False)
     outcome = start(job, resolved, console, in_process=job.processes == 1)
     if outcome.code not in (Exit.DONE, Exit.STOPPED):
-        raise Failure(outcome.code, outcome.cause, outcome.hint, **outcome.where)
+        raise Failure.of(outcome)
     return _result(Path(job.folder), outcome)
 
 
@@ -155,7 +155,8 @@ def export(
 ) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder; returns the files.
 
-    The language model is written in Hugging Face's Llama layout, other tasks as they say, or with their own names.
+    Language models and classifiers are written in Hugging Face's layout, other networks with their own names, or as a
+    task of your own says.
     """
     from drivetrain.run.finished import export_run
 
@@ -255,21 +256,25 @@ def _say(text: str) -> None:
 
 
 def _result(run: Path, outcome: Outcome) -> Result:
-    from drivetrain.ledger.derive import finals, lineage, steps
+    from drivetrain.ledger.derive import finals
     from drivetrain.ledger.ledger import read
     from drivetrain.ledger.records import EvaluationRecord
+    from drivetrain.ledger.run_summary import summarize
 
-    history = lineage(read(run / "ledger.jsonl"))
-    step, losses = 0, {}
-    if made := steps(history):
-        step, losses = made[-1].step, dict(made[-1].losses)
+    told = summarize(read(run / "ledger.jsonl"))
     metrics = {}
-    for record in history:
+    for record in told.records:
         if isinstance(record, EvaluationRecord):
             metrics = {name: dict(scores) for name, scores in record.metrics.items()}
     test: dict[str, dict[str, float]] = {}
-    for (part, name, metric), (_, value) in finals(history).items():
+    for (part, name, metric), (_, value) in finals(told.records).items():
         if part == "test":
             test.setdefault(name, {})[metric] = value
-    stopped = outcome.code is Exit.STOPPED
-    return Result(run=run, step=step, stopped=stopped, losses=losses, metrics=metrics, test=test)
+    return Result(
+        run=run,
+        step=told.steps.step[-1] if told.steps else 0,
+        stopped=outcome.code is Exit.STOPPED,
+        losses=told.steps.newest(),
+        metrics=metrics,
+        test=test,
+    )

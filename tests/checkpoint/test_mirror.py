@@ -23,6 +23,7 @@ from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.spec.exits import Exit, Failure
+from processes import wait_until
 
 SECRET = "not-to-be-told-to-anybody"
 
@@ -243,7 +244,7 @@ def test_an_outage_is_noted_and_the_next_push_catches_up(s3, run, tmp_path, monk
     mirror = Mirror(s3, run.path, sleep=waits.append)
     stopped(server)
     mirror.push(run.commit(10))
-    wait_for(lambda: len(waits) == 3 and mirror._said)
+    wait_until(lambda: len(waits) == 3 and mirror._said, 10)
     (note,) = mirror.notes()
     assert note.startswith("mirror: cannot upload step-00000010: ")
     assert note.endswith(", tried again with the next commit")
@@ -262,15 +263,6 @@ def test_an_outage_is_noted_and_the_next_push_catches_up(s3, run, tmp_path, monk
     finally:
         stopped(server)
     assert len(list(read(tmp_path / "other" / "ledger.jsonl"))) == 10
-
-
-def wait_for(condition):
-    deadline = threading.Event()
-    for _ in range(1000):
-        if condition():
-            return
-        deadline.wait(0.01)
-    raise AssertionError("not in ten seconds")
 
 
 def test_one_failed_request_is_tried_again(s3, run, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 
 from drivetrain.cli.keys import HELP, keys
 from drivetrain.launch.inbox import Inbox
+from processes import wait_until
 
 
 @pytest.fixture
@@ -24,13 +25,6 @@ def terminal(monkeypatch):
     os.close(master)
 
 
-def until(condition):
-    end = time.monotonic() + 10
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
-
-
 def waiting(run):
     return [str(posted.command) for posted in Inbox(run).take()]
 
@@ -40,7 +34,7 @@ def test_keys_are_commands_and_others_show_what_there_is(terminal, tmp_path):
     before, said = termios.tcgetattr(slave), []
     with keys(tmp_path, said.append, slave):
         os.write(master, b"psx")
-        until(lambda: said)
+        wait_until(lambda: said, 10)
     assert sorted(waiting(tmp_path)) == ["pause", "save"]
     assert said == [HELP]
     assert termios.tcgetattr(slave) == before
@@ -75,7 +69,7 @@ def test_quitting_leaves_the_terminal_as_it_was(tmp_path):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.execv(sys.executable, [sys.executable, "-c", code])
     before = termios.tcgetattr(terminal)
-    until(lambda: not termios.tcgetattr(terminal)[3] & termios.ICANON)
+    wait_until(lambda: not termios.tcgetattr(terminal)[3] & termios.ICANON, 10)
     os.write(terminal, b"\x1c")  # Ctrl-\
     assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGQUIT
     assert termios.tcgetattr(terminal) == before

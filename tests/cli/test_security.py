@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from processes import family
+
 CANARY = "canary-7f3a9c"
 ANY = ("0" * 8, "0" * 32)  # every address, IPv4 and IPv6, as /proc tells them
 LOCAL = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
@@ -76,17 +78,3 @@ def listening(pid: int):
             fields = line.split()
             if fields[3] == "0A" and fields[9] in sockets:
                 yield fields[1].partition(":")[0]
-
-
-def family(pid: int) -> set[int]:
-    """A process and all below it."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found

@@ -72,10 +72,6 @@ def hold_the_interpreter() -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
-def exhaust() -> None:
-    raise MemoryError("on purpose")
-
-
 def fill() -> None:
     """Write until the disk of the run directory is full."""
     with open(FaultyHeartbeat.folder / "filler", "wb", buffering=0) as file:

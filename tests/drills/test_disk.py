@@ -14,6 +14,7 @@ from drills.runs import drill, leftovers, one_server, reference
 from drivetrain.checkpoint.commits import newest
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
+from records import of_kind
 
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300)]
 
@@ -36,16 +37,12 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def kinds(run, kind):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
-
-
 def test_s01_a_full_disk_leaves_the_run_alive_and_the_commits_before_whole(tiny, tmp_path, small_disk):
     tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 200}, {"steps": 20}
     run = small_disk / "run"
 
     def free():
-        while not (run / "ledger.jsonl").exists() or not kinds(run, "miss"):
+        while not (run / "ledger.jsonl").exists() or not of_kind(run, "miss"):
             time.sleep(0.01)
         (run / "filler").unlink()
 
@@ -55,7 +52,7 @@ def test_s01_a_full_disk_leaves_the_run_alive_and_the_commits_before_whole(tiny,
     thread.join()
     assert found.outcome.code == Exit.DONE
     assert found.starts == 1
-    misses = kinds(run, "miss")
+    misses = of_kind(run, "miss")
     assert 1 <= len(misses) <= 3
     assert misses[0]["step"] == 40
     assert "MB are needed" in misses[0]["cause"] or "No space left" in misses[0]["cause"]
@@ -69,7 +66,7 @@ def test_s01_a_disk_that_stays_full_ends_the_run_with_74_after_three_misses(tiny
     found = drill(tiny, run, Fault("fill", 0, "forward", 31), "launch.processes=2")
     assert found.outcome.code == Exit.STORAGE
     assert found.starts == 1
-    assert [record["step"] for record in kinds(run, "miss")] == [40, 60, 80]
+    assert [record["step"] for record in of_kind(run, "miss")] == [40, 60, 80]
     (run / "filler").unlink()
     assert newest(run).step == 20
     assert drill(tiny, run, None, "launch.processes=2").outcome.code == Exit.DONE
@@ -102,7 +99,7 @@ def test_s11_a_slow_disk_does_not_hold_training_up_and_back_pressure_is_told(tin
     tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 50}, {"steps": 10}
     found = drill(tiny, tmp_path / "run", Fault("slow", 0, "write", 10, always=True))
     assert found.outcome.code == Exit.DONE
-    commits = kinds(tmp_path / "run", "commit")
+    commits = of_kind(tmp_path / "run", "commit")
     assert commits[0]["writing"] > 1
     assert commits[0]["seconds"] < 0.5
     assert commits[1]["waited"] > 0.3

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,23 +16,7 @@ from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import plan
 from drivetrain.launch.targets.config import settings_from
 from drivetrain.spec.exits import Exit
-
-
-def family(pid):
-    """A process and all that it started, and they, as /proc tells; parents first."""
-    found = [pid]
-    for member in found:
-        for file in Path(f"/proc/{member}/task").glob("*/children"):
-            found += map(int, file.read_text().split())
-    return found
-
-
-def comes(happens, seconds=60):
-    """Wait until something is true."""
-    end = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+from processes import family, wait_until
 
 
 def started(work, folder):
@@ -69,7 +52,7 @@ def test_nodes_that_hear_nothing_of_another_one_say_so_and_do_not_blame_a_rank_o
     nodes = started(work, tmp_path)
     try:
         ledger = Path(work.job.folder) / "ledger.jsonl"
-        comes(lambda: ledger.is_file() and b'"kind":"step"' in ledger.read_bytes())
+        wait_until(lambda: ledger.is_file() and b'"kind":"step"' in ledger.read_bytes(), 60)
         for pid in family(nodes[1].pid):
             os.kill(pid, signal.SIGSTOP)
         assert nodes[0].wait(60) == Exit.PEER_UNAVAILABLE

@@ -13,10 +13,7 @@ from drills.fault import Fault
 from drivetrain.api import evaluate, export, train
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Failure
-
-
-def records(run, kind):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+from records import of_kind
 
 
 def test_c09_another_environment_withdraws_the_claim_and_strict_env_refuses_it(tiny, tmp_path, monkeypatch):
@@ -28,9 +25,9 @@ def test_c09_another_environment_withdraws_the_claim_and_strict_env_refuses_it(t
     assert strict.code == Exit.INCOMPATIBLE
     assert "cpu_capability" in strict.cause
     assert run_under_supervisor(tiny, run, **accepted).code == Exit.DONE
-    first, *_, last = records(run, "attempt")
+    first, *_, last = of_kind(run, "attempt")
     assert first["claim"]["key"] != last["claim"]["key"]
-    assert any("bits are not comparable across this point" in record["text"] for record in records(run, "note"))
+    assert any("bits are not comparable across this point" in record["text"] for record in of_kind(run, "note"))
 
 
 def test_c07_the_same_samples_on_another_number_of_processes(tiny, tmp_path):
@@ -53,7 +50,7 @@ def test_ignored_optimizer_state_starts_anew_and_the_ledger_says_so(tiny, tmp_pa
     run_under_supervisor(tiny, run, "budget.steps=5")
     outcome = run_under_supervisor(tiny, run, override=("budget",), ignore=("optimizer",))
     assert outcome.code == Exit.DONE
-    assert any("optimizers' state in step-00000005 is ignored" in r["text"] for r in records(run, "note"))
+    assert any("optimizers' state in step-00000005 is ignored" in r["text"] for r in of_kind(run, "note"))
     run_under_supervisor(tiny, tmp_path / "whole", "budget.steps=5")
     run_under_supervisor(tiny, tmp_path / "whole", override=("budget",))
     assert trace(run).losses != trace(tmp_path / "whole").losses
@@ -70,7 +67,7 @@ def test_fine_tuning_from_a_run_keeps_its_frozen_weights_over_a_resume(tiny, tmp
     asked = (init, "optimizer.lr=1e-3")
     assert run_under_supervisor(tiny, tmp_path / "tuned", *asked, "budget.steps=6").code == Exit.DONE
     assert run_under_supervisor(tiny, tmp_path / "tuned", *asked, override=("budget",)).code == Exit.DONE
-    notes = [record["text"] for record in records(tmp_path / "tuned", "note")]
+    notes = [record["text"] for record in of_kind(tmp_path / "tuned", "note")]
     assert any("tensors loaded" in note for note in notes)
     assert any("do not train" in note for note in notes)
     base, tuned = names_of(tmp_path / "base"), names_of(tmp_path / "tuned")

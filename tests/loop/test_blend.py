@@ -8,6 +8,7 @@ from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
+from records import of_kind
 
 
 @pytest.fixture
@@ -20,10 +21,6 @@ def blended(tiny, corpus):
         "stages": [{"from": {"steps": 6}, "weights": {"dogs": 1, "foxes": 1}}],
     }
     return tiny
-
-
-def records(run, kind):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
 
 
 def used(run):
@@ -42,9 +39,9 @@ def test_a_longer_run_begins_with_the_same_samples_and_the_ledger_has_the_covera
     run_under_supervisor(blended, tmp_path / "short")
     run_under_supervisor(blended, tmp_path / "long", "budget.steps=30")
     assert used(tmp_path / "long")[:12] == used(tmp_path / "short")
-    coverage = {record["step"]: record["coverage"] for record in records(tmp_path / "short", "commit")}
+    coverage = {record["step"]: record["coverage"] for record in of_kind(tmp_path / "short", "commit")}
     assert coverage == {5: {"dogs": 30, "foxes": 10}, 10: {"dogs": 52, "foxes": 28}, 12: {"dogs": 60, "foxes": 36}}
-    assert records(tmp_path / "short", "attempt")[0]["sources"].keys() == {"dogs", "foxes"}
+    assert of_kind(tmp_path / "short", "attempt")[0]["sources"].keys() == {"dogs", "foxes"}
 
 
 def test_a_blend_resumes_to_the_same_bits(blended, tmp_path):

@@ -17,13 +17,13 @@ from drivetrain.checkpoint.retention import pinned_steps
 from drivetrain.cli.main import run as main
 from drivetrain.data.order import digest
 from drivetrain.launch.inbox import post
-from drivetrain.ledger.ledger import LedgerFile, read
+from drivetrain.ledger.ledger import LedgerFile
 from drivetrain.loop.control import AT_ONCE
 from drivetrain.run.proof import prove
 from drivetrain.run.replay import replayed
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
-from records import rechained
+from records import of_kind, rechained
 
 
 @pytest.fixture
@@ -36,10 +36,6 @@ def seen(tmp_path):
 
 def told(run, *texts, verb="set"):
     return [post(run, Command(verb, text)) for text in texts]
-
-
-def records(run, kind="command"):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
 
 
 @pytest.mark.parametrize(("processes", "kills"), [(1, False), (2, False), (2, True)])
@@ -59,8 +55,8 @@ def test_what_is_set_holds_from_the_next_step_on_and_after_a_resume(tmp_path, se
     with one_server():
         assert commands.train(settings | {"stop": {"at": [20]}}, run).code is Exit.STOPPED
         assert commands.train(settings, run).code is Exit.DONE
-    (command,) = records(run)
-    rates = {record["step"]: record["lr"]["model"] for record in records(run, "step")}
+    (command,) = of_kind(run, "command")
+    rates = {record["step"]: record["lr"]["model"] for record in of_kind(run, "step")}
     assert command["step"] >= 1
     assert rates == {s: 0.5 if s > command["step"] else 0.01 for s in rates}
 
@@ -71,16 +67,16 @@ def test_other_weights_hold_from_the_step_after_the_next_and_verify_and_inspect_
     told(run, "data.train.sources[name=a].weight=0", "data.train.sources[name=a].weight=3")
     with one_server():
         assert commands.train(commands.recipe(60, 2, seen), run).code is Exit.DONE
-    first, second = records(run)
+    first, second = of_kind(run, "command")
     assert first["effect"]["stage"] == {"start": 8 * (first["step"] + 1), "weights": [0, 1]}
     assert second["effect"]["stage"]["weights"] == [3, 1]
-    coverage = records(run, "commit")[-1]["coverage"]
+    coverage = of_kind(run, "commit")[-1]["coverage"]
     assert coverage["a"] > 1.9 * coverage["b"]
     assert prove(run).steps == 60
     assert main(["data", "inspect", str(run), "--step", "60", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     ids, positions = (np.array([sample[key] for sample in shown]) for key in ("sample", "position"))
-    assert f"{digest(ids, positions):016x}" == records(run, "step")[-1]["samples"]
+    assert f"{digest(ids, positions):016x}" == of_kind(run, "step")[-1]["samples"]
 
 
 def test_what_is_no_command_or_may_not_change_is_refused_in_words_and_changes_nothing(tmp_path, seen):
@@ -95,7 +91,7 @@ def test_what_is_no_command_or_may_not_change_is_refused_in_words_and_changes_no
     with one_server():
         assert commands.train(settings, run).code is Exit.DONE
         assert commands.train(settings, plain).code is Exit.DONE
-    found = records(run)
+    found = of_kind(run, "command")
     assert len(found) == 8
     assert all(record["refused"] for record in found)
     assert any("optimizer.lr" in record["refused"] for record in found)
@@ -113,7 +109,7 @@ def test_a_command_that_is_in_the_ledger_is_not_done_again_where_its_file_was_le
         assert commands.train(settings | {"stop": {"at": [15]}}, run).code is Exit.STOPPED
         (run / "control" / f"{id}.json").write_bytes(kept)  # as if it had been killed between the two
         assert commands.train(settings, run).code is Exit.DONE
-    assert [record["id"] for record in records(run)] == [id]
+    assert [record["id"] for record in of_kind(run, "command")] == [id]
     assert not list((run / "control").iterdir())
 
 
@@ -125,8 +121,8 @@ def test_a_recipe_that_was_changed_by_hand_takes_the_place_of_what_was_set(tmp_p
         assert commands.train(settings | {"stop": {"at": [15]}}, run).code is Exit.STOPPED
         changed = settings | {"optimizer": {"lr": 0.25, "clip": 1.0}}
         assert commands.train(changed, run, override=("optimizer.lr",)).code is Exit.DONE
-    assert {record["lr"]["model"] for record in records(run, "step") if record["step"] > 15} == {0.25}
-    assert any("no longer counts: set optimizer.lr=0.5" in record["text"] for record in records(run, "note"))
+    assert {record["lr"]["model"] for record in of_kind(run, "step") if record["step"] > 15} == {0.25}
+    assert any("no longer counts: set optimizer.lr=0.5" in record["text"] for record in of_kind(run, "note"))
 
 
 def test_a_replay_needs_the_same_recipe(tmp_path, seen):
@@ -165,9 +161,9 @@ def test_hundreds_of_commands_that_wait_are_done_at_several_boundaries_and_are_n
     settings = commands.recipe(20, 2, seen)
     with one_server():
         assert commands.train(settings | {"launch": settings["launch"] | {"hang_after": 2.0}}, run).code is Exit.DONE
-    assert [record["id"] for record in records(run)] == ids
-    assert len(records(run, "attempt")) == 1
-    assert max(Counter(record["step"] for record in records(run)).values()) <= AT_ONCE
+    assert [record["id"] for record in of_kind(run, "command")] == ids
+    assert len(of_kind(run, "attempt")) == 1
+    assert max(Counter(record["step"] for record in of_kind(run, "command")).values()) <= AT_ONCE
 
 
 @pytest.mark.parametrize("forge", ["dropped", "doubled", "moved"])
@@ -203,11 +199,11 @@ def test_an_evaluation_that_a_stop_has_cut_off_is_made_at_the_next_start(tmp_pat
         assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
         ledger = LedgerFile.open(run / "ledger.jsonl")
         told = {"id": "x", "verb": "evaluate", "argument": "", "effect": {}}
-        made = records(run, "attempt")[0]["settings"]
+        made = of_kind(run, "attempt")[0]["settings"]
         ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "settings": made, **told})
         ledger.close()
         assert commands.train(settings, run).code is Exit.DONE
-    assert [record["step"] for record in records(run, "evaluation")] == [10, 40]
+    assert [record["step"] for record in of_kind(run, "evaluation")] == [10, 40]
     assert prove(run, data=False).commands == 1
 
 
@@ -218,7 +214,7 @@ def test_a_stop_before_a_kill_still_counts_after_it(tmp_path, seen, verb, code):
         assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
         ledger = LedgerFile.open(run / "ledger.jsonl")
         told = {"id": "x", "verb": verb, "argument": "", "effect": {}}
-        made = records(run, "attempt")[0]["settings"]
+        made = of_kind(run, "attempt")[0]["settings"]
         ledger.append({"kind": "command", "time": 1.0, "attempt": 1, "step": 10, "settings": made, **told})
         ledger.close()
         assert commands.train(settings, run).code is code
@@ -254,7 +250,7 @@ def test_a_weight_that_the_recipe_has_at_its_top_can_be_set_where_a_stage_says_s
     with one_server():
         data = settings["data"] | {"train": train}
         assert commands.train(settings | {"data": data}, run).code is Exit.DONE
-    assert records(run)[0]["effect"]["stage"]["weights"] == [1, 1]
+    assert of_kind(run, "command")[0]["effect"]["stage"]["weights"] == [1, 1]
 
 
 def test_what_lies_in_the_folder_and_is_no_command_does_not_end_the_run(tmp_path, seen):
@@ -263,7 +259,7 @@ def test_what_lies_in_the_folder_and_is_no_command_does_not_end_the_run(tmp_path
     (run / "control" / ("1" * 20 + "-" + "0" * 16 + ".json")).write_text("[" * 60_000)
     with one_server():
         assert commands.train(settings, run).code is Exit.DONE
-    assert [record["id"][0] for record in records(run)] == ["1"]
+    assert [record["id"][0] for record in of_kind(run, "command")] == ["1"]
 
 
 def test_a_replay_needs_the_other_run_only_for_its_first_start(tmp_path, seen):
@@ -273,7 +269,7 @@ def test_a_replay_needs_the_other_run_only_for_its_first_start(tmp_path, seen):
     with one_server():
         assert commands.train(settings, run).code is Exit.DONE
         wanted = trace(run)
-        (set_,) = records(run)
+        (set_,) = of_kind(run, "command")
         early = settings | {"stop": {"at": [set_["step"] + 5]}}
         assert commands.train(early, again, replay=run).code is Exit.STOPPED
         shutil.rmtree(run)

@@ -23,6 +23,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.spec.load import load
 from drivetrain.watch.report import summary
 from loop.test_guard import evaluated, with_set
+from records import of_kind
 
 NUMBERS = """
     import math, os, signal, time
@@ -106,26 +107,22 @@ def train(recipe, tmp_path, *overrides, run="run", **options):
     return drivetrain.train(path, overrides, run=tmp_path / run, progress=False, **options)
 
 
-def records(run, kind):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
-
-
 def everything(size):
     return 2.0**size - 1
 
 
 def test_megatron_1_one_validation_set_is_scored_in_part_and_at_the_end_whole(recipe, tmp_path):
     run = train(recipe, tmp_path, "evaluate.budget.samples=5", "evaluate.every.steps=3").run
-    assert [record["counts"] for record in records(run, "evaluation")] == [{"same": 5}, {"same": 5}]
-    assert {record["metrics"]["same"]["marks"] for record in records(run, "evaluation")} == {everything(5)}
-    (final,) = records(run, "final")
+    assert [record["counts"] for record in of_kind(run, "evaluation")] == [{"same": 5}, {"same": 5}]
+    assert {record["metrics"]["same"]["marks"] for record in of_kind(run, "evaluation")} == {everything(5)}
+    (final,) = of_kind(run, "final")
     assert (final["part"], final["counts"]) == ("validation", {"same": 40})
     assert final["metrics"]["same"]["marks"] == everything(40)
 
 
 def test_an_evaluation_on_a_budget_of_tokens_scores_as_many_samples_as_hold_them(tiny, tmp_path):
     run = train(tiny, tmp_path, "evaluate.budget.tokens=100", "evaluate.every=null", "budget.steps=3").run
-    assert [record["counts"] for record in records(run, "evaluation")] == [{"dogs": 7}]  # of 16 tokens each
+    assert [record["counts"] for record in of_kind(run, "evaluation")] == [{"dogs": 7}]  # of 16 tokens each
 
 
 @pytest.mark.parametrize(("task", "budget"), [("rows", {"tokens": 9}), ("rows", {"steps": 9}), ("tiny", {"epochs": 1})])
@@ -138,9 +135,9 @@ def test_a_budget_in_a_unit_that_a_set_has_not_is_78(recipe, tiny, task, budget)
 
 def test_the_whole_set_is_not_scored_at_the_end_where_nobody_asks_for_it(recipe, tmp_path):
     run = train(recipe, tmp_path, "evaluate.budget.samples=5", "evaluate.full_at_end=false").run
-    assert not records(run, "final")
+    assert not of_kind(run, "final")
     run = train(recipe, tmp_path, "evaluate.budget.samples=40", run="no_part").run
-    assert not records(run, "final")
+    assert not of_kind(run, "final")
 
 
 @pytest.mark.parametrize("processes", [2, 4])
@@ -153,7 +150,7 @@ def test_megatron_2_every_sample_is_scored_once_also_in_sets_smaller_than_the_pr
         ("evaluation", {"one": 1, "two": 2, "three": 3, "ten": 10}),
         ("final", {"tiny": 1, "five": 5}),
     ):
-        (record,) = records(run, kind)
+        (record,) = of_kind(run, kind)
         assert record["counts"] == sizes
         assert {name: metrics["marks"] for name, metrics in record["metrics"].items()} == {
             name: everything(size) for name, size in sizes.items()
@@ -168,9 +165,9 @@ def test_megatron_3_a_test_set_is_called_test_and_scored_once(recipe, tmp_path, 
     recipe["data"]["test"] = sets(recipe, held=7)
     result = train(recipe, tmp_path, "evaluate.every.steps=2")
     assert result.test["held"]["marks"] == everything(7)
-    assert all(set(record["metrics"]) == {"same"} for record in records(result.run, "evaluation"))
+    assert all(set(record["metrics"]) == {"same"} for record in of_kind(result.run, "evaluation"))
     train(recipe, tmp_path)
-    (final,) = records(result.run, "final")
+    (final,) = of_kind(result.run, "final")
     assert (final["part"], final["step"], final["counts"]) == ("test", 6, {"held": 7})
     told = summary(result.run, summarize(read(result.run / "ledger.jsonl")))
     assert told["final"]["test.held.marks"] == everything(7)
@@ -186,19 +183,19 @@ def test_a_test_set_changes_no_bit_and_may_be_added_to_a_run_that_is_done(recipe
     assert trace(run) == trace(without.run)
     recipe["data"]["test"] |= sets(recipe, more=3)
     train(recipe, tmp_path)
-    assert [set(record["metrics"]) for record in records(run, "final")] == [{"held"}, {"more"}]
-    assert len(records(run, "evaluation")) == 1
+    assert [set(record["metrics"]) for record in of_kind(run, "final")] == [{"held"}, {"more"}]
+    assert len(of_kind(run, "evaluation")) == 1
 
 
 def test_test_sets_are_scored_after_an_early_stop_and_not_after_a_stop(recipe, tmp_path):
     recipe["data"]["test"] = sets(recipe, held=7)
     run = train(recipe, tmp_path, "stop.at=[3]").run
-    assert not records(run, "final")
+    assert not of_kind(run, "final")
     patience = "stop.patience={metric: same/loss, evaluations: 1, change: 100}"
     result = train(recipe, tmp_path, "evaluate.every.steps=1", patience)
     assert not result.stopped
     assert result.step < 6
-    (final,) = records(run, "final")
+    (final,) = of_kind(run, "final")
     assert final["step"] == result.step
 
 
@@ -209,13 +206,13 @@ def test_a_stop_while_test_sets_are_scored_leaves_them_to_the_resumed_run(recipe
     recipe["task"]["stop_at"] = 2
     result = train(recipe, tmp_path, "evaluate.every=null")
     assert result.stopped
-    assert not records(result.run, "final")
+    assert not of_kind(result.run, "final")
     assert len(list((result.run / "checkpoints").glob("step-00000006"))) == 1
     recipe["task"]["stop_at"] = 0
     result = train(recipe, tmp_path, override=["task"])
     assert not result.stopped
-    assert len(records(result.run, "final")) == 1
-    assert len(records(result.run, "evaluation")) == 1
+    assert len(of_kind(result.run, "final")) == 1
+    assert len(of_kind(result.run, "evaluation")) == 1
     assert trace(result.run).losses == trace(straight).losses
 
 
@@ -233,9 +230,9 @@ def test_scores_of_test_sets_choose_nothing(recipe, tmp_path):
 
 def test_megatron_5_no_interval_of_evaluations_and_no_set_are_no_errors(recipe, tmp_path):
     run = train(recipe, tmp_path, "evaluate.every=null").run
-    assert [record["step"] for record in records(run, "evaluation")] == [6]
+    assert [record["step"] for record in of_kind(run, "evaluation")] == [6]
     run = train(recipe, tmp_path, "data.validation={}", "evaluate.every.steps=2", run="none").run
-    assert not records(run, "evaluation")
+    assert not of_kind(run, "evaluation")
 
 
 def test_megatron_14_a_deadline_within_an_evaluation_ends_with_a_commit_and_networks_in_training_mode(recipe, tmp_path):
@@ -244,13 +241,13 @@ def test_megatron_14_a_deadline_within_an_evaluation_ends_with_a_commit_and_netw
     result = train(recipe, tmp_path, f"stop.deadline={seconds}", "evaluate.every.steps=2")
     assert result.stopped
     assert result.step == 2
-    assert not records(result.run, "evaluation")
+    assert not of_kind(result.run, "evaluation")
     assert (result.run / "checkpoints" / "step-00000002").is_dir()
     assert sys.modules[recipe["task"]["kind"].partition(":")[0]].Task.network.training
     recipe["task"]["until"] = 0.0
     straight = train(recipe, tmp_path, run="straight").run
     train(recipe, tmp_path, "evaluate.every.steps=2", override=["task"])
-    assert [record["step"] for record in records(result.run, "evaluation")] == [2, 4, 6]
+    assert [record["step"] for record in of_kind(result.run, "evaluation")] == [2, 4, 6]
     assert trace(result.run).losses == trace(straight).losses
 
 
@@ -258,7 +255,7 @@ def test_n09_an_evaluation_that_gives_nan_is_kept_goes_on_and_is_never_best(reci
     recipe["checkpoint"] = {"every": {"steps": 2}, "keep": 1, "keep_best": {"metric": "same/loss"}}
     recipe["task"]["nan_at"] = 3
     run = train(recipe, tmp_path, "evaluate.every.steps=2", "budget.steps=6").run
-    values = [record["metrics"]["same"]["loss"] for record in records(run, "evaluation")]
+    values = [record["metrics"]["same"]["loss"] for record in of_kind(run, "evaluation")]
     assert values[2] == "nan"
     assert math.isfinite(values[1])
     assert values[1] < values[0]
@@ -268,7 +265,7 @@ def test_n09_an_evaluation_that_gives_nan_is_kept_goes_on_and_is_never_best(reci
 def test_a_run_is_scored_from_outside_by_name_by_kind_and_on_a_budget(recipe, tmp_path):
     recipe["data"]["test"] = sets(recipe, held=7)
     run = train(recipe, tmp_path, "checkpoint.every.steps=3").run
-    last = records(run, "final")[0]["metrics"]["held"]
+    last = of_kind(run, "final")[0]["metrics"]["held"]
     assert drivetrain.evaluate(run, "held").metrics["held"] == pytest.approx(last)
     assert drivetrain.evaluate(run, "held", commit="3").metrics["held"]["loss"] != pytest.approx(last["loss"])
     assert drivetrain.evaluate(run).counts == {"same": 40}

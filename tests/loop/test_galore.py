@@ -16,6 +16,7 @@ from drivetrain.launch.supervisor import supervise
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
+from records import of_kind
 
 GALORE = {"kind": "galore", "lr": 1e-2, "rank": 4, "gap": 7, "moments": "rotate", "clip": 1.0}
 
@@ -114,10 +115,6 @@ def train(recipe, run, *overrides):
     return drivetrain.train(recipe, overrides, run=run, progress=False)
 
 
-def records(run, kind):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
-
-
 def weights(run):
     """The networks' of the newest commit."""
     return {name: tensor for name, tensor in tensors(run).items() if name.startswith("networks/")}
@@ -146,7 +143,7 @@ def test_galore_trainer_6_layer_by_layer_moves_once_a_step_at_the_same_rates(pla
     assert plain["batch"]["size"] == 4 * plain["batch"]["micro"]
     for layerwise in ("false", "true"):
         train(plain, tmp_path / layerwise, f"optimizer.layerwise={layerwise}", "evaluate.every=null")
-    one, other = (records(tmp_path / run, "step") for run in ("false", "true"))
+    one, other = (of_kind(tmp_path / run, "step") for run in ("false", "true"))
     assert [(r["losses"], r["lr"]) for r in one] == [(r["losses"], r["lr"]) for r in other]
     assert len(one) == 12
     moved = weights(tmp_path / "true")
@@ -155,14 +152,14 @@ def test_galore_trainer_6_layer_by_layer_moves_once_a_step_at_the_same_rates(pla
 
 def test_galore_trainer_7_layer_by_layer_commits_while_it_trains_and_at_its_end_and_is_exported(plain, tmp_path):
     train(plain, tmp_path / "run", "optimizer.layerwise=true", "optimizer.clip=0.3")
-    assert [record["step"] for record in records(tmp_path / "run", "commit")] == [5, 10, 12]
+    assert [record["step"] for record in of_kind(tmp_path / "run", "commit")] == [5, 10, 12]
     assert drivetrain.export(tmp_path / "run", tmp_path / "to")
-    assert drivetrain.evaluate(tmp_path / "run").metrics == records(tmp_path / "run", "evaluation")[-1]["metrics"]
+    assert drivetrain.evaluate(tmp_path / "run").metrics == of_kind(tmp_path / "run", "evaluation")[-1]["metrics"]
 
 
 def test_galore_trainer_8_there_are_as_many_steps_as_were_asked_for_and_none_is_at_a_rate_of_zero(plain, tmp_path):
     result = train(plain, tmp_path / "run", "schedule.floor=0.1", "evaluate.every=null")
-    rates = [record["lr"]["model"] for record in records(tmp_path / "run", "step")]
+    rates = [record["lr"]["model"] for record in of_kind(tmp_path / "run", "step")]
     assert (result.step, len(rates)) == (12, 12)
     assert rates[:2] == pytest.approx([5e-3, 1e-2])
     assert all(after < before for before, after in pairwise(rates[1:]))
@@ -174,7 +171,7 @@ def test_galore_trainer_9_an_evaluation_is_the_mean_over_tokens_whatever_its_bat
     for size in (1, 7, 64):
         result = train(plain, tmp_path / f"{size}", "budget.steps=1", *STILL, f"evaluate.batch={size}")
         scores[size] = result.metrics["dogs"]["loss"]
-    (count,) = records(tmp_path / "7", "evaluation")[0]["counts"].values()
+    (count,) = of_kind(tmp_path / "7", "evaluation")[0]["counts"].values()
     assert count % 7  # so that the last batch is a partial one
     assert scores[1] == pytest.approx(scores[7], rel=1e-6)
     assert scores[1] == pytest.approx(scores[64], rel=1e-6)
@@ -185,4 +182,4 @@ def test_galore_trainer_12_a_run_begins_with_the_weights_that_another_has_commit
     train(plain, tmp_path / "second", f"init={{from: {tmp_path / 'first'}}}", *STILL, "budget.steps=2")
     second = weights(tmp_path / "second")
     assert all(tensor.equal(second[name]) for name, tensor in weights(tmp_path / "first").items())
-    assert [record["step"] for record in records(tmp_path / "second", "step")] == [1, 2]
+    assert [record["step"] for record in of_kind(tmp_path / "second", "step")] == [1, 2]

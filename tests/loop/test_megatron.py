@@ -25,10 +25,7 @@ from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 from drivetrain.spec.schema import recipe_schema
 from drivetrain.spec.tree import RecipeMistakes
-
-
-def records(run, kind):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+from records import of_kind
 
 
 class Numbers:
@@ -124,7 +121,7 @@ def test_megatron_7_13_15_every_way_to_stop_leaves_one_verified_commit_of_where_
     tiny["checkpoint"] = {"every": {"steps": 5}}
     outcome = way(tmp_path / "run", tiny)
     assert outcome.code == Exit.STOPPED
-    committed = [record["step"] for record in records(tmp_path / "run", "commit")]
+    committed = [record["step"] for record in of_kind(tmp_path / "run", "commit")]
     assert committed == sorted(set(committed))
     made = [record["step"] for record in steps(read(tmp_path / "run" / "ledger.jsonl"))]
     assert committed[-1] == outcome.where["step"] == (made[-1] if made else 0)
@@ -134,7 +131,7 @@ def test_megatron_8_an_option_acts_or_is_refused(tiny, tmp_path):
     with pytest.raises(RecipeMistakes, match="unknown key"):
         load(tiny, ["batch.rampup=[8, 8, 100]"])
     run_under_supervisor(tiny, tmp_path / "run", "batch.ramp=[{from: {steps: 2}, size: 16}]")
-    sizes = [record["stop"] - record["start"] for record in records(tmp_path / "run", "step")]
+    sizes = [record["stop"] - record["start"] for record in of_kind(tmp_path / "run", "step")]
     assert sizes[:3] == [8, 8, 16]
 
 
@@ -143,16 +140,16 @@ def test_megatron_10_a_commit_that_lacks_a_layer_is_76_and_not_random(tiny, tmp_
     outcome = run_under_supervisor(tiny, tmp_path / "run", "task.model.depth=2", override=("task",))
     assert outcome.code == Exit.INCOMPATIBLE
     assert "missing networks/model/layers.1" in outcome.cause
-    assert len(records(tmp_path / "run", "step")) == 4
+    assert len(of_kind(tmp_path / "run", "step")) == 4
 
 
 def test_megatron_12_each_step_is_in_one_report_only(tiny, tmp_path):
     tiny["telemetry"] = {"every": {"steps": 5}}
     run_under_supervisor(tiny, tmp_path / "run", most_steps=7)
     run_under_supervisor(tiny, tmp_path / "run")
-    told = [(record["step"], record["steps"]) for record in records(tmp_path / "run", "telemetry")]
+    told = [(record["step"], record["steps"]) for record in of_kind(tmp_path / "run", "telemetry")]
     assert told == [(5, 5), (7, 2), (10, 3), (12, 2)]
-    assert [record["step"] for record in records(tmp_path / "run", "step")] == list(range(1, 13))
+    assert [record["step"] for record in of_kind(tmp_path / "run", "step")] == list(range(1, 13))
 
 
 @pytest.mark.parametrize("accepted", [False, True])
@@ -165,6 +162,6 @@ def test_n10_hyper_parameters_are_the_recipes_never_the_commits(tiny, tmp_path, 
     assert outcome.code == (Exit.DONE if accepted else Exit.INCOMPATIBLE)
     if accepted:
         run_under_supervisor(tiny, tmp_path / "plain")
-        losses = [[record["losses"] for record in records(tmp_path / run, "step")] for run in ("old", "plain")]
+        losses = [[record["losses"] for record in of_kind(tmp_path / run, "step")] for run in ("old", "plain")]
         assert losses[0][:7] == losses[1][:7]
         assert losses[0][8:] != losses[1][8:]

@@ -30,6 +30,7 @@ from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from engines import build, mean_loss, micros, minimize, weights
+from records import of_kind
 
 BATCH = 8
 
@@ -60,10 +61,6 @@ def recipe(task=None, guard=None, processes=1, **changes) -> dict:
 def ids_of(step: int, first: int = 0, last: int = BATCH) -> list[int]:
     """The samples at these places of a step."""
     return Order(240, 0, True).ids((step - 1) * BATCH + first, (step - 1) * BATCH + last).tolist()
-
-
-def kept(run, kind="rollback"):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
 
 
 def outcome(run):
@@ -99,7 +96,7 @@ def test_a_run_that_went_back_is_the_one_whose_recipe_leaves_the_samples_out(tmp
     settings = {"nonfinite": "rollback", "rollback": {"back": 3, "every": 2}}
     wanted = LAW[name] | {"guard": settings, "launch": {"threads": 1, "processes": processes}}
     assert run_under_supervisor(wanted, tmp_path / "run").code is Exit.DONE
-    found = kept(tmp_path / "run")
+    found = of_kind(tmp_path / "run", "rollback")
     samples = [sample for record in found for sample in record["samples"]]
     assert set(wanted["task"].get("nan", []) + wanted["task"].get("inf", [])) <= set(samples)
     assert len(samples) == len(found) * (8 if wanted["batch"]["micro"] == 8 else 2) // (
@@ -108,11 +105,11 @@ def test_a_run_that_went_back_is_the_one_whose_recipe_leaves_the_samples_out(tmp
     assert all(record["to"] < record["step"] and "not finite" in record["why"] for record in found)
     told = wanted | {"guard": {"quarantine": samples}}
     assert run_under_supervisor(told, tmp_path / "told").code is Exit.DONE
-    assert not kept(tmp_path / "told")
+    assert not of_kind(tmp_path / "told", "rollback")
     assert outcome(tmp_path / "run") == outcome(tmp_path / "told")
     assert prove(tmp_path / "run").steps == 24
-    assert kept(tmp_path / "run", "attempt") != []
-    assert len(kept(tmp_path / "run", "attempt")) == 1
+    assert of_kind(tmp_path / "run", "attempt") != []
+    assert len(of_kind(tmp_path / "run", "attempt")) == 1
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -121,7 +118,7 @@ def test_n03_a_spike_is_undone_and_all_of_its_step_left_out(tmp_path, processes,
     task = {"spike": ids_of(12, 1, 2)}
     wanted = recipe(task, {"spike": spike, "rollback": {"back": 4, "every": 3}}, processes)
     assert run_under_supervisor(wanted, tmp_path / "run").code is Exit.DONE
-    (found,) = kept(tmp_path / "run")
+    (found,) = of_kind(tmp_path / "run", "rollback")
     assert (found["step"], found["to"], found["samples"]) == (12, 6, ids_of(12))
     assert "is above" in found["why"]
     assert main(["data", "inspect", str(tmp_path / "run"), "--position", "87", "--count", "2", "--json"]) == 0
@@ -139,7 +136,7 @@ def test_in_exact_mode_any_number_of_processes_goes_back_to_the_same_bits(tmp_pa
         bad = {"kind": "guarded:Still", "nan": [*ids_of(7, 1, 2), *ids_of(13, 6, 7)]}
         run = tmp_path / str(processes)
         assert run_under_supervisor(recipe(bad, guard, processes, exact=True), run).code is Exit.DONE
-        found.append((trace(run), [(r["step"], r["to"], r["samples"]) for r in kept(run)]))
+        found.append((trace(run), [(r["step"], r["to"], r["samples"]) for r in of_kind(run, "rollback")]))
     assert found[0] == found[1] == found[2]
     assert len(found[0][1]) == 2
 
@@ -148,7 +145,7 @@ def test_a_run_goes_back_at_most_to_its_last_commit(tmp_path):
     guard = {"nonfinite": "rollback", "rollback": {"back": 10, "every": 1}}
     wanted = recipe({"nan": ids_of(7, 1, 2)}, guard, checkpoint={"every": {"steps": 5}})
     assert run_under_supervisor(wanted, tmp_path / "run").code is Exit.DONE
-    (found,) = kept(tmp_path / "run")
+    (found,) = of_kind(tmp_path / "run", "rollback")
     assert (found["step"], found["to"]) == (7, 5)
     assert prove(tmp_path / "run").commits > 0
 
@@ -159,8 +156,8 @@ def test_what_was_set_while_it_trained_is_not_undone(tmp_path):
     post(run, Command("set", "optimizer.lr=0.02"))
     wanted = recipe({"nan": ids_of(7, 1, 2)}, {"nonfinite": "rollback"}, schedule={"kind": "constant"})
     assert run_under_supervisor(wanted, run).code is Exit.DONE
-    (command,) = kept(run, "command")
-    (found,) = kept(run)
+    (command,) = of_kind(run, "command")
+    (found,) = of_kind(run, "rollback")
     assert found["to"] >= command["step"] or command["step"] > 7
     assert {
         r["lr"]["model"]
@@ -185,8 +182,8 @@ def test_a_stop_or_a_kill_at_any_point_changes_no_bit(tmp_path, at, processes):
     shutil.rmtree(max((run / "checkpoints").glob("step-*")))
     assert run_under_supervisor(wanted, run).code is Exit.DONE
     assert trace(run) == trace(tmp_path / "straight")
-    assert [(r["step"], r["samples"]) for r in kept(run)] == [
-        (r["step"], r["samples"]) for r in kept(tmp_path / "straight")
+    assert [(r["step"], r["samples"]) for r in of_kind(run, "rollback")] == [
+        (r["step"], r["samples"]) for r in of_kind(tmp_path / "straight", "rollback")
     ]
     assert prove(run).steps == 24
 
@@ -238,7 +235,7 @@ def test_rollbacks_are_bounded(tmp_path, bad, settings, said):
     assert said in ended.cause
     assert ended.where["step"] == bad[-1]
     assert set(ids_of(bad[-1], 1, 2)) <= set(ended.where["sample_ids"])
-    assert [record["step"] for record in kept(tmp_path / "run")] == list(bad[:-1])
+    assert [record["step"] for record in of_kind(tmp_path / "run", "rollback")] == list(bad[:-1])
 
 
 def test_a_way_back_that_nothing_takes_is_a_mistake():
@@ -260,7 +257,7 @@ def test_evaluations_and_early_stopping_forget_what_was_undone(tmp_path):
     wanted["evaluate"] = {"every": {"steps": 3}}
     wanted["telemetry"] = {"every": {"steps": 1}}
     assert run_under_supervisor(wanted, tmp_path / "run").code is Exit.DONE
-    (found,) = kept(tmp_path / "run")
+    (found,) = of_kind(tmp_path / "run", "rollback")
     assert found["to"] == 2
     history = lineage(read(tmp_path / "run" / "ledger.jsonl"))
     assert [r["step"] for r in history if r["kind"] == "evaluation"] == [3, 6, 9, 12, 15, 18, 21, 24]

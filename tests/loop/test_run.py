@@ -13,14 +13,11 @@ from drivetrain import Exit, Failure
 from drivetrain.data.order import Order
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
+from records import of_kind
 
 
 def train(recipe, run, *overrides, **options):
     return drivetrain.train(recipe, overrides, run=run, progress=False, **options)
-
-
-def records(run, kind):
-    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
 
 
 def module(folder, text):
@@ -92,7 +89,7 @@ def recipe_of(folder, task="Plain", **changes):
 def test_a_users_task_and_dataset_in_one_file_train(tmp_path):
     result = train(recipe_of(tmp_path, budget={"steps": 20}), tmp_path / "run")
     assert result.step == 20
-    assert result.metrics["same"]["loss"] < records(tmp_path / "run", "step")[0]["losses"]["loss"]
+    assert result.metrics["same"]["loss"] < of_kind(tmp_path / "run", "step")[0]["losses"]["loss"]
 
 
 @pytest.mark.parametrize("task", ["Plain", "Weighted"])
@@ -104,7 +101,7 @@ def test_accumulation_is_one_batch_to_1e_6(tmp_path, task, change):
 
 
 def close(one, other):
-    a, b = records(one, "step"), records(other, "step")
+    a, b = of_kind(one, "step"), of_kind(other, "step")
     assert len(a) == len(b)
     for x, y in zip(a, b, strict=True):
         assert x["samples"] == y["samples"]
@@ -120,9 +117,9 @@ def test_more_processes_are_one_process_to_1e_6_with_a_ragged_tail(tmp_path, tas
     ragged = {"budget": {"samples": 43}}
     alone = train(recipe_of(tmp_path, task, **ragged), tmp_path / "alone")
     many = train(recipe_of(tmp_path, task, **ragged), tmp_path / "many", f"launch.processes={processes}")
-    assert records(many.run, "step")[-1]["counts"]["samples"] == 3
+    assert of_kind(many.run, "step")[-1]["counts"]["samples"] == 3
     close(alone.run, many.run)
-    scores = [records(run, "evaluation")[-1]["metrics"]["same"]["loss"] for run in (alone.run, many.run)]
+    scores = [of_kind(run, "evaluation")[-1]["metrics"]["same"]["loss"] for run in (alone.run, many.run)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
 
 
@@ -130,7 +127,7 @@ def test_each_validation_sample_is_scored_once(tmp_path):
     for processes in (1, 2, 4):
         path = recipe_of(tmp_path, evaluate={"batch": 3}, budget={"steps": 1}, optimizer={"lr": 0.0})
         train(path, tmp_path / f"run{processes}", f"launch.processes={processes}")
-    values = [records(tmp_path / f"run{p}", "evaluation")[0] for p in (1, 2, 4)]
+    values = [of_kind(tmp_path / f"run{p}", "evaluation")[0] for p in (1, 2, 4)]
     assert {v["counts"]["same"] for v in values} == {40}
     assert values[0]["metrics"]["same"]["loss"] == pytest.approx(values[2]["metrics"]["same"]["loss"], abs=1e-6)
 
@@ -149,11 +146,11 @@ def test_n01_a_nan_stops_before_the_weights_move_and_names_step_rank_and_samples
     assert outcome.code == Exit.DIVERGED
     assert sample in outcome.where["sample_ids"]
     assert len(outcome.where["sample_ids"]) == 2
-    made = records(tmp_path / "run", "step")
+    made = of_kind(tmp_path / "run", "step")
     assert outcome.where["step"] == made[-1]["step"]
     assert made[-1]["losses"]["loss"] == "nan"
     assert math.isfinite(made[-2]["losses"]["loss"])
-    assert records(tmp_path / "run", "exit")[-1]["code"] == 82
+    assert of_kind(tmp_path / "run", "exit")[-1]["code"] == 82
     told = json.loads((tmp_path / "run" / "exit.json").read_text())
     assert told["where"]["last_committed_step"] == outcome.where["step"] - 1
 
@@ -199,7 +196,7 @@ def test_bf16_and_sgd_train(tiny, tmp_path):
     result = train(
         tiny, tmp_path / "run", "precision=bf16", "optimizer.kind=sgd", "optimizer.lr=0.5", "optimizer.momentum=0.9"
     )
-    first = records(tmp_path / "run", "step")[0]["losses"]["loss"]
+    first = of_kind(tmp_path / "run", "step")[0]["losses"]["loss"]
     assert result.losses["loss"] < first
 
 
@@ -217,7 +214,7 @@ def test_an_accepted_change_is_kept_in_the_ledger_and_says_what_it_does_to_the_s
     train(tiny, tmp_path / "run")
     result = train(tiny, tmp_path / "run", "budget.steps=20", override=["budget"])
     assert result.step == 20
-    notes = " ".join(note["text"] for note in records(tmp_path / "run", "note"))
+    notes = " ".join(note["text"] for note in of_kind(tmp_path / "run", "note"))
     assert "budget.steps: 12 -> 20" in notes
     assert "learning rate" in notes
 
@@ -255,7 +252,7 @@ def test_s05_a_damaged_newest_commit_is_passed_over_and_told(tiny, tmp_path):
     next(newest.glob("tensors*")).write_bytes(b"x")
     train(tiny, tmp_path / "run")
     assert trace(tmp_path / "run") == trace(tmp_path / "straight")
-    assert "passed over step-00000012" in records(tmp_path / "run", "note")[-1]["text"]
+    assert "passed over step-00000012" in of_kind(tmp_path / "run", "note")[-1]["text"]
 
 
 def test_initial_weights_come_from_another_run(tiny, tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from drivetrain.cli.options import AsJson
 from drivetrain.cli.status import Token
-from drivetrain.cli.submit import AsJson
 
 
 def cancel(job: Token, as_json: AsJson = False) -> int:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
+
 if TYPE_CHECKING:
     from drivetrain.checkpoint.inspection import CommitRow
 
 app = typer.Typer(help="List, verify, pin, remove and compare commits.")
 Run = Annotated[Path, typer.Argument(help="Run directory.")]
 Commit = Annotated[str, typer.Argument(help="A commit's name or step.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @app.command("list")

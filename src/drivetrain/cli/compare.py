@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
+
 
 class Places(str, Enum):
     """What runs are laid side by side along."""
@@ -22,14 +24,14 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN ...", help="Two run directories or more.")],
     by: Annotated[Places, typer.Option("--by", help="Seconds are those of steps and their data.")] = Places.step,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw it too: a file.png or a file.svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Runs side by side: recipes, metrics, losses at equal steps, samples, tokens or seconds, and what it took."""
     import json
 
     from rich.console import Console
 
-    from drivetrain.ledger.ledger import plain
+    from drivetrain.ledger.fields import plain
     from drivetrain.watch.compare import comparison, gather, show
     from drivetrain.watch.console import tolerant
     from drivetrain.watch.plot import draw, panels, require_plot

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from drivetrain.cli.options import AsJson
+
 if TYPE_CHECKING:
     from drivetrain.data.inputs import Input
     from drivetrain.data.prepare import Report
 
 app = typer.Typer(help="Prepare token files, and look at what is trained on.")
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @app.command()

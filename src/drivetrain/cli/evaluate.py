@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
 from drivetrain.cli.weights import WEIGHTS, weights_of
 
 
@@ -16,7 +17,7 @@ def evaluate(
     commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Score only so many of each set's first samples.")] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score a run's commit on its validation or test sets; nothing is written."""
     import json

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
 from drivetrain.cli.weights import WEIGHTS, weights_of
 
 
@@ -15,9 +16,9 @@ def export(
     to: Annotated[Path, typer.Option(help="A new or empty folder.")],
     commit: Annotated[str | None, typer.Option(help="A commit's name or step; by default the newest.")] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Write a commit's weights: safetensors, and for the language model Hugging Face's Llama layout."""
+    """Write a commit's weights: safetensors, for language models and classifiers in Hugging Face's layout."""
     import json
 
     from drivetrain.api import export as export_run

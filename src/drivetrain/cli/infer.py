@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
 from drivetrain.cli.weights import WEIGHTS, weights_of
 
 app = typer.Typer(help="A run's networks on new input.")
@@ -26,7 +27,7 @@ def speech(
     run: Annotated[Path, typer.Option(help="Run directory.")],
     commit: Annotated[str | None, typer.Option(help="A commit's name or step; by default the newest.")] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Denoise, copy or enhance recordings: same names, rates, channels, lengths and formats."""
     import json

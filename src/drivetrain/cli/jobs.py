@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from drivetrain.cli.submit import AsJson, Targets
+from drivetrain.cli.options import AsJson
+from drivetrain.cli.submit import Targets
 
 _LONGEST = 60  # characters of an engine's error in the table; `status JOB` has it whole
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
 from drivetrain.cli.status import Token
-from drivetrain.cli.submit import AsJson
 
 
 def logs(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
 from drivetrain.cli.weights import WEIGHTS, weights_of
 
 
@@ -16,7 +17,7 @@ def predict(
     to: Annotated[Path, typer.Option(help="A new file: .jsonl, .csv or .tsv.")],
     commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write what a run's commit predicts of each sample of a set, in the set's order."""
     import json

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson, Overrides
+
 app = typer.Typer(help="List, show, check and write recipes.")
 Source = Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 @app.command("list")

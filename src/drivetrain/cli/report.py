@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
+
 
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw it too: a file.png or a file.svg.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Curves, metrics, attempts, and where the time went."""
     import json

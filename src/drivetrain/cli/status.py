@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from drivetrain.cli.submit import AsJson
+from drivetrain.cli.options import AsJson
 
 Token = Annotated[
     str,

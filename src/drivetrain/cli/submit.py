@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson, Overrides
+
 if TYPE_CHECKING:
     from drivetrain.launch.store import Record
     from drivetrain.launch.targets.target import Request
@@ -16,14 +18,11 @@ Targets = Annotated[
     Path | None,
     typer.Option(help="File of targets; else $DRIVETRAIN_TARGETS or ~/.config/drivetrain/targets.yaml."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def submit(
     recipe: Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")
-    ] = None,
+    overrides: Overrides = None,
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help="`drivetrain targets` lists them.")] = "local",
     run: Annotated[
         str | None,

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from drivetrain.cli.submit import AsJson, Targets
+from drivetrain.cli.options import AsJson
+from drivetrain.cli.submit import Targets
 
 
 def targets(

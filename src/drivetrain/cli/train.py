@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import Overrides
+
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as optimizer.lr=1e-3.")
-    ] = None,
+    overrides: Overrides = None,
     run: Annotated[Path | None, typer.Option(help="Run directory; by default runs/NAME-DIGEST.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Processes on this machine.")] = None,
     resume: Annotated[str, typer.Option(help="auto, never or must go on from a commit.")] = "auto",

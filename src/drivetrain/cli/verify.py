@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from drivetrain.cli.options import AsJson
+
 
 def verify(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     data: Annotated[bool, typer.Option(help="Also read the sources again and compare them.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Prove that a run did what its ledger says; name the first thing that does not hold."""
     import json

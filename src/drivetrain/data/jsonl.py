@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from array import array
 from collections.abc import Iterator
 from functools import partial
@@ -14,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.fingerprint import FileStamp, remembered
-from drivetrain.data.json_lines import json_object, refuse_array
+from drivetrain.data.json_lines import HEAD, json_object, refuse_array
 from drivetrain.data.recipe import JsonLines
-from drivetrain.data.rows import files_of, joined, no_column
+from drivetrain.data.rows import files_of, joined, line_at, no_column, stretch
 from drivetrain.data.source import Source
 from drivetrain.spec.exits import Exit, Failure
 
@@ -56,7 +55,7 @@ class Lines:
         """The lines with these numbers."""
         starts, stops = self._offsets[ids].tolist(), self._offsets[ids + 1].tolist()
         with self._seen.open() as file:
-            lines = [_exactly(file.fileno(), start, stop - start) for start, stop in zip(starts, stops, strict=True)]
+            lines = [stretch(file.fileno(), start, stop) for start, stop in zip(starts, stops, strict=True)]
         return [self._row(line, start) for line, start in zip(lines, starts, strict=True)]
 
     def column(self, name: str) -> Iterator[Any]:
@@ -68,7 +67,7 @@ class Lines:
 
     def place(self, number: int) -> str:
         """FILE:LINE of a row."""
-        return f"{self._seen.path}:{_line_number(self._seen.path, int(self._offsets[number]))}"
+        return line_at(self._seen.path, int(self._offsets[number]))
 
     def _row(self, line: bytes, start: int) -> dict[str, Any]:
         try:
@@ -77,8 +76,8 @@ class Lines:
                 return row
             return {name: row[name] for name in self._columns}
         except (ValueError, KeyError, RecursionError):
-            place = f"{self._seen.path}:{_line_number(self._seen.path, start)}"
-            return _checked(line, self._columns or (), place)  # it has passed that when the file was opened
+            # It has passed that when the file was opened.
+            return _checked(line, self._columns or (), line_at(self._seen.path, start))
 
 
 def _index(seen: FileStamp) -> np.ndarray:
@@ -101,7 +100,7 @@ def _checked_digest(path: str, settings: JsonLines) -> str:
     if settings.key:
         needed = (*needed, settings.key)
     with open(path, "rb", buffering=1 << 20) as file:
-        refuse_array(file.read(1 << 16), path)
+        refuse_array(file.read(HEAD), path)
         file.seek(0)
         for number, line in enumerate(file, 1):
             digest.update(line)
@@ -121,21 +120,3 @@ def _checked(line: bytes, columns: tuple[str, ...], place: str) -> dict[str, Any
         if name not in row:
             raise no_column(name, list(row), place)
     return row
-
-
-def _exactly(descriptor: int, start: int, size: int) -> bytes:
-    """A stretch of a file; the system may give less at a time."""
-    data = os.pread(descriptor, size, start)
-    while len(data) < size and (more := os.pread(descriptor, size - len(data), start + len(data))):
-        data += more
-    return data
-
-
-def _line_number(path: str, offset: int) -> int:
-    """The number of the line that begins at a byte, from 1 on."""
-    with open(path, "rb") as file:
-        count = 0
-        while offset > 0 and (block := file.read(min(offset, 1 << 20))):
-            count += block.count(b"\n")
-            offset -= len(block)
-    return count + 1

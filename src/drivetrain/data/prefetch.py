@@ -1,4 +1,4 @@
-"""Shares read ahead of the loop. Readers are caches addressed by step: killing them loses nothing."""
+"""Batches read ahead of the loop. Readers are caches addressed by step: killing them loses nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 
 class BatchIterator(Iterator[LocalBatch]):
-    """Shares in the order of their steps; an error while one was read is raised in its place.
+    """Batches in the order of their steps; an error while one was read is raised in its place.
 
     `close` ends whatever reads them.
     """
@@ -34,54 +34,59 @@ class BatchIterator(Iterator[LocalBatch]):
 
 
 SLOW = 200e-6
-"""Seconds from which reading a share is worth a thread: below, handing it over costs more than reading it."""
-_BURST = 2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own share only
+"""Seconds from which reading a batch is worth a thread: below, handing it over costs more than reading it."""
+_BURST = 2e-3  # seconds after which a burst ends, so that a slow source holds up a step by its own batch only
 _AT_ONCE = 0.5e-3  # seconds of reading that may be one read, and go beyond `depth`: what they make stays in the caches
-_SMALL = 32  # shares that may be ready then
-_TRIED = 8  # shares that are read to see how long one takes; the first ones pay for what the others find ready
+_SMALL = 32  # batches that may be ready then
+_TRIED = 8  # batches that are read to see how long one takes; the first ones pay for what the others find ready
 _TRYING = 5e-3  # seconds after which it is seen
 
 
 def prefetch(
-    feed: BatchReader, first: int, last: int, depth: int, workers: int, clock: Callable[[], float] = time.perf_counter
+    batches: BatchReader,
+    first: int,
+    last: int,
+    depth: int,
+    workers: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> BatchIterator:
-    """Shares of the steps `first` to `last`, read up to `depth` steps ahead, and further where they take microseconds.
+    """Batches of the steps `first` to `last`, read up to `depth` steps ahead, and further where they take microseconds.
 
     With workers, processes read the samples. Without, a source that may be read beside training is read by a thread
-    if a share takes long enough; everything else is read between the steps, in bursts.
+    if a batch takes long enough; everything else is read between the steps, in bursts.
     """
     if workers:
-        return ProcessReader(feed, first, last, depth, workers)
-    if not feed.source.thread_safe:
-        return InlineReader(feed, range(first, last + 1), depth, clock=clock)
+        return ProcessReader(batches, first, last, depth, workers)
+    if not batches.source.thread_safe:
+        return InlineReader(batches, range(first, last + 1), depth, clock=clock)
     tried, seconds = [], []
     for step in range(first, min(first + _TRIED, last + 1)):
         if sum(seconds) > _TRYING:
             break
         started = clock()
         try:
-            tried.append(feed.read(step))
+            tried.append(batches.read(step))
         except Exception as error:
-            return InlineReader(feed, range(0), depth, *tried, error, clock=clock)
+            return InlineReader(batches, range(0), depth, *tried, error, clock=clock)
         seconds.append(clock() - started)
     if min(seconds, default=0.0) > SLOW:
-        return ThreadReader(feed, first + len(tried), last, depth, *tried)
-    return InlineReader(feed, range(first + len(tried), last + 1), depth, *tried, clock=clock)
+        return ThreadReader(batches, first + len(tried), last, depth, *tried)
+    return InlineReader(batches, range(first + len(tried), last + 1), depth, *tried, clock=clock)
 
 
 class InlineReader(BatchIterator):
-    """Reads between the steps, up to `depth` shares at a time, and more where these take microseconds: one after the
+    """Reads between the steps, up to `depth` batches at a time, and more where these take microseconds: one after the
     other they find the caches warm."""
 
     def __init__(
         self,
-        feed: BatchReader,
+        batches: BatchReader,
         steps: range,
         depth: int,
         *read: LocalBatch | Exception,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._feed = feed
+        self._batches = batches
         self._clock = clock
         self._steps = iter(steps)
         self._depth = depth
@@ -93,22 +98,22 @@ class InlineReader(BatchIterator):
             self._fill()
         if not self._ready:
             raise StopIteration
-        share = self._ready.popleft()
-        if isinstance(share, Exception):
-            raise share
-        return share
+        batch = self._ready.popleft()
+        if isinstance(batch, Exception):
+            raise batch
+        return batch
 
     def _fill(self) -> None:
         began = now = self._clock()
         while steps := list(islice(self._steps, self._next_read(now - began))):
             started = now
             try:
-                self._ready.extend(self._feed.read_each(steps))
+                self._ready.extend(self._batches.read_each(steps))
             except Exception as error:
                 self._ready.append(error)
                 self._steps = iter(())
             now = self._clock()
-            if self._feed.together is not None:
+            if self._batches.together is not None:
                 # As many steps as a read of that length takes, by what the last one took for each.
                 self._width = max(1, int(_AT_ONCE * len(steps) / max(now - started, 1e-9)))
 
@@ -126,8 +131,8 @@ class ThreadReader(BatchIterator):
     """One background thread. It refills in bursts, when half of what it read is used up, since each hand-over between
     threads costs about as much as reading a small batch."""
 
-    def __init__(self, feed: BatchReader, first: int, last: int, depth: int, *read: LocalBatch) -> None:
-        self._feed = feed
+    def __init__(self, batches: BatchReader, first: int, last: int, depth: int, *read: LocalBatch) -> None:
+        self._batches = batches
         self._depth = depth
         self._left = last - first + 1 + len(read)
         self._ready: deque[LocalBatch | BaseException] = deque(read)
@@ -145,14 +150,14 @@ class ThreadReader(BatchIterator):
             self._arrived.clear()
             if not self._ready:
                 self._arrived.wait()
-        share = self._ready.popleft()
+        batch = self._ready.popleft()
         if len(self._ready) <= self._depth // 2:
             self._wanted.set()
-        if isinstance(share, BaseException):
+        if isinstance(batch, BaseException):
             self._left = 0
-            raise share
+            raise batch
         self._left -= 1
-        return share
+        return batch
 
     def close(self) -> None:
         """Stop reading and wait for the thread."""
@@ -167,10 +172,10 @@ class ThreadReader(BatchIterator):
                     self._rest()
                 if self._closed:
                     return
-                self._ready.append(self._feed.read(step))
+                self._ready.append(self._batches.read(step))
                 self._arrived.set()
         except BaseException as error:
-            # In its place in the queue: the shares before it are whole, and are trained on.
+            # In its place in the queue: the batches before it are whole, and are trained on.
             self._ready.append(error)
             self._arrived.set()
 
@@ -183,13 +188,13 @@ class ThreadReader(BatchIterator):
 class ProcessReader(BatchIterator):
     """Worker processes that read samples by id; batches are collated here."""
 
-    def __init__(self, feed: BatchReader, first: int, last: int, depth: int, workers: int) -> None:
+    def __init__(self, batches: BatchReader, first: int, last: int, depth: int, workers: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "drivetrain.data.prefetch"])
-        self._feed = feed
+        self._batches = batches
         self._steps = iter(range(first, last + 1))
         self._workers = workers
-        sent = pickle.dumps(feed.source)
+        sent = pickle.dumps(batches.source)
         self._pool = ProcessPoolExecutor(workers, context, initializer=_open, initargs=(sent, os.getpid()))
         self._ahead: deque[tuple[int, list[Planned], list[Future[bytes]]]] = deque()
         for _ in range(depth):
@@ -212,7 +217,7 @@ class ProcessReader(BatchIterator):
                 sample_ids=self._suspects(),
             ) from error
         self._ahead.popleft()
-        return self._feed.assemble(step, plan, [unpack(samples) for samples in packed])
+        return self._batches.assemble(step, plan, [unpack(samples) for samples in packed])
 
     def close(self) -> None:
         """End the workers."""
@@ -222,14 +227,14 @@ class ProcessReader(BatchIterator):
         step = next(self._steps, None)
         if step is None:
             return
-        plan = self._feed.plan(step)
+        plan = self._batches.plan(step)
         self._ahead.append((step, plan, [self._submit(planned) for planned in plan]))
 
     def _submit(self, planned: Planned) -> Future[bytes]:
         try:
             return self._pool.submit(_read, planned.ids, planned.positions)
         except BrokenProcessPool as error:
-            # Told when its step comes: the shares before it may be there.
+            # Told when its step comes: the batches before it may be there.
             lost: Future[bytes] = Future()
             lost.set_exception(error)
             return lost

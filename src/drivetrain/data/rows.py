@@ -1,7 +1,8 @@
-"""Rows of files as one source: what JSON lines, Parquet and Arrow have in common."""
+"""Rows of files as one source: what JSON lines, tables, Parquet and Arrow have in common."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, Protocol
@@ -88,3 +89,21 @@ def no_column(name: str, names: Sequence[str], where: str) -> Failure:
     cause = f"{where} has no column {name!r}{nearest(name, list(names))}"
     hint = f"columns and key name what is there: {', '.join(names)}"
     return Failure(Exit.BAD_DATA, cause, hint, file=where)
+
+
+def stretch(descriptor: int, start: int, stop: int) -> bytes:
+    """A file's bytes from `start` to `stop`, fewer only where it ends before; the system may give less at a time."""
+    data = os.pread(descriptor, stop - start, start)
+    while len(data) < stop - start and (more := os.pread(descriptor, stop - start - len(data), start + len(data))):
+        data += more
+    return data
+
+
+def line_at(path: str, offset: int) -> str:
+    """FILE:LINE of the line that begins at a byte."""
+    number = 1
+    with open(path, "rb") as file:
+        while offset > 0 and (block := file.read(min(offset, 1 << 20))):
+            number += block.count(b"\n")
+            offset -= len(block)
+    return f"{path}:{number}"

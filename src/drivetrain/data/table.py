@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 from array import array
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +16,7 @@ import numpy as np
 
 from drivetrain.data.fingerprint import FileStamp, remembered
 from drivetrain.data.recipe import Table
-from drivetrain.data.rows import chosen, files_of, joined
+from drivetrain.data.rows import chosen, files_of, joined, line_at, stretch
 from drivetrain.data.source import Source
 from drivetrain.spec.exits import Exit, Failure
 
@@ -102,9 +101,8 @@ class Records:
 
     def place(self, number: int) -> str:
         """FILE:LINE where a row begins."""
-        with self._seen.open() as file:
-            lines = _range(file.fileno(), 0, int(self._index.offsets[number, 0])).count(b"\n")
-        return f"{self._seen.path}:{lines + 1}"
+        self._seen.check()
+        return line_at(self._seen.path, int(self._index.offsets[number, 0]))
 
     def _row(self, data: bytes) -> dict[str, str]:
         fields = self._fields(data)
@@ -217,9 +215,7 @@ def _digest(path: str, settings: Table) -> str:
 
 def _range(descriptor: int, start: int, stop: int) -> bytes:
     """A stretch of a file, without a mark of UTF-8 at its beginning."""
-    data = b""
-    while len(data) < stop - start and (more := os.pread(descriptor, stop - start - len(data), start + len(data))):
-        data += more
+    data = stretch(descriptor, start, stop)
     if start == 0:
         return data.removeprefix(_BOM)
     return data

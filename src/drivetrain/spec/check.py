@@ -25,6 +25,7 @@ from drivetrain.spec.components import (
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
 from drivetrain.spec.settings import key_of
+from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import Path_
 
 
@@ -376,10 +377,3 @@ def _divisors(number: int) -> str:
 def shown(value: Any) -> str:
     """A value in a message, cut where it is long."""
     return shortened(repr(value), 60)
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters; where it is longer, its end is three dots."""
-    if len(text) <= most:
-        return text
-    return f"{text[: most - 3]}..."

@@ -13,9 +13,10 @@ import yaml
 
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.check import shortened, shown
+from drivetrain.spec.check import shown
 from drivetrain.spec.registry import nearest
 from drivetrain.spec.settings import key_of
+from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import UNITS, Path_
 
 _MAPPINGS = frozenset({"dataclass_type", "dataclass_exact_type", "dict_type", "model_attributes_type"})

@@ -97,6 +97,9 @@ NAMED_SECTIONS = frozenset({"networks"})
 LISTED_SECTIONS = frozenset({"init"})
 """Sections that may be a list of their settings."""
 
+BY_NETWORK = ("optimizer", "schedule")
+"""Sections that are one for all networks, or a mapping by network."""
+
 CUSTOM_SECTIONS = frozenset({"task", "source"})
 """Sections whose kind may be a user's own `package.module:Name`."""
 

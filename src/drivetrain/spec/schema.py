@@ -9,6 +9,7 @@ from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
+    BY_NETWORK,
     CUSTOM_SECTIONS,
     DEFAULT_KINDS,
     KINDS,
@@ -26,7 +27,6 @@ _OWN = {
     "properties": {"kind": {"type": "string", "pattern": r"^[\w.]+:\w+$"}},
     "required": ["kind"],
 }
-_BY_NETWORK = ("optimizer", "schedule")
 
 
 def recipe_schema() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def recipe_schema() -> dict[str, Any]:
         schema["properties"][name] = section
     for name in ("task", "optimizer", "schedule", "launch"):
         component = _component_schema(name)
-        if name in _BY_NETWORK:
+        if name in BY_NETWORK:
             component["anyOf"].append({"type": "object", "additionalProperties": {"anyOf": list(component["anyOf"])}})
         schema["properties"][name] |= component
     data = schema["properties"]["data"]["properties"]

@@ -16,6 +16,7 @@ from drivetrain.spec.components import Derives
 from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
+    BY_NETWORK,
     CUSTOM_SECTIONS,
     DEFAULT_KINDS,
     KINDS,
@@ -43,9 +44,8 @@ from drivetrain.spec.tree import (
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-_BY_NETWORK = ("optimizer", "schedule")
 _FILLED = ("networks", "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
-_OPTIONAL = (*_BY_NETWORK, *_FILLED)
+_OPTIONAL = (*BY_NETWORK, *_FILLED)
 _DERIVED = {
     "context": "task.model.context",
     "vocabulary": "task.model.vocabulary",
@@ -183,7 +183,7 @@ class Checker:
 
     def _chosen_kind(self, name: str, data: Any) -> Any:
         """A section of `KINDS`, which may be a mapping by network."""
-        if name not in _BY_NETWORK or not isinstance(data, dict) or not _names_networks(name, data):
+        if name not in BY_NETWORK or not isinstance(data, dict) or not _names_networks(name, data):
             return self._component(name, data, (name,))
         parts = {network: self._component(name, part, (name, network)) for network, part in data.items()}
         if None in parts.values():

@@ -1,4 +1,4 @@
-"""Text that others wrote, as it may be shown at a terminal."""
+"""Text as it may be shown at a terminal: what others wrote made visible, what is long cut."""
 
 from __future__ import annotations
 
@@ -10,3 +10,10 @@ def printable(text: str, keep: str = "") -> str:
         plain = char.isprintable() or char in keep
         shown.append(char if plain else repr(char)[1:-1])
     return "".join(shown)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters; where it is longer, its end is three dots."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 3]}..."

@@ -19,8 +19,8 @@ from drivetrain.ledger.ledger import read
 from drivetrain.ledger.run_summary import By, RunSummary, summarize
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
-from drivetrain.spec.text import printable
-from drivetrain.spec.tree import dotted
+from drivetrain.spec.text import printable, shortened
+from drivetrain.spec.tree import Path_, dotted, pairs
 from drivetrain.watch.chart import AXES, chart, fitting, framed, place_of, placed, points
 from drivetrain.watch.console import amount
 from drivetrain.watch.report import summary
@@ -171,12 +171,11 @@ def _alike(by_run: Mapping[str, Any], count: int) -> bool:
     return all(value == first and type(value) is type(first) for value in others)
 
 
-def _leaves(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Any, path: Path_ = ()) -> Iterator[tuple[str, Any]]:
     if not isinstance(tree, (Mapping, list)) or not tree:
         yield dotted(path), tree
         return
-    pairs = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
-    for key, value in pairs:
+    for key, value in pairs(tree):
         yield from _leaves(value, (*path, key))
 
 
@@ -290,9 +289,7 @@ def _value(value: Any) -> str:
         text = "null"
     elif isinstance(value, bool):
         text = text.lower()
-    if len(text) > _WIDE:
-        text = f"{text[: _WIDE - 3]}..."
-    return text
+    return shortened(text, _WIDE)
 
 
 def _metadata(reports: Mapping[str, Mapping[str, Any]]) -> Table:

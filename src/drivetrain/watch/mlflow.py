@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from drivetrain.spec.exits import Exit
+from drivetrain.spec.tree import pairs
 from drivetrain.watch.recipe import Mlflow
 from drivetrain.watch.tracker_mark import TrackerRow
 from drivetrain.watch.trackers import About, require
@@ -87,8 +88,7 @@ def _key(name: str) -> str:
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """The leaves of the recipe by dotted path."""
     if isinstance(value, (Mapping, list)) and value:
-        pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for key, part in pairs:
+        for key, part in pairs(value):
             yield from _flat(part, f"{path}.{key}" if path else str(key))
     elif path:
         yield _key(path), str(value)[:_LONGEST_VALUE]

@@ -19,7 +19,7 @@ from drivetrain.ledger.records import Record
 from drivetrain.ledger.run_summary import AttemptSummary, RunSummary
 from drivetrain.ledger.throughput import Throughput
 from drivetrain.spec.exits import Exit, Outcome
-from drivetrain.spec.text import printable
+from drivetrain.spec.text import printable, shortened
 from drivetrain.watch.chart import chart, fitting, points, spark
 from drivetrain.watch.console import amount
 from drivetrain.watch.table import row, say, span, table
@@ -168,9 +168,7 @@ def _attempts(found: Sequence[AttemptSummary]) -> Table:
         ended = "cut off"
         if attempt.code is not None:
             cause = "done" if attempt.code == Exit.DONE else attempt.cause
-            ended = f"{attempt.code} {cause}"
-            if len(ended) > _CAUSE:
-                ended = f"{ended[: _CAUSE - 3]}..."
+            ended = shortened(f"{attempt.code} {cause}", _CAUSE)
         elif attempt is found[-1]:
             ended = "not yet, or cut off"
         made = "none"

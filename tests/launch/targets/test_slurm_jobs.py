@@ -14,6 +14,7 @@ import pytest
 import drivetrain
 import slurm_lab
 from conftest import trace
+from processes import wait_until
 from slurm_lab import lab
 
 pytestmark = [
@@ -174,7 +175,7 @@ def test_l05_a_signal_to_the_steps_alone_is_a_requeue_too(cluster, slurm):
     cluster.until(job, "succeeded")
     slurm("scontrol", "requeue", native)  # l06: behind our back, of a job that is done
     log = cluster.run / "launch" / job / "output" / "conductor.log"
-    waited(lambda: "nothing is left to do" in log.read_text())
+    wait_until(lambda: "nothing is left to do" in log.read_text(), 90)
     assert len(list(log.parent.glob("*-node-0.log"))) == 2
 
 
@@ -223,7 +224,7 @@ def test_l11_slurmctld_is_away_when_it_is_needed(cluster, slurm):
     for pid in slurm.tasks("n0"):
         os.kill(pid, signal.SIGTERM)
     threading.Timer(8, slurm.controller_up).start()
-    waited(lambda: "75 stopped" in (cluster.run / "launch" / job / "output" / "conductor.log").read_text())
+    wait_until(lambda: "75 stopped" in (cluster.run / "launch" / job / "output" / "conductor.log").read_text(), 90)
     cluster.gate.touch()
     time.sleep(10)
     cluster.until(job, "succeeded")
@@ -235,14 +236,6 @@ def test_l12_of_two_array_tasks_with_one_run_directory_one_ends_with_85(cluster,
     train = f"{shlex.quote(sys.executable)} -m drivetrain train paced.yaml --run run"
     slurm("sbatch", "--array=0-1", "--output=%a.log", "-n1", "--wrap", f". ./setup.sh; {train}; echo ended $?")
     logs = [cluster.folder / "0.log", cluster.folder / "1.log"]
-    waited(lambda: any(log.exists() and "ended 85" in log.read_text() for log in logs))
+    wait_until(lambda: any(log.exists() and "ended 85" in log.read_text() for log in logs), 90)
     cluster.gate.touch()
-    waited(lambda: any("ended 0" in log.read_text() for log in logs))
-
-
-def waited(condition, timeout=90):
-    """Return once something holds."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(lambda: any("ended 0" in log.read_text() for log in logs), 90)
