@@ -60,16 +60,18 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
     """Find every mistake, each with its place; 78 where there is one. Classes of your own are imported."""
     import json
 
-    from drivetrain.spec.affects import bits_digest
+    from drivetrain.spec.affects import customs
+    from drivetrain.spec.code.scan import run_digest, scan
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
-    from drivetrain.spec.registry import check_custom, customs
+    from drivetrain.spec.registry import check_custom
     from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes, dotted
 
     try:
         resolved = load(recipe, overrides or [])
-        for custom in customs(resolved.recipe):
+        for custom, _ in customs(resolved.recipe):
             check_custom(custom)
+        code = scan(resolved.recipe)
     except Failure as wrong:
         if not as_json or wrong.outcome.code not in (Exit.BAD_RECIPE, Exit.SECURITY):
             raise
@@ -79,7 +81,7 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
         found = [{"place": str(m.origin), "path": dotted(m.path), "message": m.message} for m in mistakes]
         typer.echo(json.dumps({"mistakes": found}))
         return int(wrong.outcome.code)
-    digest, notes = bits_digest(resolved.recipe), resolved.notes
+    digest, notes = run_digest(resolved.recipe, code), resolved.notes
     if as_json:
         typer.echo(json.dumps({"mistakes": [], "digest": digest, "notes": notes}))
     else:

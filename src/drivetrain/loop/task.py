@@ -36,6 +36,9 @@ class Task:
 
     notes: Sequence[str] = ()
     """Lines on how the networks were made, for the ledger; read once `networks` was called."""
+    code_files: Sequence[str] = ()
+    """Files that count as code, such as a tokenizer or an architecture: a change of one makes another run. Literals:
+    names beside the module; `"{argument}"` is the file that this argument of the recipe names. Folders count whole."""
     learned: Mapping[str, Any] = MappingProxyType({})
     """What was found in the data that the networks depend on, as JSON data: every commit keeps it."""
 

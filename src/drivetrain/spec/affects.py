@@ -66,6 +66,28 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested:
         yield path, value, affects
 
 
+def customs(value: Any, affects: Affects = "bits") -> Iterator[tuple[Custom, Affects]]:
+    """The components of a recipe that are the user's own, each with what its place affects."""
+    if isinstance(value, Custom):
+        yield value, affects
+    elif is_dataclass(value):
+        declared = settings_of(type(value))
+        for field in fields(value):
+            weaker = min(affects, declared[field.name].affects, key=_STRENGTH.__getitem__)
+            yield from customs(getattr(value, field.name), weaker)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from customs(part, affects)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from customs(part, affects)
+
+
+def stronger(one: Affects, other: Affects) -> Affects:
+    """What both together affect."""
+    return max(one, other, key=_STRENGTH.__getitem__)
+
+
 def _default(field: Field) -> Any:
     """What a field is where nobody says; MISSING where somebody must."""
     if field.default_factory is MISSING:

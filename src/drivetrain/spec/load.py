@@ -47,7 +47,7 @@ def load(
     messages about them. Raises RecipeMistakes (78, or 77 for what is refused) with all mistakes together, Failure(66)
     where there is no such recipe, Failure(65) where a run directory's is damaged.
     """
-    text = ""
+    text, origin, given = "", "", list(overrides)
     mistakes: list[Mistake] = []
     if isinstance(source, Mapping):
         tree: Tree = from_data(source, Origin("api"), mistakes, origins or {})
@@ -55,11 +55,14 @@ def load(
         path, folder = find(str(source))
         if path.name == "resolved.json":
             kept = _kept(path)
+            origin, given = kept.get("source") or "", [*kept.get("given", ()), *overrides]
             tree = from_data(kept["recipe"], Origin("file", str(path), 1), mistakes, kept.get("origins") or {})
         else:
             tree, text = _with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
+            origin = str(path.resolve()) if folder else str(source)
     tree, dropped = _overridden(tree, overrides, mistakes)
-    return replace(Checker(tree, folder, mistakes).resolved(), text=text, dropped=dropped)
+    resolved = Checker(tree, folder, mistakes).resolved()
+    return replace(resolved, text=text, dropped=dropped, source=origin, given=tuple(given))
 
 
 def find(source: str) -> tuple[Path, Path | None]:

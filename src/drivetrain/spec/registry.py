@@ -11,13 +11,10 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.settings import Component, Settings
-
-if TYPE_CHECKING:
-    from drivetrain.spec.recipe import Recipe
 
 KINDS: Mapping[str, Mapping[str, str]] = {
     "task": {
@@ -148,13 +145,6 @@ def build_custom(custom: Custom, what: str = "component", *needed: str) -> Any:
     return factory(**arguments)
 
 
-def customs(recipe: Recipe) -> list[Custom]:
-    """The components of a recipe that are the user's own."""
-    data = recipe.data
-    parts = [recipe.task, *data.train.sources, *data.validation.values(), *data.test.values()]
-    return [part for part in parts if isinstance(part, Custom)]
-
-
 def check_custom(custom: Custom) -> None:
     """Import a user's component and check its arguments, without building it.
 
@@ -171,8 +161,7 @@ def check_custom(custom: Custom) -> None:
 
 def _find(custom: Custom) -> Any:
     module, _, name = custom.kind.partition(":")
-    if custom.folder and custom.folder not in sys.path:
-        sys.path.insert(_first_of_others(sys.path), custom.folder)
+    sys.path[:] = module_path(custom.folder)
     try:
         found = import_module(module)
     except ModuleNotFoundError as error:
@@ -187,9 +176,17 @@ def _find(custom: Custom) -> Any:
     return getattr(found, name)
 
 
+def module_path(folder: str | None) -> list[str]:
+    """Where the modules of a recipe in this folder are looked up: the folder comes after the standard library, so that
+    nothing in it shadows a module such as `random`, and before what is installed."""
+    path = list(sys.path)
+    if folder and folder not in path:
+        path.insert(_first_of_others(path), folder)
+    return path
+
+
 def _first_of_others(path: Sequence[str]) -> int:
-    """Where a module path goes on after the standard library: what stands there shadows none of its modules, such as
-    `random`, and goes before what is installed."""
+    """Where a module path goes on after the standard library."""
     standard = (_STANDARD, str(Path(_STANDARD) / "lib-dynload"))
     first = 0
     for place, entry in enumerate(path, 1):

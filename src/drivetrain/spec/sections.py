@@ -63,7 +63,8 @@ class Resolved:
     """A checked recipe; `tree` is the same as plain JSON data, with every default.
 
     `folder` is where its file lies, `text` that file as it was written ("" for a mapping and for a run's own).
-    `dropped` are the settings that an override of their `kind` took away, which nobody may have meant.
+    `dropped` are the settings that an override of their `kind` took away, which nobody may have meant. `source` is
+    where the recipe comes from: a file or a shipped name, "" for a mapping; `given` are all overrides on top of it.
     """
 
     recipe: Recipe
@@ -72,6 +73,8 @@ class Resolved:
     folder: Path | None
     text: str = ""
     dropped: tuple[str, ...] = ()
+    source: str = ""
+    given: tuple[str, ...] = ()
 
     @property
     def notes(self) -> list[str]:
