@@ -1,7 +1,7 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
 For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `export`,
-`compare`.
+`compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from drivetrain.api import Result as Result
     from drivetrain.api import compare as compare
     from drivetrain.api import control as control
+    from drivetrain.api import diff as diff
     from drivetrain.api import evaluate as evaluate
     from drivetrain.api import export as export
     from drivetrain.api import infer_speech as infer_speech
@@ -33,6 +34,7 @@ _HOMES = {
     "Result": "drivetrain.api",
     "compare": "drivetrain.api",
     "control": "drivetrain.api",
+    "diff": "drivetrain.api",
     "evaluate": "drivetrain.api",
     "export": "drivetrain.api",
     "infer_speech": "drivetrain.api",

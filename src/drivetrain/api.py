@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from drivetrain.launch import output
 from drivetrain.launch.job import Job, StartOptions
 from drivetrain.launch.node import prepare_node
-from drivetrain.launch.preparation import prepare_job
+from drivetrain.launch.preparation import prepare_job, runs_with_other_code
 from drivetrain.launch.rundir import last_word, prepare, record_first
 from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.supervisor import supervise
@@ -74,7 +74,8 @@ def train(
     job = prepare_job(resolved, run=Path(run) if run else None, overrides=overrides, options=options)
     console = Console(file=sys.stdout) if progress else None
     if console:
-        for note in resolved.notes:
+        beside = [] if run else runs_with_other_code(job, resolved.recipe)
+        for note in [*resolved.notes, *beside]:
             console.print(note, markup=False, highlight=False)
     outcome = start(job, resolved, console, in_process=job.processes == 1)
     if outcome.code not in (Exit.DONE, Exit.STOPPED):
@@ -225,6 +226,18 @@ def control(run: str | Path, *words: str, wait: float = 60.0) -> dict[str, Any]:
     from drivetrain.spec.commands import parse
 
     return tell(Path(run), parse(words), wait)
+
+
+def diff(run: str | Path, other: str | Path | None = None, *, data: bool = True) -> dict[str, Any]:
+    """What a run does not share with another one, or with what its command would train today, as plain data.
+
+    `differences` are of part recipe, code, environment or data, each with `name`, `old`, `new`, whether it decides
+    `bits`, and for code a unified `diff`; `unknown` is what could not be compared. Without `data` today's sources are
+    not opened. Raises Failure: 66 where one is no run, 65 or 78 where a recipe cannot be read.
+    """
+    from drivetrain.run.difference import compared
+
+    return compared(Path(run), Path(other) if other else None, data=data).to_json()
 
 
 def compare(

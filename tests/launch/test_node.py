@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -55,6 +56,28 @@ def test_packed_code_is_where_the_recipes_paths_begin(repository, tmp_path):
     leave(repository, "HEAD", folder)
     job = prepare_node(work, replace(work.job, modules=str(repository)))
     assert os.getcwd() == job.modules == str((folder / ARCHIVE).with_suffix(""))
+
+
+def test_a_job_of_a_commit_is_named_after_the_code_of_that_commit(repository, tmp_path):
+    """And not after the working tree, which the nodes never see."""
+
+    def name(kind):
+        settings = settings_from("x", {"kind": "local", "code": {"kind": kind}})
+        work = plan("mine.json", [], "x", settings, options=StartOptions(started=0.0)).work
+        return work.job.folder, work.job.code
+
+    tree = {
+        "name": "mine",
+        "task": {"kind": "changed:Fit"},
+        "data": {"train": {"sources": [{"kind": "changed:Rows"}]}},
+        "batch": {"size": 8},
+        "budget": {"steps": 3},
+    }
+    (repository / "mine.json").write_text(json.dumps(tree))
+    committed = name("commit")
+    assert committed != name("archive") == name("as_it_stands")
+    (repository / "changed.py").write_text("first\n")
+    assert committed == name("archive") == name("commit")
 
 
 def test_a_secret_is_read_on_the_node_and_is_nowhere_else(tmp_path, monkeypatch):

@@ -11,7 +11,15 @@ from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import nearest
 
 BITS = ("torch", "cpu_capability", "accelerator", "threads", "code")
-"""What of an environment decides bits."""
+"""What of an environment decides bits, beside the packages that the user's own code imports."""
+PACKAGE = "package."
+"""How the keys of an environment begin that have versions of packages."""
+
+
+def deciding(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an environment decides bits."""
+    found = {name: environment[name] for name in BITS}
+    return found | {name: version for name, version in environment.items() if name.startswith(PACKAGE)}
 
 
 def accept_recipe(old: Recipe, new: Recipe, override: Sequence[str], where: str) -> list[str]:
@@ -58,9 +66,9 @@ def accept_data(old: Mapping[str, str], new: Mapping[str, str], override: Sequen
 def accept_environment(old: Mapping[str, Any], new: Mapping[str, Any], strict: bool, commit: str) -> list[str]:
     """A note that from here on bits may differ from what they would have been; Failure(76) if that is not wanted."""
     changed: list[str] = []
-    for name in BITS:
+    for name in deciding(new):
         if name in old and old[name] != new[name]:
-            changed.append(f"{name} {old[name]} -> {new[name]}")
+            changed.append(f"{name.removeprefix(PACKAGE)} {old[name]} -> {new[name]}")
     if not changed:
         return []
     if strict:

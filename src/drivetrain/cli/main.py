@@ -4,6 +4,7 @@ is imported when it runs."""
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
@@ -20,7 +21,7 @@ except ImportError:
 from drivetrain.spec.exits import Exit, Failure
 
 NAMES = (
-    *("train", "evaluate", "export", "predict", "report", "control", "compare", "verify"),
+    *("train", "evaluate", "export", "predict", "report", "control", "compare", "diff", "verify"),
     *("submit", "jobs", "status", "logs", "attach", "cancel", "requeue", "targets", "worker"),
     *("recipe", "data", "infer", "checkpoint"),
 )
@@ -63,6 +64,7 @@ command = TyperGroup(
 
 def main() -> None:
     """Run the command line and end the process with a documented exit code."""
+    warnings.formatwarning = _told
     sys.exit(run(sys.argv[1:]))
 
 
@@ -83,6 +85,13 @@ def run(arguments: list[str]) -> int:
         return _say(Failure(Exit.BAD_COMMAND, error.format_message(), f"`{asked} --help` says what there is"))
     except (KeyboardInterrupt, typer.Abort):
         return _say(Failure(Exit.STOPPED, "interrupted"))
+
+
+def _told(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
+    """A warning of ours as a sentence; others say where they come from, as they always do."""
+    if category.__module__.partition(".")[0] == "drivetrain":
+        return f"drivetrain: note: {message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
 
 def _say(failure: Failure) -> int:

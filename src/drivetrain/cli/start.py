@@ -17,7 +17,7 @@ from drivetrain.cli.checks import require_resume
 from drivetrain.cli.dry_run import dry_run
 from drivetrain.cli.keys import keys
 from drivetrain.launch.job import Job, StartOptions
-from drivetrain.launch.preparation import prepare_job
+from drivetrain.launch.preparation import prepare_job, runs_with_other_code
 from drivetrain.runtime.place import Place, from_environment
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.load import Resolved, load
@@ -69,7 +69,8 @@ def start_here(options: TrainOptions) -> int:
     leads = place is None or place.rank == 0
     console = Console(file=sys.stdout)
     if leads and not options.as_json:
-        for note in resolved.notes:
+        beside = runs_with_other_code(job, resolved.recipe) if run is None else []
+        for note in [*resolved.notes, *beside]:
             console.print(note, markup=False, highlight=False)
     if options.steps == 0:
         outcome = dry_run(job, resolved, in_process=place is not None, tells=leads, as_json=options.as_json)

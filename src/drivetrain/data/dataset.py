@@ -31,8 +31,8 @@ class MapSource:
 
     thread_safe = False
 
-    def __init__(self, settings: Custom, seed: int, fingerprint: str | None = None) -> None:
-        """`fingerprint` is given where it is known already.
+    def __init__(self, settings: Custom, seed: int, fingerprint: str | None = None, *, by_text: bool = False) -> None:
+        """`fingerprint` is given where it is known already; `by_text` as in `open_source`.
 
         Raises Failure(78) where settings do not fit the constructor, 65 where the dataset is empty.
         """
@@ -45,7 +45,7 @@ class MapSource:
         own = getattr(self._dataset, "fingerprint", None)
         if not fingerprint and isinstance(own, str):
             fingerprint = own
-        self.fingerprint = fingerprint or self._look()
+        self.fingerprint = fingerprint or self._look(by_text)
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -78,19 +78,23 @@ class MapSource:
                 position=position,
             ) from error
 
-    def _look(self) -> str:
-        """A fingerprint where the dataset gives none: its code, settings, size, and a few samples spread over it."""
-        kind = type(self._dataset)
-        try:
-            code = inspect.getsource(kind)
-        except (OSError, TypeError):
-            code = kind.__qualname__
+    def _look(self, by_text: bool) -> str:
+        """A fingerprint where the dataset gives none: settings, size, some samples. Its code is the run's."""
         chosen = sorted({round(k * (self._size - 1) / (_LOOKED_AT - 1)) for k in range(_LOOKED_AT)})
         content = hashlib.sha256()
         for index in chosen:
             _absorb(content, self._sample(index, index))
         settings = json.dumps(self._settings.settings, sort_keys=True, default=repr)
-        return combined([code, settings, str(self._size), content.hexdigest()])
+        parts = [settings, str(self._size), content.hexdigest()]
+        return combined([self._text(), *parts] if by_text else parts)
+
+    def _text(self) -> str:
+        """The class as it is written, or its name where nobody can tell."""
+        kind = type(self._dataset)
+        try:
+            return inspect.getsource(kind)
+        except (OSError, TypeError):
+            return kind.__qualname__
 
 
 def _rebuilt(threads: int, settings: Custom, seed: int, fingerprint: str) -> MapSource:

@@ -6,6 +6,9 @@ import io
 import os
 import subprocess
 import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from drivetrain.spec.exits import Exit, Failure
@@ -39,6 +42,15 @@ def pack(root: Path, commit: str | None) -> bytes:
 def leave(root: Path, commit: str | None, folder: Path) -> None:
     """Put the archive into a job's folder."""
     write_private(folder / ARCHIVE, pack(root, commit))
+
+
+@contextmanager
+def exported(root: Path, commit: str | None) -> Iterator[Path]:
+    """A folder with what `pack` packs, for a while."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(pack(root, commit))) as tar:
+            tar.extractall(folder, filter="data")
+        yield Path(folder)
 
 
 def unpack(archive: Path) -> Path:

@@ -29,7 +29,9 @@ class Job:
     """One start of a run.
 
     `recipe` is the resolved tree, `origins` where each of its values comes from, `text` the file as it was written,
-    `modules` the folder in which a user's own modules are looked up, `preload` the shipped modules that it needs.
+    `source` that file's path or the shipped name, `given` all overrides on top of it,
+    `modules` the folder in which a user's own modules are looked up, `code` the digest of what these do ("" for none),
+    `preload` the shipped modules that it needs.
     `resume` is auto, never or must; `override` names the fields whose change is accepted, `ignore` parts of a commit
     that are not restored; `strict_environment` refuses to resume in another environment; after `most_steps` steps the
     run is stopped (0: a dry run, in a folder of its own). `replay` is the run whose commands are done again. `started`
@@ -46,7 +48,10 @@ class Job:
     recipe: Mapping[str, Any]
     origins: Mapping[str, str]
     text: str = ""
+    source: str = ""
+    given: Sequence[str] = ()
     modules: str | None = None
+    code: str = ""
     preload: Sequence[str] = ()
     overrides: Sequence[str] = ()
     resume: str = "auto"

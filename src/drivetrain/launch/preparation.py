@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from drivetrain.launch.code import root_of
+from drivetrain.launch.code import exported, root_of
 from drivetrain.launch.job import Job, StartOptions
 from drivetrain.launch.rundir import SCRATCH
 from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.recipe import ResourceSpec
+from drivetrain.ledger.ledger import parse_line
+from drivetrain.ledger.records import AttemptRecord
 from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.code.scan import UserCode, run_digest, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
@@ -24,18 +29,29 @@ from drivetrain.spec.registry import Custom
 from drivetrain.spec.tree import Origin, RecipeMistakes
 
 _SLUG = re.compile(r"[^a-z0-9]+")
+_SHOWN = 3  # runs that are named beside a new one
+_LONGEST = 8 << 20  # bytes of a ledger's first line
 _NAME = 24  # characters of a recipe's name in a token: engines add their own to 63
 
 
-def prepare_job(resolved: Resolved, *, run: Path | None, overrides: Sequence[str], options: StartOptions) -> Job:
-    """The job of a checked recipe, in the run directory that is given or that the recipe's digest gives it.
+def prepare_job(
+    resolved: Resolved,
+    *,
+    run: Path | None,
+    overrides: Sequence[str],
+    options: StartOptions,
+    code: UserCode | None = None,
+) -> Job:
+    """The job of a checked recipe, in the run directory that is given or that the digest of recipe and code gives it.
 
-    `overrides` are the KEY=VALUE of the command line that `resolved` was loaded with.
+    `overrides` are the KEY=VALUE of the command line that `resolved` was loaded with, `code` the user's own where it is
+    not what lies there now.
     """
     recipe = resolved.recipe
+    code = code or scan(recipe)
     folder = run
     if folder is None:
-        folder = Path("runs") / f"{recipe.name}-{bits_digest(recipe)}"
+        folder = Path("runs") / f"{recipe.name}-{run_digest(recipe, code)}"
     modules = None
     if resolved.folder:
         modules = str(resolved.folder)
@@ -45,7 +61,10 @@ def prepare_job(resolved: Resolved, *, run: Path | None, overrides: Sequence[str
         recipe=resolved.tree,
         origins={path: str(origin) for path, origin in resolved.origins.items()},
         text=resolved.text,
+        source=resolved.source,
+        given=resolved.given,
         modules=modules,
+        code=code.digest,
         preload=_needed(recipe),
         overrides=tuple(overrides),
         resume=options.resume,
@@ -62,6 +81,42 @@ def prepare_job(resolved: Resolved, *, run: Path | None, overrides: Sequence[str
         started=options.started,
         began=options.started,
     )
+
+
+def runs_with_other_code(job: Job, recipe: Recipe) -> list[str]:
+    """Lines on what lies beside a run directory that does not exist yet: runs of the same recipe with other code, or
+    with none that was recorded, and how to go on with one. Empty where the recipe names no code."""
+    folder = Path(job.folder)
+    if not job.code or folder.exists():
+        return []
+    lines: list[str] = []
+    for path in sorted(folder.parent.glob(f"{glob.escape(recipe.name)}-*"), key=_age):
+        begun = _first_attempt(path)
+        if begun is None or begun.recipe != bits_digest(recipe) or begun.claim.code == job.code:
+            continue
+        how = f"drivetrain train {shlex.quote(os.path.relpath(path))}"
+        if begun.claim.code is None:
+            lines.append(f"a run of this recipe kept no record of its code; to go on with it: {how}")
+        else:
+            lines.append(f"a run of this recipe was made by other code; to go on with it: {how} --override code")
+    if len(lines) > _SHOWN:
+        lines[_SHOWN:] = [f"and {len(lines) - _SHOWN} more such runs in {os.path.relpath(folder.parent)}"]
+    return lines
+
+
+def _age(path: Path) -> float:
+    """Newest first."""
+    return -path.stat().st_mtime
+
+
+def _first_attempt(run: Path) -> AttemptRecord | None:
+    """The record that a run's ledger begins with; None where it is no run."""
+    try:
+        with (run / "ledger.jsonl").open("rb") as file:
+            record = parse_line(file.readline(_LONGEST), "")
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, AttemptRecord) else None
 
 
 def plan(
@@ -81,7 +136,8 @@ def plan(
     """
     _require_fitting(target, settings)
     asked, resolved = _load_for(target, settings, recipe, overrides)
-    name = f"{resolved.recipe.name}-{bits_digest(resolved.recipe)}"
+    sent = _sent_code(resolved, settings)
+    name = f"{resolved.recipe.name}-{run_digest(resolved.recipe, sent)}"
     place = run
     if place is None:
         place = f"{settings.runs.rstrip('/')}/{name}"
@@ -92,7 +148,7 @@ def plan(
         asked.append(f"checkpoint.mirror={json.dumps(place)}")
         resolved = load(recipe, asked)
         folder = SCRATCH / hashlib.sha256(place.encode()).hexdigest()[:8] / name
-    job = prepare_job(resolved, run=folder, overrides=asked, options=options)
+    job = prepare_job(resolved, run=folder, overrides=asked, options=options, code=sent)
     token = new_token(resolved.recipe.name)
     code = None
     if settings.code.kind != "as_it_stands":
@@ -110,6 +166,18 @@ def plan(
         root=str(code) if code else None,
     )
     return Submission(target=target, settings=settings, work=work)
+
+
+def _sent_code(resolved: Resolved, settings: ResourceSpec) -> UserCode:
+    """The user's code that the job will run: what lies there now, or where a commit is sent, that commit's."""
+    here = resolved.folder
+    if settings.code.kind != "commit" or here is None:
+        return scan(resolved.recipe)
+    root = root_of(Path.cwd())
+    if not here.is_relative_to(root):
+        return scan(resolved.recipe)
+    with exported(root, settings.code.commit) as there:
+        return scan(resolved.recipe, str(there / here.relative_to(root)))
 
 
 def _load_for(target: str, settings: ResourceSpec, recipe: str, overrides: Sequence[str]) -> tuple[list[str], Resolved]:

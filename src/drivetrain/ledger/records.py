@@ -25,6 +25,8 @@ class Claim(Fields):
     """`exact` or `same-world`: `docs/exactness.md`."""
     key: str
     """A digest of what the bits depend on: device, threads, libraries, processes or lanes."""
+    code: str | None = None
+    """Digest of what the user's own code does, where the recipe names some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,33 @@ class Spread(Fields):
     """The first rank that has the largest."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFileRecord(Fields):
+    """A file of the user's own code."""
+
+    digest: str
+    """Of what it does: 16 hex digits over its syntax tree without comments, docstrings and formatting; of a file that
+    is no Python source, the start of its SHA-256."""
+    sha256: str
+    """SHA-256 of its content, and its name below the run's `code/`, where it is kept."""
+    affects: str
+    """What it decides, as fields of recipes do: `bits`, `cost` or `nothing`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCodeRecord(Fields):
+    """The user's own code, as an attempt has found it at its start."""
+
+    digest: str
+    """12 hex digits over what its files do; only those that decide bits."""
+    files: Mapping[str, CodeFileRecord]
+    """By name: `package/module.py`, `./declared.json`."""
+    unread: tuple[str, ...]
+    """Modules and names that it uses and of which nothing is known."""
+    git: str | None
+    """The commit of the recipe's folder, with `+` where files differ from it; null outside a repository."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordBase(Fields):
     """What every record has; its writer fills it in."""
@@ -132,7 +161,7 @@ class AttemptRecord(AttemptPart):
     started: float
     """When its command was given."""
     startup: Mapping[str, float]
-    """Seconds of each part of the start: `import`, `join`, `data`, `build`, `load`, `ledger` ..."""
+    """Seconds of each part of the start: `import`, `join`, `data`, `find`, `build`, `load`, `ledger` ..."""
     overrides: tuple[str, ...]
     """KEY=VALUE of the command line."""
     budget: Budget
@@ -150,7 +179,10 @@ class AttemptRecord(AttemptPart):
     data: Mapping[str, str]
     """Digest of the content by place of the recipe."""
     environment: Mapping[str, Any]
-    """Versions and settings that bits depend on."""
+    """Versions and settings that bits depend on; `package.NAME` are those of packages that the user's own code
+    imports."""
+    user_code: UserCodeRecord | None = None
+    """The user's own code, where the recipe names some. Older runs do not have it."""
     order: Mapping[str, Any]
     """What the order of the samples follows from: `sizes` of the sources, `seed`, `shuffle`, `stages`, `buckets`."""
     quarantine: tuple[tuple[int, tuple[int, ...]], ...]
@@ -413,6 +445,19 @@ class InitialRecord(AttemptPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CodeRecord(AttemptPart):
+    """Code of the user's that came late: loaded while it trained, and not found at the start."""
+
+    kind: ClassVar[str] = "code"
+    step: int
+    """The commit's step by which it was found."""
+    files: Mapping[str, CodeFileRecord]
+    """By name, as in `user_code` of an attempt."""
+    places: Mapping[str, str]
+    """Where each file lies."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoteRecord(AttemptPart):
     """Something that a person should know."""
 
@@ -481,6 +526,7 @@ LoopRecord: TypeAlias = (
     | SpikeRecord
     | RollbackRecord
     | InitialRecord
+    | CodeRecord
     | NoteRecord
     | ExitRecord
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from drivetrain.ledger.comparison import comparable
 from drivetrain.ledger.records import (
     AttemptRecord,
+    CodeRecord,
     CommandRecord,
     CommitRecord,
     EvaluationRecord,
@@ -45,7 +46,10 @@ class ResumeIndex:
     """The pause or stop that the newest attempt was told, where it was cut off in it."""
     undone: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
     """Bad steps, the ones that the run went back to, and the samples that it has left out since."""
-    _tries: dict[int, AttemptRecord] = field(default_factory=dict)
+    late_code: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Digest and place of each file of the user's code that came late, by name, as it was found first."""
+    tries: dict[int, AttemptRecord] = field(default_factory=dict)
+    """All attempts by number."""
 
     def add(self, record: Record) -> None:
         """One record further."""
@@ -67,6 +71,9 @@ class ResumeIndex:
                 self.finals.setdefault(record.step, {}).setdefault(record.part, []).extend(record.metrics)
             case CommandRecord():
                 self._tell(record)
+            case CodeRecord():
+                for name, file in record.files.items():
+                    self.late_code.setdefault(name, (file.digest, record.places[name]))
             case ExitRecord():
                 self.pending_command = ""
 
@@ -74,7 +81,7 @@ class ResumeIndex:
         self.attempts += 1
         # For good, also where the settings come back: an attempt in between has trained without it.
         self.ended |= {id for id, told in self.commands.items() if told.settings != attempt.settings}
-        self.newest = self._tries[attempt.attempt] = attempt
+        self.newest = self.tries[attempt.attempt] = attempt
         if self.began is None:
             self.began = attempt.started
         self._back_to(attempt.from_step)
@@ -99,7 +106,7 @@ class ResumeIndex:
         assert self.newest is not None
         found = {}
         for step, made in self.uncommitted.items():
-            if made.attempt != self.newest.attempt and comparable(self._tries[made.attempt], self.newest):
+            if made.attempt != self.newest.attempt and comparable(self.tries[made.attempt], self.newest):
                 found[step] = made
         return found
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from drivetrain.checkpoint.commits import MAX_FAILURES, Commit, CommitFailure, Committer
 from drivetrain.checkpoint.mirror import Mirror
 from drivetrain.checkpoint.tensors import require_writable
-from drivetrain.ledger.records import CommitRecord, MissRecord, NoteRecord
+from drivetrain.ledger.records import CodeRecord, CommitRecord, MissRecord, NoteRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.state import CommitMetadata, RunState
 from drivetrain.loop.step_sync import StepSync
@@ -22,10 +22,12 @@ MIRROR_PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class CommitStorage:
-    """What writes commits, on the rank that does, and what copies them elsewhere, if anything does."""
+    """What writes commits, on the rank that does, and what copies them elsewhere, if anything does. `late_code` gives
+    what the ledger should have of code that a commit has found to be loaded since the start."""
 
     committer: Committer
     mirror: Mirror | None
+    late_code: Callable[[int], Iterable[CodeRecord]] = lambda _: ()
 
 
 class PendingCommit(NamedTuple):
@@ -129,6 +131,7 @@ class Commits:
         if result is None or self._pending is None:
             return
         pending, self._pending = self._pending, None
+        self._record_late_code(result.step)
         if isinstance(result, CommitFailure):
             self._record_failure(result)
             return
@@ -160,6 +163,13 @@ class Commits:
         assert self._storage is not None
         if self._storage.committer.failures >= MAX_FAILURES or result.code is Exit.OWNED_ELSEWHERE:
             self._sync.failure = _failed(result)
+
+    def _record_late_code(self, step: int) -> None:
+        assert self._storage is not None
+        for record in self._storage.late_code(step):
+            names = ", ".join(record.files)
+            self._ledger.record(record)
+            self._ledger.record(NoteRecord(text=f"code that was not found at the start was loaded: {names}"))
 
     def _note_mirror(self, mirror: Mirror) -> None:
         for text in mirror.notes():

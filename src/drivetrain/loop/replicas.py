@@ -22,10 +22,11 @@ from drivetrain.spec.exits import Exit, Failure
 class Replicas:
     """Compares the ranks' states at boundaries, and knows whether this rank's may stand for all."""
 
-    def __init__(self, engine: Engine, group: Group) -> None:
-        """`group` are the ranks that hold the same parts."""
+    def __init__(self, engine: Engine, group: Group, unlike: str = "") -> None:
+        """`group` are the ranks that hold the same parts, `unlike` how their environments differ, if they do."""
         self._engine = engine
         self._group = group
+        self._unlike = unlike
         self._tracker: MutationTracker | None = None  # alone there is nobody to compare with or to stand for
         if group.world > 1:
             self._tracker = MutationTracker(engine.networks, engine.others)
@@ -41,7 +42,7 @@ class Replicas:
         # `_compared` is the same on every rank, so that all exchange checksums or none does.
         if self._tracker and self._compared != step:
             self._engine.heartbeat.enter("compare")
-            require_equal(replicated(self._engine, frozen=not self._tracker.private), self._group, step)
+            require_equal(replicated(self._engine, frozen=not self._tracker.private), self._group, step, self._unlike)
             self._compared = step
 
     def forget(self) -> None:
@@ -79,18 +80,22 @@ def replicated(engine: Engine, *, frozen: bool) -> dict[str, Tensor]:
     return found
 
 
-def require_equal(tensors: Mapping[str, Tensor], group: Group, step: int) -> None:
+def require_equal(tensors: Mapping[str, Tensor], group: Group, step: int, unlike: str = "") -> None:
     """Raises Failure(83) on all ranks alike where the tensors differ between them: the first one that does, and who."""
     if group.world == 1:
         return
     own = checksums(tensors)
     # One number of each rank; the second exchange is made by all ranks too, since they have heard the same numbers.
     if len(set(group.gather_json(fold(own)))) > 1:
-        raise unequal(group.gather_json(own), step)
+        raise unequal(group.gather_json(own), step, unlike)
 
 
-def unequal(ranks: Sequence[Mapping[str, int]], step: int) -> Failure:
-    """Failure(83) that names the first tensor of which the ranks have different checksums, and who is not with most."""
+def unequal(ranks: Sequence[Mapping[str, int]], step: int, unlike: str = "") -> Failure:
+    """Failure(83) that names the first tensor of which the ranks have different checksums, and who is not with most.
+
+    Recipe, code and data are the same on all ranks. The hardware is suspected where their environments are, too:
+    `unlike` says how these differ.
+    """
     wrong: dict[str, list[int]] = {}
     for name in dict.fromkeys(chain.from_iterable(ranks)):
         different = odd_ones([sums.get(name) for sums in ranks])
@@ -101,10 +106,13 @@ def unequal(ranks: Sequence[Mapping[str, int]], step: int) -> Failure:
     if len(odd) == 1:
         who = f"rank {odd[0]} differs from the others"
     more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    hint = "a bit has flipped: suspect that machine's memory; nothing of it was committed, the commit before is whole"
+    if unlike:
+        hint = f"{unlike}: give all ranks the same; nothing of it was committed, the commit before is whole"
     return Failure(
         Exit.CORRUPTION_SUSPECTED,
         f"{first} is not the same on all ranks after step {step}: {who}{more}",
-        "a bit has flipped: suspect that machine's memory; nothing of it was committed, the commit before is whole",
+        hint,
         rank=odd[0] if len(odd) == 1 else odd,
         step=step,
         tensor=first,

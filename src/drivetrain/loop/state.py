@@ -43,8 +43,9 @@ class StateValues:
 class CommitMetadata:
     """What a commit's manifest says beside its files: whose state it is, and what a resume must find again.
 
-    `recipe`, `data` and `environment` are digests, `parent` is the name of the commit before, `task` what the task has
-    learned from the data. `position` is in samples, `ledger` the chain's hash when the commit began.
+    `recipe`, `data`, `environment` and `user_code` ("": there is none) are digests, `parent` is the name of the commit
+    before, `task` what the task has learned from the data. `position` is in samples, `ledger` the chain's hash when the
+    commit began.
     """
 
     recipe: str
@@ -54,12 +55,16 @@ class CommitMetadata:
     lanes: int
     task: Mapping[str, Any]
     attempt: int
+    user_code: str = ""
     position: int = 0
     ledger: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest, in the order of the fields."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        if not self.user_code:
+            del told["user_code"]
+        return told
 
 
 class RunState:

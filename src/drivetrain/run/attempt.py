@@ -24,6 +24,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.place import Place
 from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.code.scan import scan
 from drivetrain.spec.exits import Failure, Outcome
 from drivetrain.spec.load import Resolved, load
 
@@ -67,7 +68,9 @@ def _run(
     device = devices.choose(recipe.device, place.local_rank)
     threads = devices.threads_per_process(place.local_world, recipe.launch.threads, exact=recipe.exact)
     devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
-    context = AttemptContext(job, resolved, place, stops, heartbeat, devices.environment(), startup)
+    loaded, code = frozenset(sys.modules), scan(recipe)
+    environment = devices.environment(code.installed)
+    context = AttemptContext(job, resolved, place, stops, heartbeat, environment, code, loaded, startup)
     resumer = Resumer(job, recipe)
     startup.lap("import")
     group = Group.join(place, device, listen_fd=listen_fd)

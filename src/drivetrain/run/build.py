@@ -97,9 +97,9 @@ class Inputs:
         return {"validation": in_part, "test": sets["test"]}
 
 
-def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
+def open_inputs(recipe: Recipe, run: Path, task: Task, *, by_text: bool = False) -> Inputs:
     """Open training, validation and test sources and let the task prepare them; content digests of files are kept in
-    the run directory."""
+    the run directory. `by_text` as in `open_source`."""
     cache, data = run / "sources.json", recipe.data
     named = dict(zip(source_names(data.train.sources), data.train.sources, strict=True))
     parts: tuple[tuple[Part, Mapping[str, Any]], ...] = (
@@ -111,9 +111,19 @@ def open_inputs(recipe: Recipe, run: Path, task: Task) -> Inputs:
     for part, sources in parts:
         by_length = part == "train" and data.train.buckets is not None
         for name, settings in sources.items():
-            source = open_source(settings, recipe.seed, cache)
+            source = open_source(settings, recipe.seed, cache, by_text=by_text)
             opened[part][name] = task.prepare(source, part, by_length=by_length)
     return Inputs(**opened)
+
+
+def digests_beside(old: Mapping[str, str], inputs: Inputs, recipe: Recipe, run: Path, task: Task) -> dict[str, str]:
+    """The inputs' digests, to be held beside those that a run had before: made as older versions did, where these are
+    the ones it had."""
+    digests = inputs.digests
+    if all(old.get(place, digest) == digest for place, digest in digests.items()):
+        return digests
+    before = open_inputs(recipe, run, task, by_text=True).digests
+    return digests | {place: digest for place, digest in before.items() if digest == old.get(place)}
 
 
 def most_scored(recipe: Recipe) -> int | None:

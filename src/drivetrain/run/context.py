@@ -13,6 +13,7 @@ from drivetrain.loop.ledger_writer import Stopwatch
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.place import Place
 from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.code.scan import UserCode
 from drivetrain.spec.load import Resolved
 from drivetrain.spec.recipe import Recipe
 
@@ -34,7 +35,8 @@ class StartupTimes:
 class AttemptContext:
     """One start of a run, on one rank: what it was asked, and where and by what it runs.
 
-    `resolved` is the job's recipe, checked; `environment` is what bits depend on beside it.
+    `resolved` is the job's recipe, checked; `code` is the user's own that it names, and `environment` what bits depend
+    on beside both. `loaded_before` are the modules that this process had when the attempt began.
     """
 
     job: Job
@@ -43,6 +45,8 @@ class AttemptContext:
     stops: StopRequests
     heartbeat: Heartbeat
     environment: Mapping[str, Any]
+    code: UserCode
+    loaded_before: frozenset[str]
     startup: StartupTimes
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -21,16 +22,21 @@ from drivetrain.engine.placement import Placement, Replicated
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.task import Task
-from drivetrain.run.build import averages_of, build_networks, build_task, open_inputs
+from drivetrain.run.build import averages_of, build_networks, build_task, digests_beside, open_inputs
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.code.scan import scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
 
 Weights = Literal["averaged", "trained"]
+
+
+class CodeChanged(UserWarning):
+    """A commit is used by other code than it was made by."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,11 @@ def evaluate_run(
     # Only of what is scored: other sources may have changed since.
     scored = {each.name for each in sets}
     digests: dict[str, str] = {}
-    for place, digest in inputs.digests.items():
+    told = found.metadata["data"]
+    for place, digest in digests_beside(told, inputs, recipe, run, finished.task).items():
         if place.rpartition(".")[2] in scored:
             digests[place] = digest
-    accept_data(found.metadata["data"], digests, (), found.path.name)
+    accept_data(told, digests, (), found.path.name)
     group = Group()
     placement = Replicated(group)
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)  # nobody asks this process to stop
@@ -93,6 +100,10 @@ def open_finished(run: Path, commit: str | None, weights: Weights | None) -> Fin
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
+    made_by = found.metadata.get("user_code", "")
+    if made_by and scan(recipe).digest != made_by:
+        text = f"{found.path.name} was made by other code than there is now: `drivetrain diff {run}` shows it"
+        warnings.warn(text, CodeChanged, stacklevel=3)
     learned = found.metadata.get("task")
     if learned:  # before anything is built: networks may depend on what was found in the data
         task.recall(learned)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from drivetrain.checkpoint.compatible import BITS
+from drivetrain.checkpoint.compatible import PACKAGE, deciding
 from drivetrain.engine.placement import Placement, Replicated
 from drivetrain.loop.task import Task
 from drivetrain.run.build import Inputs, build_task, open_inputs, require_loss, require_metrics
 from drivetrain.run.context import AttemptContext
 from drivetrain.run.resume import Resumer
+from drivetrain.run.user_code import require_as_imported, require_code_of_command
 from drivetrain.runtime.group import Group
 from drivetrain.spec.affects import bits_digest
 
@@ -31,6 +33,8 @@ class OpenedRun:
     resumer: Resumer
     task: Task
     inputs: Inputs
+    unlike: str = ""
+    """How the ranks' environments differ, where they do."""
 
     @property
     def placement(self) -> Placement:
@@ -41,13 +45,17 @@ class OpenedRun:
 def open_run(context: AttemptContext, group: Group, device: torch.device, resumer: Resumer) -> OpenedRun:
     """Take the run directory and open what the recipe names. Every rank calls it, and has the same inputs after it.
 
-    Raises Failure: 85 or 76 where the directory is not this run's, 78 where the task does not fit the recipe, and
-    what sources raise.
+    Raises Failure: 85 or 76 where the directory is not this run's, 76 where the code has changed since the command was
+    given or since this process imported it, 78 where the task does not fit the recipe, and what sources raise.
     """
     recipe = context.recipe
     group.agree("recipe", bits_digest(recipe))
     if recipe.exact or recipe.guard.recompute:  # bits are compared between ranks
-        group.agree("the environment", {name: context.environment[name] for name in BITS})
+        group.agree("the environment", deciding(context.environment))
+    unlike = unlike_environments(group.gather_json(deciding(context.environment)))
+    group.agree("the user's code", context.code.digest)
+    require_code_of_command(context.code, context.job)
+    require_as_imported(context.code)
     # One process takes the directory for all; the others only read commits.
     if group.leader:
         resumer.claim()
@@ -56,13 +64,25 @@ def open_run(context: AttemptContext, group: Group, device: torch.device, resume
     task = build_task(recipe)
     inputs = open_inputs(recipe, context.folder, task)
     group.agree("data", inputs.digests)
+    require_as_imported(context.code)  # also what was imported just now, and may be edited until it trains again
     context.startup.lap("data")
     require_loss(recipe, task)
     require_metrics(recipe, task)
     group.barrier()
     if note := unequal_clocks(group.gather_json(time.time())):
         resumer.notes.append(note)
-    return OpenedRun(context, group, device, resumer, task, inputs)
+    if unlike:
+        resumer.notes.append(f"replicas may come to other bits: {unlike}")
+    return OpenedRun(context, group, device, resumer, task, inputs, unlike)
+
+
+def unlike_environments(environments: Sequence[Mapping[str, Any]]) -> str:
+    """What of the ranks' environments differs that decides bits; empty where it is all the same."""
+    for rank, environment in enumerate(environments):
+        for name, value in environment.items():
+            if value != environments[0].get(name):
+                return f"rank {rank} has {name.removeprefix(PACKAGE)} {value}, rank 0 {environments[0].get(name)}"
+    return ""
 
 
 def unequal_clocks(times: Sequence[float]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from drivetrain.checkpoint.compatible import BITS
+from drivetrain.checkpoint.compatible import deciding
 from drivetrain.data.order import Sampler
 from drivetrain.ledger.records import AttemptRecord, BatchSizes, Budget, Claim, Flops, NoteRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
@@ -16,9 +17,11 @@ from drivetrain.plan.flops import peak
 from drivetrain.run.context import AttemptContext
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.restored import RestoredRun
+from drivetrain.run.user_code import MOST, keep, record_of
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.code.scan import UserCode
 from drivetrain.spec.files import write_json
 
 _MOST_SUSPECTS = 256
@@ -30,6 +33,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     recipe, progress, timetable = context.recipe, restored.values.progress, restored.timetable
     device, batches = devices.name(opened.device), reader.batches
     claim, before = _claim(opened, restored), restored.history.newest
+    left_out = keep(context.folder, context.code.files)
     sizes = timetable.scale.batches
     parameters = {}
     for name, network in restored.engine.networks.items():
@@ -55,7 +59,8 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             recipe=bits_digest(recipe),
             settings=settings_digest(recipe),
             data=inputs.digests,
-            environment={name: context.environment[name] for name in BITS},
+            environment=deciding(context.environment),
+            user_code=record_of(context.code, context.job.modules),
             order=batches.order.metadata,
             quarantine=quarantine,
             batch=BatchSizes(size=sizes.size, ramp=ramp),
@@ -67,7 +72,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             replay=restored.replay and restored.replay.run,
         )
     )
-    for text in _notes(opened, before, claim):
+    for text in [*_notes(opened, before, claim), *_notes_on_code(context.code, left_out)]:
         ledger.record(NoteRecord(text=text))
     for report in restored.initial:
         ledger.record(report)
@@ -79,10 +84,18 @@ def _notes(opened: OpenedRun, before: AttemptRecord | None, claim: Claim) -> Ite
     if recipe.guard.recompute and group.world == 1:
         yield "guard.recompute: the same process computes twice, since there is no other"
     yield from [*opened.resumer.notes, *opened.inputs.notes, *opened.task.notes]
-    if before is not None and before.claim != claim:
+    if before is not None and replace(before.claim, code=claim.code) != claim:
         resized = before.world != group.world and not recipe.exact
         was = f"{before.world} processes" if resized else "another machine or setting"
         yield f"the samples are those of before, but sums may round differently: the attempt before had {was}"
+
+
+def _notes_on_code(code: UserCode, left_out: Sequence[str]) -> Iterator[str]:
+    """What is not kept of the user's code, or not known."""
+    if left_out:
+        yield f"kept by its digest only, since an attempt keeps {MOST >> 20} MB of sources: {', '.join(left_out)}"
+    if code.unread:
+        yield f"nothing is known of this code, so that a change of it is not noticed: {', '.join(code.unread)}"
 
 
 def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetable: Timetable) -> None:
@@ -99,7 +112,8 @@ def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetab
 
 
 def _claim(opened: OpenedRun, restored: RestoredRun) -> Claim:
-    """Which class of bits is promised, and a digest of what they depend on (docs/exactness.md)."""
+    """Which class of bits is promised, and digests of what they depend on (docs/exactness.md)."""
+    code = restored.code or None
     if opened.context.recipe.exact:
-        return Claim(class_="exact", key=devices.claim_key(opened.device, lanes=restored.lanes))
-    return Claim(class_="same-world", key=devices.claim_key(opened.device, world=opened.group.world))
+        return Claim(class_="exact", key=devices.claim_key(opened.device, lanes=restored.lanes), code=code)
+    return Claim(class_="same-world", key=devices.claim_key(opened.device, world=opened.group.world), code=code)

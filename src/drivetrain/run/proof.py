@@ -17,20 +17,35 @@ from drivetrain.data.blend import Blend
 from drivetrain.data.buckets import order_of
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
+from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.comparison import comparable, unequal
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import AttemptRecord, CommandRecord, CommitRecord, Record, RollbackRecord, StepRecord
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    CodeFileRecord,
+    CodeRecord,
+    CommandRecord,
+    CommitRecord,
+    Record,
+    RollbackRecord,
+    StepRecord,
+)
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.tuning import stage_of
-from drivetrain.run.build import build_task, open_inputs
+from drivetrain.run.build import build_task, digests_beside, open_inputs
 from drivetrain.run.replay import Replay, kept_in
+from drivetrain.run.user_code import kept
 from drivetrain.runtime.lease import fenced, takeovers
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.batches import Batches, Change
+from drivetrain.spec.code.scan import digest_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
+
+NEVER_KNOWN = "files that code reads and does not declare, libraries it loads by itself, and what it asks elsewhere"
+"""What no record of code can tell."""
 
 
 @dataclass
@@ -53,6 +68,12 @@ class Certificate:
     again: dict[str, int] = field(default_factory=lambda: {"equal": 0, "not comparable": 0})
     commits: int = 0
     sources: int = 0
+    code: list[dict[str, Any]] = field(default_factory=list)
+    """Which code made which steps: digest, from_step (the steps after it), attempt, git; and a line for people."""
+    code_files: dict[str, int] = field(default_factory=dict)
+    """Files of the user's code in all attempts: `kept` with their content, and `digests` only."""
+    unknown: list[str] = field(default_factory=list)
+    """What this certificate cannot know."""
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
@@ -81,7 +102,8 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
         raise Failure(Exit.BAD_DATA, f"{run}: the ledger has no attempt", "train it first")
     claims, worlds = set(), []
     for attempt in tries.values():
-        claims.add(f"{attempt.claim.class_} {attempt.claim.key}")
+        code = f", code {attempt.claim.code}" if attempt.claim.code else ""
+        claims.add(f"{attempt.claim.class_} {attempt.claim.key}{code}")
         worlds.append(attempt.world)
     certificate = Certificate(
         run=str(run),
@@ -104,6 +126,7 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
         _prove_replay(replay, records, newest.settings, certificate)
     _prove_repeats(records, tries, certificate)
     _prove_commits(run, records, tries, certificate)
+    _prove_code(run, records, certificate)
     recipe = load(run).recipe
     _prove_recipe(recipe, newest)
     if data:
@@ -282,6 +305,34 @@ def _prove_commits(
         certificate.commits += 1
 
 
+def _prove_code(run: Path, records: Sequence[Record], certificate: Certificate) -> None:
+    """Each attempt's digest of the user's code is that of its files; which of these are kept, and what nobody knows."""
+    files: dict[str, CodeFileRecord] = {}
+    unread: set[str] = set()
+    for record in records:
+        if isinstance(record, AttemptRecord) and record.user_code:
+            if digest_of(record.user_code.files) != record.user_code.digest:
+                raise _broken(f"the digest of attempt {record.attempt}'s code is not that of its files")
+            files |= {file.sha256: file for file in record.user_code.files.values()}
+            unread.update(record.user_code.unread)
+        elif isinstance(record, CodeRecord):
+            files |= {file.sha256: file for file in record.files.values()}
+    stretches = code_stretches(records)
+    for stretch, line in zip(stretches, told(stretches), strict=True):
+        git = stretch.code.git if stretch.code else None
+        place = {"from_step": stretch.from_step, "attempt": stretch.attempt}
+        certificate.code.append({"digest": stretch.digest, **place, "git": git, "told": line})
+    if not stretches:
+        return
+    whole = sum(kept(run, sha256) is not None for sha256 in files)
+    certificate.code_files = {"kept": whole, "digests": len(files) - whole}
+    if any(stretch.digest is None for stretch in stretches):
+        certificate.unknown.append("which code ran in attempts from before it was recorded")
+    if unread:
+        certificate.unknown.append(f"the code of {', '.join(sorted(unread))}")
+    certificate.unknown.append(NEVER_KNOWN)
+
+
 def _reached(records: Iterable[Record]) -> list[tuple[int, int]]:
     """The step and position that the history which counts had come to, after each record."""
     stops = {0: 0}
@@ -321,9 +372,9 @@ def _wrong_commit(
         own = (manifest["step"], manifest["position"])
         yield f"it is of step {own[0]} and position {own[1]}; the ledger was at {at[0]} and {at[1]}"
     attempt = tries.get(manifest["attempt"])
-    inputs = (manifest["recipe"], manifest["data"], manifest["lanes"])
-    if attempt is None or inputs != (attempt.recipe, attempt.data, attempt.lanes):
-        yield "it is of another recipe, other data or other lanes than its attempt"
+    inputs = (manifest["recipe"], manifest["data"], manifest["lanes"], manifest.get("user_code"))
+    if attempt is None or inputs != (attempt.recipe, attempt.data, attempt.lanes, attempt.claim.code):
+        yield "it is of another recipe, other data, other lanes or other code than its attempt"
 
 
 def _prove_recipe(recipe: Recipe, attempt: AttemptRecord) -> None:
@@ -340,10 +391,12 @@ def _prove_recipe(recipe: Recipe, attempt: AttemptRecord) -> None:
 def _prove_data(recipe: Recipe, attempt: AttemptRecord, certificate: Certificate) -> None:
     """Every source has the content that the newest attempt has read. Nothing that was remembered is believed."""
     with tempfile.TemporaryDirectory() as nothing_known:
-        inputs = open_inputs(recipe, Path(nothing_known), build_task(recipe))
-    for place, digest in inputs.digests.items():
+        task = build_task(recipe)
+        inputs = open_inputs(recipe, Path(nothing_known), task)
+        digests = digests_beside(attempt.data, inputs, recipe, Path(nothing_known), task)
+    for place, digest in digests.items():
         if attempt.data.get(place, digest) != digest:
             raise _broken(f"{place} has another content than the run has read")
     if list(map(len, inputs.train.values())) != attempt.order["sizes"]:
         raise _broken("the sources have another number of samples than the run has read")
-    certificate.sources = len(inputs.digests)
+    certificate.sources = len(digests)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import CommandRecord
+from drivetrain.ledger.records import CommandRecord, UserCodeRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.control import read_command
 from drivetrain.spec.exits import Exit, Failure
@@ -21,11 +21,15 @@ NAME = "replay.json"
 @dataclass(frozen=True)
 class Replay:
     """What another run was told: its directory, the newest hash of its ledger when it was read, and the records of its
-    commands by id, each with the digest of the settings that it was given to."""
+    commands by id, each with the digest of the settings that it was given to.
+
+    `code` is the other run's where it was just read, and has a record of it.
+    """
 
     run: str
     ledger: str
     commands: dict[str, CommandRecord]
+    code: UserCodeRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For the file."""
@@ -77,4 +81,4 @@ def _taken(run: Path, recipe: str) -> Replay:
         tail = record.chain or ""
     if history.newest is None or history.newest.recipe != recipe:
         raise Failure(Exit.BAD_RECIPE, f"{run} was trained with another recipe", "replay it without overrides")
-    return Replay(str(run), tail, history.commands)
+    return Replay(str(run), tail, history.commands, history.newest.user_code)

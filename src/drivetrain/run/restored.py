@@ -20,10 +20,19 @@ from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.tuning import LiveRecipe, optimizers_of, settings_digest
-from drivetrain.run.build import Inputs, build_engine, build_networks, execution_of, freeze_networks, run_scale
+from drivetrain.run.build import (
+    Inputs,
+    build_engine,
+    build_networks,
+    digests_beside,
+    execution_of,
+    freeze_networks,
+    run_scale,
+)
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.replay import Replay, replayed
+from drivetrain.run.user_code import accept, changes, identity, recorded
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.recipe import Recipe
 
@@ -33,13 +42,14 @@ class RestoredRun:
     """The state that an attempt goes on from, and what the ledger says of the attempts before.
 
     `ledger_file` is open on the rank that keeps it; on the others `history` is empty. `commit` is where the state comes
-    from, None at the start of a run, `initial` tells of weights that were loaded there. `replay` is
-    the run whose commands are done again, known on the leader.
+    from, None at the start of a run, `initial` tells of weights that were loaded there. `code` is the digest of the
+    user's own code, "" where there is none. `replay` is the run whose commands are done again, known on the leader.
     """
 
     ledger_file: LedgerFile | None
     history: ResumeIndex
     commit: LoadedCommit | None
+    code: str
     replay: Replay | None
     commands: ReplayedCommands
     live: LiveRecipe
@@ -56,13 +66,16 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     Raises Failure: 76 where a commit does not fit, 86 where none verifies, and what building raises.
     """
     context, group, resumer, recipe = opened.context, opened.group, opened.resumer, opened.context.recipe
-    networks = build_networks(opened.task, recipe, opened.device)
-    context.startup.lap("build")
     history = ResumeIndex()
     ledger_file = None
     if group.leader:
         ledger_file = stack.enter_context(closing(resumer.open_ledger(history)))
     commit = resumer.find(group, history)
+    code = _code_digest(opened, history, commit)
+    context.startup.lap("find")
+    # After the code is known to be the commit's: other code may make networks of which nothing can be restored.
+    networks = build_networks(opened.task, recipe, opened.device)
+    context.startup.lap("build")
     replay, own = None, None
     if group.leader:
         replay = _replay(opened, history)
@@ -80,20 +93,44 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     if commit:
         own = {name: opened.placement.part(name, whole) for name, whole in commit.state.tensors.items()}
         commit = replace(commit, state=replace(commit.state, tensors=own))
-        values = resumer.restore(commit, opened.inputs.digests, context.environment, engine, timetable)
+        kept = commit.metadata["data"]
+        digests = digests_beside(kept, opened.inputs, recipe, context.folder, opened.task)
+        values = resumer.restore(commit, digests, context.environment, engine, timetable)
     # Ranks that hold the same parts and start unequal would never become equal.
     replicas = opened.placement.replicas
     digest = _weights_digest(networks) if replicas.world > 1 else None  # alone there is nothing to compare it with
     replicas.agree("the weights", digest)
     context.startup.lap("load")
-    return RestoredRun(ledger_file, history, commit, replay, commands, live, timetable, engine, values, lanes, initial)
+    return RestoredRun(
+        ledger_file, history, commit, code, replay, commands, live, timetable, engine, values, lanes, initial
+    )
+
+
+def _code_digest(opened: OpenedRun, history: ResumeIndex, commit: LoadedCommit | None) -> str:
+    """The digest of the user's code that this attempt claims; the ledger's keeper knows what came late before.
+
+    Raises Failure(76) there where the commit was made by other code.
+    """
+    context, digest = opened.context, None
+    if opened.group.leader:
+        today = identity(context.code, history, context.job.modules)
+        if commit:
+            opened.resumer.notes += accept(commit, history, context.code, today, context.job.override, context.folder)
+        digest = today.digest
+    return opened.group.broadcast_json(digest)
 
 
 def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:
     """The run that this one makes again, if it does; only the ledger's keeper knows."""
     context, job = opened.context, opened.context.job
     before = history.newest.replay if history.newest else None  # a run that was begun as a replay stays one
-    return replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
+    found = replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
+    if found and found.code:
+        changed = changes(found.code.files, recorded(context.code.files))
+        if changed:
+            names = ", ".join(map(str, changed))
+            opened.resumer.notes.append(f"{found.run} is made again with other code than it had: {names}")
+    return found
 
 
 def _commands(

@@ -98,7 +98,9 @@ class Resumer:
 
     def keep_recipe(self, environment: Mapping[str, Any]) -> None:
         """Write what this attempt trains, once it is sure that it may."""
-        content = {"recipe": self.job.recipe, "origins": self.job.origins, "folder": self.job.modules}
+        job = self.job
+        came_from = {"folder": job.modules, "source": job.source, "given": list(job.given)}
+        content = {"recipe": job.recipe, "origins": job.origins, **came_from}
         write_json(self.folder / "resolved.json", content)
         if self.job.text:
             overrides = "".join(f"# on the command line: {text}\n" for text in self.job.overrides)

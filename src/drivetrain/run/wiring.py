@@ -45,6 +45,7 @@ from drivetrain.run.build import most_scored
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.opening import keep_suspects, record_attempt
 from drivetrain.run.restored import RestoredRun
+from drivetrain.run.user_code import LateCode
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.amount import Scale
@@ -81,7 +82,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     scoring = _scoring(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
     tuning = Tuning(restored.live, timetable, engine, reader)
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
-    replicas = Replicas(engine, placement.replicas)
+    replicas = Replicas(engine, placement.replicas, opened.unlike)
     return Loop(
         state=state,
         reader=reader,
@@ -194,26 +195,35 @@ def _metadata(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter) ->
         lanes=restored.lanes,
         task=dict(opened.task.learned),
         attempt=ledger.attempt,
+        user_code=restored.code,
     )
 
 
 def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> CommitStorage | None:
     """What commits, on the rank that keeps the ledger."""
-    if restored.ledger_file is None:
+    ledger_file = restored.ledger_file
+    if ledger_file is None:
         return None
     settings, scores = opened.context.recipe.checkpoint, restored.history.scores
     best = settings.keep_best
+    late_code = LateCode(opened.context.folder, opened.context.code, opened.context.loaded_before)
+
+    def before_commit() -> None:
+        """On the thread that commits."""
+        late_code.look()
+        ledger_file.sync()
+
     committer = Committer(
         run=opened.context.folder,
         lease=opened.resumer.lease,
         retention=_retention(settings, restored.timetable.scale),
-        before=restored.ledger_file.sync,
+        before=before_commit,
         scores=lambda: scores(best.metric) if best else {},
         heartbeat=opened.context.heartbeat,
         blocking=settings.blocking,
     )
     stack.enter_context(closing(committer))
-    return CommitStorage(committer, opened.resumer.mirror(restored.commit))
+    return CommitStorage(committer, opened.resumer.mirror(restored.commit), late_code.records)
 
 
 def _pin(folder: Path, storage: CommitStorage | None, step: int) -> None:

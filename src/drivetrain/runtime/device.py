@@ -9,6 +9,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,14 @@ def configure_determinism(device: torch.device, threads: int, matmul: str, *, ex
     torch.set_deterministic_debug_mode("error" if exact else "warn")
 
 
-def environment() -> dict[str, Any]:
-    """Versions, host, threads and instruction set, as `environment.json` keeps them."""
-    return {
+def environment(imported: Collection[str] = ()) -> dict[str, Any]:
+    """Versions, host, threads and instruction set, as `environment.json` keeps them.
+
+    `imported` are the installed packages that the user's own code imports, by their top-level names: `package.NAME` has
+    the version of each.
+    """
+    packages = {f"package.{name}": _version_of_module(name) for name in sorted(set(imported) - {"torch"})}
+    return packages | {
         "drivetrain": _version("drivetrain"),
         "code": _code_digest(),
         "python": sys.version.split()[0],
@@ -85,7 +91,7 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "accelerator": _current_cuda_name(),
-        "git": _git_commit(),
+        "git": git_commit(),
     }
 
 
@@ -126,6 +132,20 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _version_of_module(name: str) -> str | None:
+    """The version of the package that a top-level module belongs to; None where nobody knows."""
+    if own := _version(name):  # most packages have their module's name
+        return own
+    # As `packages_distributions` does, which parses what is only searched here, and takes a tenth of a second.
+    entry = f"{name}/__init__.py,".encode()
+    for folder in filter(None, sys.path):
+        for record in Path(folder).glob("*.dist-info/RECORD"):
+            content = record.read_bytes()
+            if content.startswith(entry) or b"\n" + entry in content:
+                return _version(record.parent.name.partition("-")[0])
+    return None
+
+
 @cache
 def _code_digest() -> str:
     """A digest of this package's sources."""
@@ -136,11 +156,12 @@ def _code_digest() -> str:
     return content.hexdigest()[:12]
 
 
-def _git_commit() -> str | None:
-    """The commit of the working folder, with `+` where files differ from it; None outside a repository."""
+def git_commit(folder: str | None = None) -> str | None:
+    """The commit of a folder, by default the working one, with `+` where files differ from it; None outside a
+    repository."""
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False, cwd=folder)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -12,10 +12,7 @@ from drivetrain.runtime.group import Group, all_gather
 
 
 class Pulse:
-    """Every rank sends one row of `width` int64 numbers and hears the rows of all. One at a time is under way.
-
-    A process that is alone makes one and never sends: it has nobody to tell.
-    """
+    """Every rank sends one row of `width` int64 numbers and hears the rows of all. One at a time is under way."""
 
     def __init__(self, group: Group, width: int) -> None:
         self._group = group
@@ -28,7 +25,10 @@ class Pulse:
         """Start telling all ranks this row."""
         # Into the same memory each step: `receive` has waited for the gather that may still read it.
         self._mine.numpy()[:] = row
-        self._work = all_gather(self._all, self._mine, group=self._group.side, async_op=True)
+        if self._group.world == 1:
+            self._all.copy_(self._mine)
+        else:
+            self._work = all_gather(self._all, self._mine, group=self._group.side, async_op=True)
 
     def receive(self) -> np.ndarray:
         """All ranks' rows, int64 [world, width], valid until the next `send`."""

@@ -38,4 +38,11 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "sources", f"{found['sources']} have the content that was read"
     else:
         yield "sources", "not looked at"
+    for number, stretch in enumerate(found["code"]):
+        yield ("" if number else "code"), stretch["told"]
+    if found["code"]:
+        files = found["code_files"]
+        yield "", f"{files['kept']} of its files kept, of {files['digests']} the digest only"
     yield "claim", "\n".join(found["claims"])
+    for number, what in enumerate(found["unknown"]):
+        yield ("" if number else "not known"), what

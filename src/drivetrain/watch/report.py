@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drivetrain.ledger import telemetry
+from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.derive import finals, scores
 from drivetrain.ledger.records import Record
 from drivetrain.ledger.run_summary import AttemptSummary, RunSummary
@@ -49,8 +50,8 @@ def summary(run: Path, story: RunSummary) -> dict[str, Any]:
         final[f"{part}.{name}.{metric}"] = value
     rollbacks = []
     for made in story.rollbacks:
-        told = made.to_json()
-        rollbacks.append({name: told[name] for name in _OF_A_ROLLBACK})
+        fields = made.to_json()
+        rollbacks.append({name: fields[name] for name in _OF_A_ROLLBACK})
     return {
         "steps": step,
         "samples": position,
@@ -69,6 +70,7 @@ def summary(run: Path, story: RunSummary) -> dict[str, Any]:
         "memory": telemetry.peaks(records),
         "held": telemetry.held(records),
         "slowest": telemetry.slowest(records),
+        "code": _code(story),
         "throughput": {name: rates.to_json() for name, rates in _throughputs(story).items()},
     }
 
@@ -106,6 +108,8 @@ def show(console: Console, run: Path, story: RunSummary) -> None:
         for why, count in story.left_out.items():
             steps_left_out = "1 step" if count == 1 else f"{count} steps"
             say(console, Text(f"{steps_left_out} left out: {why}", style="yellow"))
+        for line in _code(story):
+            say(console, Text(f"code {printable(line)}"))
         for made in story.rollbacks:
             words = f"step {made.step} undone, back to step {made.to}: {printable(made.why)}"
             say(console, Text(f"{words}; samples left out: {len(made.samples)}", style="yellow"))
@@ -119,6 +123,11 @@ def show(console: Console, run: Path, story: RunSummary) -> None:
         console,
         [_metrics(records), _finals(records), ends, _rates(story), _time(story), _phases(records), _memory(records)],
     )
+
+
+def _code(story: RunSummary) -> list[str]:
+    """Which of the user's code made which steps."""
+    return told(code_stretches(story.records))
 
 
 def state_size(held: Mapping[str, int]) -> str:

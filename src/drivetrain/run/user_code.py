@@ -1,0 +1,257 @@
+"""The user's own code of a run: kept beside it, compared with what an earlier attempt has run, shown as a diff."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from functools import partial
+from pathlib import Path
+
+from drivetrain.checkpoint.commits import LoadedCommit
+from drivetrain.checkpoint.compatible import accepts
+from drivetrain.launch.job import Job
+from drivetrain.ledger.code_history import different_files
+from drivetrain.ledger.records import CodeFileRecord, CodeRecord, UserCodeRecord
+from drivetrain.ledger.resume_index import ResumeIndex
+from drivetrain.runtime.device import git_commit
+from drivetrain.spec.code.scan import CodeFile, UserCode, digest_today, late
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.files import own_name
+
+FOLDER = "code"
+"""Below the run directory: sources, named by the SHA-256 of their content."""
+MOST = 8 << 20
+"""Bytes of sources that an attempt keeps."""
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LINES = 60  # of a file's diff that are shown
+_IMPORTED: dict[str, tuple[object, str]] = {}
+"""By the place of a file: the spec of the module that was made of it, and the digest that the file had."""
+_KEY = "code"  # what `--override` calls it
+
+
+Contents = Callable[[str], bytes | None]
+"""What has the content of a file by its SHA-256, or None."""
+
+
+@dataclass(frozen=True)
+class CodeChange:
+    """A file that does not do what it did; None where there was none, or is none any more."""
+
+    name: str
+    old: CodeFileRecord | None
+    new: CodeFileRecord | None
+
+    def __str__(self) -> str:
+        if self.old is None:
+            return f"{self.name} (new)"
+        return self.name if self.new else f"{self.name} (gone)"
+
+    @property
+    def bits(self) -> bool:
+        """Whether it decides bits, then or now."""
+        return any(side.affects == "bits" for side in (self.old, self.new) if side)
+
+
+@dataclass(frozen=True)
+class CodeIdentity:
+    """Which code an attempt runs: the digest that its claim has, and the files that came late in this run before and
+    are others today, by name with today's digest (None: they are gone)."""
+
+    digest: str
+    changed_late: Mapping[str, str | None]
+
+
+def identity(code: UserCode, history: ResumeIndex, folder: str | None) -> CodeIdentity:
+    """What today's code is to a run; `folder` is the recipe's. Late files count as they were found first, so a run that
+    none of them has changed in has one digest from its first attempt on."""
+    changed: dict[str, str | None] = {}
+    for name, (digest, place) in history.late_code.items():
+        today = code.files[name].digest if name in code.files else digest_today(name, place, folder)
+        if today != digest:
+            changed[name] = today
+    if not changed:
+        return CodeIdentity(code.digest, changed)
+    content = json.dumps([code.digest, sorted(changed.items())])
+    return CodeIdentity(hashlib.sha256(content.encode()).hexdigest()[:12], changed)
+
+
+def accept(
+    found: LoadedCommit, history: ResumeIndex, code: UserCode, today: CodeIdentity, override: Sequence[str], run: Path
+) -> list[str]:
+    """Notes on the code that has changed since a commit was made; Failure(76) with names and a diff where no
+    `--override code` accepts it."""
+    # What survivors have left tells no attempt: it is the newest one's.
+    made = history.newest if found.volatile else history.tries.get(found.metadata["attempt"])
+    if made is None or made.user_code is None:
+        unknown = (
+            f"{found.path.name} was made before runs kept a record of their code: nothing tells whether it is the same"
+        )
+        return [unknown] if code.digest else []
+    if found.metadata.get("user_code", "") == today.digest:
+        return []
+    changed = [change for change in changes(made.user_code.files, recorded(code.files)) if change.bits]
+    names = ", ".join([*map(str, changed), *today.changed_late]) or "files that came late"
+    if accepts(override, _KEY):
+        return [f"accepted by --override code: {names} changed since {found.path.name}: this is another claim"]
+    failure = Failure(
+        Exit.INCOMPATIBLE,
+        f"{found.path.name} in {run} was made by other code: {names}",
+        "restore the code, choose another --run, or go on with the new one by --override code",
+    )
+    failure.details = shown(changed, partial(kept, run), contents(code))
+    raise failure
+
+
+def require_code_of_command(code: UserCode, job: Job) -> None:
+    """Raises Failure(76) where the code is no longer what it was when the command was given, as after an edit between
+    two starts of the same processes."""
+    if job.code and code.digest != job.code and not accepts(job.override, _KEY):
+        cause = f"the code has changed since the command was given: {job.code} then, {code.digest} now"
+        raise Failure(Exit.INCOMPATIBLE, cause, "give the command again: the code that is there now is another run")
+
+
+def require_as_imported(code: UserCode) -> None:
+    """Raises Failure(76) where a file has changed since this process imported it: what is in memory is no longer what
+    the file says. Only a process that trains several times, such as a notebook's, can be in that state."""
+    names = {file.place: name for name, file in code.files.items()}
+    for module in list(sys.modules.values()):
+        place = getattr(module, "__file__", None)
+        if place is None or place not in names:
+            continue
+        name, spec = names[place], getattr(module, "__spec__", None)
+        now = (spec, code.files[name].digest)
+        before = _IMPORTED.setdefault(place, now)
+        if before[0] is spec and before != now:  # a reload gives a module another spec
+            cause = f"{name} has changed since this process imported it"
+            raise Failure(Exit.INCOMPATIBLE, cause, "start the process or the notebook's kernel anew, or reload it")
+        _IMPORTED[place] = now
+
+
+def record_of(code: UserCode, folder: str | None) -> UserCodeRecord | None:
+    """What an attempt's record says of its code; None where the recipe names none. `folder` is the recipe's."""
+    if not (code.files or code.unread):
+        return None
+    return UserCodeRecord(digest=code.digest, files=recorded(code.files), unread=code.unread, git=git_commit(folder))
+
+
+def changes(old: Mapping[str, CodeFileRecord], new: Mapping[str, CodeFileRecord]) -> list[CodeChange]:
+    """The files that do something else than they did."""
+    found = []
+    for name in different_files(old, new):
+        found.append(CodeChange(name, old.get(name), new.get(name)))
+    return found
+
+
+def shown(changed: Sequence[CodeChange], old: Contents, new: Contents) -> str:
+    """The changes as unified diffs, each cut after some lines. Of a file whose content is not there only that is said.
+
+    `old` and `new` give the content of each side's files by SHA-256.
+    """
+    lines: list[str] = []
+    for change in changed:
+        before, after = _text(change.old, old), _text(change.new, new)
+        if before is None or after is None:
+            lines.append(f"{change}: its content was not kept, or is no text")
+            continue
+        made = list(unified_diff(before, after, f"{change.name} (then)", f"{change.name} (now)", lineterm=""))
+        lines += made[:_LINES]
+        if len(made) > _LINES:
+            lines.append(f"... {len(made) - _LINES} more lines")
+    return "\n".join(lines)
+
+
+def keep(run: Path, files: Mapping[str, CodeFile]) -> list[str]:
+    """Keep the sources below the run directory, small ones first; the names of those that there is no room for.
+
+    Without a wait for the disk: each has its digest for a name, so one that a power cut has torn is told from a whole
+    one, and is written again by the next attempt.
+    """
+    room, left = MOST, []
+    folder = run / FOLDER
+    for name, file in sorted(files.items(), key=lambda item: (len(item[1].content or b""), item[0])):
+        if file.content is None or len(file.content) > room:
+            left.append(name)
+            continue
+        room -= len(file.content)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if kept(run, file.sha256) is None:
+            _write(folder / file.sha256, file.content)
+    return left
+
+
+def kept(run: Path, sha256: str) -> bytes | None:
+    """The content that is kept by this SHA-256; None where there is none, or where it is damaged."""
+    if not _SHA256.fullmatch(sha256):  # a ledger may have been changed by hand: no name leaves the directory
+        return None
+    try:
+        content = (run / FOLDER / sha256).read_bytes()
+    except OSError:
+        return None
+    return content if hashlib.sha256(content).hexdigest() == sha256 else None
+
+
+def contents(code: UserCode) -> Contents:
+    """The contents of today's files."""
+    return {file.sha256: file.content for file in code.files.values()}.get
+
+
+class LateCode:
+    """Finds, at each commit, code that was loaded since the start, and keeps it. Runs on the thread that commits."""
+
+    def __init__(self, run: Path, code: UserCode, before: frozenset[str]) -> None:
+        """`before` are the modules that were loaded before any code of this run was."""
+        self._run, self._code = run, code
+        self._seen = set(before)
+        self._told: list[dict[str, CodeFile]] = []
+
+    def look(self) -> None:
+        """Look at what has been loaded since the last time."""
+        if not self._code.files:  # the recipe names no code of the user's
+            return
+        loaded = set(sys.modules) - self._seen
+        self._seen |= loaded
+        found = late(self._code, loaded)
+        if found:
+            keep(self._run, found)
+            self._told.append(found)
+
+    def records(self, step: int) -> Iterator[CodeRecord]:
+        """What was found and not yet told, for the ledger; the step is the commit's."""
+        while self._told:
+            files = self._told.pop(0)
+            places = {name: file.place for name, file in files.items()}
+            yield CodeRecord(step=step, files=recorded(files), places=places)
+
+
+def recorded(files: Mapping[str, CodeFile]) -> dict[str, CodeFileRecord]:
+    """What a ledger says of files."""
+    told = {}
+    for name, file in sorted(files.items()):
+        told[name] = CodeFileRecord(digest=file.digest, sha256=file.sha256, affects=file.affects)
+    return told
+
+
+def _text(side: CodeFileRecord | None, contents: Contents) -> list[str] | None:
+    """The lines of one side of a change; none where there is no file, None where its content is unknown or no text."""
+    if side is None:
+        return []
+    content = contents(side.sha256)
+    try:
+        return None if content is None else content.decode().splitlines()
+    except UnicodeDecodeError:
+        return None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """In one step, 0600."""
+    temporary = path.with_name(f".{path.name}.{own_name()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
