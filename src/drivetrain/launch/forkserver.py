@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -90,7 +91,8 @@ def serve(control: socket.socket) -> None:
                     control.send(json.dumps({"rank": rank, "status": status}).encode())
                     continue
                 message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _MOST_DESCRIPTORS)
-                if not message:  # the supervisor is gone
+                # A request outlives whoever sent it, and may have waited for the imports.
+                if not message or _is_gone(control):
                     return
                 request = json.loads(message)
                 pid = _fork(control, request, list(descriptors))
@@ -101,6 +103,13 @@ def serve(control: socket.socket) -> None:
                 children[handle] = request["rank"], pid
                 selector.register(handle, selectors.EVENT_READ)
                 control.send(json.dumps({"rank": request["rank"], "pid": pid}).encode())
+
+
+def _is_gone(control: socket.socket) -> bool:
+    """Whether the supervisor's end is closed, whatever still waits to be read from it."""
+    look = select.poll()
+    look.register(control, select.POLLRDHUP)
+    return bool(look.poll(0))
 
 
 def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
@@ -139,7 +148,18 @@ def main(arguments: Sequence[str]) -> None:
     control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
     # Workers inherit this: a request to stop waits until they can hear it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-    for module in arguments[1:]:
-        import_module(module)
-    serve(control)
-    os._exit(0)  # the teardown of what is loaded takes seconds, and the workers end with this process
+    code = 70
+    try:
+        for module in arguments[1:]:
+            import_module(module)
+        serve(control)
+        code = 0
+    except (BrokenPipeError, ConnectionResetError):  # the supervisor has gone since it was looked for
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # The teardown of what is loaded takes seconds, in which the workers, who end with this process, would go on.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
