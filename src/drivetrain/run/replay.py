@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import CommandRecord
+from drivetrain.ledger.records import AttemptRecord, CommandRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.control import read_command
 from drivetrain.spec.exits import Exit, Failure
@@ -21,11 +22,26 @@ NAME = "replay.json"
 @dataclass(frozen=True)
 class Replay:
     """What another run was told: its directory, the newest hash of its ledger when it was read, and the records of its
-    commands by id, each with the digest of the settings that it was given to."""
+    commands by id, each with the digest of the settings that it was given to.
+
+    `changed` are the steps after which it went on with another recipe, known to the start that reads its ledger.
+    """
 
     run: str
     ledger: str
     commands: dict[str, CommandRecord]
+    changed: tuple[int, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever compares the two runs should know."""
+        if not self.changed:
+            return []
+        after = "step " + ", ".join(map(str, self.changed))
+        return [
+            f"{self.run} changed its recipe after {after}: this replay trains the newest one from the start, so its "
+            "bits are others"
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """For the file."""
@@ -72,9 +88,13 @@ def kept_in(folder: Path) -> Replay | None:
 def _taken(run: Path, recipe: str) -> Replay:
     """What a run was told so far, from its ledger."""
     history, tail = ResumeIndex(), ""
+    counted: list[AttemptRecord] = []
     for record in read(run / "ledger.jsonl"):
         history.add(record)
+        if isinstance(record, AttemptRecord):  # those before that began here or later have left nothing
+            counted = [attempt for attempt in counted if attempt.from_step < record.from_step] + [record]
         tail = record.chain or ""
     if history.newest is None or history.newest.recipe != recipe:
         raise Failure(Exit.BAD_RECIPE, f"{run} was trained with another recipe", "replay it without overrides")
-    return Replay(str(run), tail, history.commands)
+    changed = [after.from_step for before, after in pairwise(counted) if before.recipe != after.recipe]
+    return Replay(str(run), tail, history.commands, tuple(changed))

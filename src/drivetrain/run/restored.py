@@ -93,7 +93,9 @@ def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:
     """The run that this one makes again, if it does; only the ledger's keeper knows."""
     context, job = opened.context, opened.context.job
     before = history.newest.replay if history.newest else None  # a run that was begun as a replay stays one
-    return replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
+    found = replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
+    opened.resumer.notes += found.notes if found else []
+    return found
 
 
 def _commands(
