@@ -59,8 +59,7 @@ class LedgerFile:
         try:
             descriptor = os.open(path, flags, 0o600)
         except OSError as error:
-            code = Exit.SECURITY if error.errno == errno.ELOOP else Exit.STORAGE
-            raise Failure(code, f"the ledger cannot be opened: {error}", "see what stands in its place") from error
+            raise _cannot_open(error) from error
         tail, whole, number = "", 0, 0
         try:
             for line in lines(path):
@@ -177,8 +176,8 @@ def read(path: Path) -> Iterator[Record]:
     """The records, with the chain checked.
 
     A last line without its newline is where a writer was cut off or still is: it ends the reading. Raises Failure(74)
-    naming the first record that does not fit, 65 naming one of another form than a run writes, 66 where there is no
-    file.
+    naming the first record that does not fit, or where the file cannot be opened, 65 naming one of another form than a
+    run writes, 66 where there is no file.
     """
     number = 0
     try:
@@ -211,6 +210,8 @@ def lines(path: Path) -> Iterator[bytes]:
         file = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
         raise Failure(Exit.INPUT_MISSING, f"no ledger at {path}", "name a run directory") from None
+    except OSError as error:
+        raise _cannot_open(error) from error
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -225,6 +226,12 @@ def lines(path: Path) -> Iterator[bytes]:
                     line=number,
                 )
             yield line
+
+
+def _cannot_open(error: OSError) -> Failure:
+    """74; but 77 where there is a symbolic link that is not followed."""
+    code = Exit.SECURITY if error.errno == errno.ELOOP else Exit.STORAGE
+    return Failure(code, f"the ledger cannot be opened: {error}", "see what stands in its place")
 
 
 def contains(path: Path, tail: str) -> bool:
