@@ -36,13 +36,17 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str]) -> None:
         """Start the server; it imports the `preload` modules while the caller goes on."""
+        self._preload = preload
+        self._begin()
+
+    def _begin(self) -> None:
         # SEQPACKET keeps messages apart, and passes descriptors with the one that they belong to.
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
         with theirs:
             # A session of its own, so that a terminal's Ctrl-C reaches the supervisor only.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BEGIN, str(theirs.fileno()), *preload],
+                [sys.executable, "-c", _BEGIN, str(theirs.fileno()), *self._preload],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -69,6 +73,16 @@ class ForkServer:
         if not data:
             raise ConnectionError("the forkserver has died")
         return json.loads(data)
+
+    def status(self) -> int:
+        """How the server has ended, once it has died: its exit code, or minus the signal that ended it."""
+        return self._process.wait()
+
+    def revive(self) -> None:
+        """Start it again, where it has died."""
+        if self._process.poll() is not None:
+            self._socket.close()
+            self._begin()
 
     def close(self) -> None:
         """End the server, and with it every worker."""
