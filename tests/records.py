@@ -142,9 +142,12 @@ def rechained(lines: list[bytes]) -> bytes:
     """Records with a chain that fits them, as someone who knows the format would write."""
     done, tail = b"", ""
     for line in lines:
-        record = json.loads(line)
-        record.pop("chain")
-        body = json.dumps(record, separators=(",", ":"))[:-1].encode()
+        # The bytes of one that was not touched stay: commits name the hashes of those before them.
+        body, untouched, _ = line.rpartition(b',"chain":"')
+        if not untouched:
+            record = json.loads(line)
+            record.pop("chain")
+            body = json.dumps(record, separators=(",", ":"))[:-1].encode()
         tail = chain(tail, body)
         done += body + f',"chain":"{tail}"}}\n'.encode()
     return done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-from contextlib import suppress
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from drivetrain.launch.output import redirect
 from drivetrain.run.attempt import execute
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.place import Place
+from drivetrain.spec.exits import Outcome
 from drivetrain.spec.files import write_json
 
 
@@ -35,9 +36,16 @@ def main(
     outcome = execute(asked, here, descriptors[1] if len(descriptors) > 1 else None, alive)
     if os.fstat(stacks).st_size == 0:
         (logs / f"stacks-{here.rank}.txt").unlink(missing_ok=True)
-    with suppress(OSError):  # the disk is full or gone: the exit code still says what it can
-        write_json(logs / f"outcome-{here.rank}.json", outcome.to_json())
+    leave(logs / f"outcome-{here.rank}.json", outcome)
     return int(outcome.code)
+
+
+def leave(path: Path, outcome: Outcome) -> None:
+    """Leave a process's outcome in a file; where that cannot be, as the disk is full or gone, on stderr."""
+    try:
+        write_json(path, outcome.to_json())
+    except OSError as error:
+        print(f"{path.stem}: {outcome.line()} [{path.name} cannot be written: {error}]", file=sys.stderr, flush=True)
 
 
 def _stacks(path: Path) -> int:

@@ -1,5 +1,6 @@
 import math
 import os
+import shutil
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,19 @@ def test_p16_a_zombie_cannot_commit(tmp_path):
     assert result.code == Exit.OWNED_ELSEWHERE
     assert there(tmp_path) == [1]
     old.release()
+
+
+def test_a_lease_that_is_removed_ends_the_run_with_a_hint_of_its_own(tmp_path):
+    lease = Lease.take(tmp_path, list)
+    own = committer(tmp_path, lease=lease)
+    save(tmp_path, 1, writer=own)
+    shutil.rmtree(tmp_path / "lease")
+    (result,) = save(tmp_path, 2, writer=own)
+    assert (result.code, result.lasting) == (Exit.STORAGE, True)
+    assert "lease was removed while the run trained" in result.cause
+    assert "makes the folder anew" in result.hint
+    assert there(tmp_path) == [1]
+    lease.release()
 
 
 def test_p16_what_a_zombie_published_in_spite_of_all_is_passed_over(tmp_path):

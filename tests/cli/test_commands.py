@@ -123,6 +123,9 @@ def test_torchrun_itself(recipe, tmp_path):
         (["report", "/nowhere"], 66, "no ledger"),
         (["evaluate", "/nowhere"], 66, "no run at"),
         (["recipe", "show", "/tmp"], 66, "no run directory"),
+        (["data", "inspect", "quickstart", "--position", "9" * 23], 64, "less than or equal to"),
+        (["data", "inspect", "quickstart", "--step", "9" * 23], 64, "less than or equal to"),
+        (["data", "inspect", "quickstart", "--count", "9" * 23], 64, "less than or equal to"),
     ],
 )
 def test_what_is_wrong_is_told_on_the_last_line_with_its_code(arguments, code, words, capsys):
@@ -130,6 +133,14 @@ def test_what_is_wrong_is_told_on_the_last_line_with_its_code(arguments, code, w
     error = capsys.readouterr().err
     assert words in error
     assert error.splitlines()[-1].startswith(f"drivetrain: {code} ")
+
+
+@pytest.mark.parametrize("verb", ["report", "verify"])
+def test_a_ledger_that_is_no_file_is_74_without_a_traceback(verb, tmp_path, capsys):
+    (tmp_path / "ledger.jsonl").mkdir()
+    assert command([verb, str(tmp_path)]) == 74
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the ledger cannot be opened" in line
 
 
 def test_recipe_commands(tmp_path, capsys):

@@ -10,6 +10,7 @@ import pytest
 
 from drivetrain.cli.main import run as command
 from drivetrain.cli.watch import Newest
+from drivetrain.launch.rundir import prepare
 from drivetrain.ledger.ledger import read
 from records import attempt, ended, parsed, step
 
@@ -108,10 +109,12 @@ def test_what_was_long_ago_is_not_shown_but_for_the_attempt_that_goes_on():
     assert newest.ended.is_set()
 
 
-def test_a_command_can_be_left_for_a_run_that_has_not_started(tmp_path, capsys):
+def test_a_command_can_be_left_for_a_run_that_is_just_starting_and_for_no_other_folder(tmp_path, capsys):
     run = tmp_path / "run"
     run.mkdir()
     assert command(["control", str(run), "save", "--wait", "0"]) == 66
-    (run / "ledger.jsonl").touch()
+    prepare(run)  # as the supervisor does, before anything else
+    assert command(["control", str(run), "save"]) == 66
+    assert "nobody trains" in capsys.readouterr().err
     assert command(["control", str(run), "save", "--wait", "0"]) == 0
     assert len(list((run / "control").iterdir())) == 1

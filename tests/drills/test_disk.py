@@ -94,6 +94,25 @@ def test_s16_a_run_directory_that_is_removed_ends_the_run_with_74(tiny, tmp_path
     assert found.outcome.code == Exit.STORAGE
 
 
+def test_s16_a_ledger_that_is_removed_ends_the_run_with_74_at_the_next_commit(tiny, tmp_path):
+    tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 100_000}, {"steps": 10}
+    run = tmp_path / "run"
+
+    def remove():
+        while not (run / "checkpoints" / "step-00000020").exists():
+            time.sleep(0.01)
+        (run / "ledger.jsonl").unlink()
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    found = drill(tiny, run, None)
+    thread.join()
+    assert found.outcome.code == Exit.STORAGE
+    assert "ledger.jsonl was removed or replaced while the run wrote it" in found.outcome.cause
+    assert "--override ledger" in found.outcome.hint
+    assert not (run / "ledger.jsonl").exists()
+
+
 def test_s11_a_slow_disk_does_not_hold_training_up_and_back_pressure_is_told(tiny, tmp_path):
     """Each commit takes longer than the steps to the next one: training waits for the one before, and says so."""
     tiny["budget"], tiny["checkpoint"]["every"] = {"steps": 50}, {"steps": 10}

@@ -165,6 +165,20 @@ def test_a_killed_rank_is_started_again_in_whatever_order_the_ends_are_told(tmp_
     assert "crash loop: 2 restarts" in outcome.cause
 
 
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_killed_forkserver_is_named_and_started_again_as_a_killed_rank_is(tmp_path, restarts):
+    job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=1, most_restarts=restarts)
+    said = []
+    outcome = supervise(job, worker="ranks:bereave", preload=("ranks",), say=said.append)
+    cause = "the forkserver was ended by SIGKILL, and the ranks with it"
+    if restarts:
+        assert outcome.code == Exit.DONE
+        assert said == [f"{cause}; starting again"]
+    else:
+        assert (outcome.code, outcome.cause) == (Exit.INTERNAL, cause)
+        assert "traceback" not in outcome.hint
+
+
 def test_a_module_in_the_current_folder_does_not_take_the_place_of_pythons_own(tmp_path, monkeypatch):
     (tmp_path / "random.py").write_text("raise RuntimeError('not Python's')\n")
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.ledger.ledger import LedgerFile, read
+from drivetrain.ledger.ledger import LedgerFile, contains, read
 from drivetrain.spec.exits import Exit, Failure
 
 STEP = {
@@ -191,3 +191,33 @@ def test_no_ledger_is_66(tmp_path):
     with pytest.raises(Failure) as caught:
         list(read(tmp_path / "nowhere"))
     assert caught.value.outcome.code == Exit.INPUT_MISSING
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "with its folder"])
+def test_a_ledger_that_is_not_in_its_place_any_more_cannot_be_made_durable(tmp_path, how):
+    path = tmp_path / "run" / "ledger.jsonl"
+    path.parent.mkdir()
+    ledger = LedgerFile.open(path)
+    ledger.append({"kind": "note", "time": 1.0, "text": "n"})
+    ledger.sync()
+    match how:
+        case "removed":
+            path.unlink()
+        case "replaced":
+            (tmp_path / "copy").write_bytes(path.read_bytes())
+            os.rename(tmp_path / "copy", path)
+        case "with its folder":
+            os.rename(path.parent, tmp_path / "gone")
+    with pytest.raises(Failure, match="was removed or replaced while the run wrote it") as caught:
+        ledger.sync()
+    assert caught.value.outcome.code == Exit.STORAGE
+    ledger.close()
+
+
+def test_a_ledger_contains_the_records_that_it_has(tmp_path):
+    write(tmp_path / "l", 2)
+    chains = [record.chain for record in read(tmp_path / "l")]
+    assert all(contains(tmp_path / "l", chain) for chain in chains)
+    lines = (tmp_path / "l").read_bytes().splitlines(keepends=True)
+    (tmp_path / "l").write_bytes(b"".join(lines[:-1]))
+    assert not contains(tmp_path / "l", chains[-1])

@@ -16,7 +16,7 @@ from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.signals import StopRequests
-from drivetrain.spec.exits import Exit
+from drivetrain.spec.exits import Exit, Failure
 
 
 class Disk:
@@ -51,7 +51,7 @@ def committed(step):
 
 
 def failed(step, code=Exit.STORAGE):
-    return CommitFailure(step, code, "the disk is full")
+    return CommitFailure.of(step, Failure(code, "the disk is full", "free space"))
 
 
 def test_a_step_is_covered_while_its_commit_is_under_way_and_after():
@@ -91,6 +91,17 @@ def test_after_too_many_failures_or_a_lost_directory_all_ranks_end(failures, cod
     assert (sync.failure is not None) == ends
     if ends:
         assert sync.failure.outcome.code == code
+
+
+def test_a_ledger_that_is_gone_ends_all_ranks_at_the_first_commit_with_its_own_hint():
+    disk = Disk()
+    own, _, sync = commits(disk)
+    own.begin()
+    disk.failures = 1
+    disk.result = CommitFailure.of(4, Failure(Exit.STORAGE, "it was removed", "put a copy there", gone="ledger.jsonl"))
+    own.poll()
+    assert sync.failure is not None
+    assert sync.failure.outcome.hint == "put a copy there"
 
 
 def test_a_commit_that_fails_at_the_end_of_a_run_is_its_failure():

@@ -133,6 +133,22 @@ def test_a_replay_needs_the_same_recipe(tmp_path, seen):
     assert outcome.code is Exit.BAD_RECIPE
 
 
+def test_a_replay_of_a_run_that_changed_its_recipe_says_that_its_bits_are_others(tmp_path, seen):
+    run, settings = tmp_path / "run", commands.recipe(20, 1, seen)
+    changed = settings | {"optimizer": {"lr": 0.25, "clip": 1.0}}
+    with one_server():
+        # What was made with this seed does not count: the next attempt begins before it.
+        assert commands.train(settings | {"seed": 7, "stop": {"at": [5]}}, run).code is Exit.STOPPED
+        shutil.rmtree(run / "checkpoints")
+        assert commands.train(settings | {"stop": {"at": [10]}}, run).code is Exit.STOPPED
+        assert commands.train(settings, tmp_path / "same", replay=run).code is Exit.DONE
+        assert commands.train(changed, run, override=("optimizer.lr",)).code is Exit.DONE
+        assert commands.train(changed, tmp_path / "again", replay=run).code is Exit.DONE
+    said = f"{run} changed its recipe or code after step 10: this replay trains the newest one from the start"
+    assert [said in record["text"] for record in of_kind(tmp_path / "again", "note")].count(True) == 1
+    assert not any("changed its recipe" in record["text"] for record in of_kind(tmp_path / "same", "note"))
+
+
 def test_commands_lie_where_only_their_owner_reads_them(tmp_path):
     run = tmp_path / "run"
     run.mkdir()

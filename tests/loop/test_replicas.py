@@ -141,8 +141,9 @@ def test_n07_a_step_that_comes_to_other_numbers_when_it_is_made_again_ends_with_
         record = json.loads(line)
         if record["kind"] == "step" and record["step"] == 6:
             record["losses"]["loss"] += 1e-6
+            line = json.dumps(record).encode()
         if (record["kind"], record.get("step")) != ("commit", 7):
-            kept.append(json.dumps(record).encode())
+            kept.append(line)
     (run / "ledger.jsonl").write_bytes(rechained(kept))
     outcome = run_under_supervisor(tiny, run)
     assert outcome.code == Exit.CORRUPTION_SUSPECTED

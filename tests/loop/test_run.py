@@ -295,3 +295,35 @@ def test_an_override_that_accepts_nothing_says_what_it_may_have_meant(tiny, tmp_
     outcome = run_under_supervisor(tiny, tmp_path / "run", "budget.steps=20", override=("budgett.steps",))
     assert outcome.code == Exit.INCOMPATIBLE
     assert "--override budgett.steps accepts none of them; did you mean 'budget.steps'?" in outcome.cause
+
+
+@pytest.mark.parametrize("kept", [0, 4, None], ids=["emptied", "cut", "gone"])
+def test_a_resume_without_records_that_its_commit_was_made_after_is_76_unless_that_is_accepted(tiny, tmp_path, kept):
+    """A command may have been among them: without it the run would silently come to other bits."""
+    train(tiny, tmp_path / "run", "budget.steps=5")
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    if kept is None:
+        ledger.unlink()
+    else:
+        ledger.write_bytes(b"".join(lines[:kept]))
+    told = [json.loads(line)["kind"] for line in lines[: kept or 0]].count("step")
+    lacks = f"step-00000005 was made after a record that the ledger does not have: {5 - told} records or more are lost"
+    with pytest.raises(Failure) as caught:
+        train(tiny, tmp_path / "run", "budget.steps=5")
+    assert caught.value.outcome.code == Exit.INCOMPATIBLE
+    assert caught.value.outcome.cause == lacks
+    assert "--override ledger" in caught.value.outcome.hint
+    train(tiny, tmp_path / "run", override=["ledger", "budget"])
+    assert f"accepted by --override: {lacks}" in [note["text"] for note in of_kind(tmp_path / "run", "note")]
+    train(tiny, tmp_path / "run")
+
+
+def test_a_ledger_that_was_cut_after_its_commit_goes_on(tiny, tmp_path):
+    """As after a kill: what was not durable when the commit began is made again."""
+    train(tiny, tmp_path / "run", "budget.steps=5")
+    ledger = tmp_path / "run" / "ledger.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    (commit,) = [place for place, line in enumerate(lines) if b'"kind":"commit"' in line]
+    ledger.write_bytes(b"".join(lines[:commit]))
+    train(tiny, tmp_path / "run", override=["budget"])

@@ -124,7 +124,7 @@ def falsify_data(run: Path, draw: random.Random, place: Path) -> str:
 
 KINDS = {
     falsify_ledger: "record|ledger|attempt|step|commit",
-    falsify_commit: "^step-|another form",
+    falsify_commit: "^(of )?step-|another form",
     falsify_data: "another content",
 }
 """What to falsify, and what the first thing found is called."""
@@ -151,6 +151,16 @@ def test_every_one_of_200_falsifications_is_found(place, tmp_path, part):
         shutil.rmtree(corpus)
         shutil.copytree(tmp_path / "corpus", corpus)
     assert missed == []
+
+
+def test_a_torn_commit_is_told_as_the_one_that_is_not_valid_and_the_others_as_whole(place, tmp_path):
+    shutil.copytree(place / "run", tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "step-00000012" / "MANIFEST.json").write_text("[]")
+    with pytest.raises(Failure) as caught:
+        prove(tmp_path / "run", data=False)
+    assert caught.value.outcome.code == Exit.NO_VALID_COMMIT
+    said = "86 no valid commit left: of step-00000012 (the manifest is torn); 3 of other steps are whole."
+    assert said in caught.value.outcome.line()
 
 
 def test_a_torn_tail_is_no_falsification(place, tmp_path):

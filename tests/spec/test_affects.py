@@ -152,3 +152,14 @@ class OlderPart(Settings):
 def test_a_field_that_is_not_declared_later_moves_the_digest():
     plain = recipe_with(ratio=(Annotated[float, bits("added")], field(default=1.0, kw_only=True)))
     assert bits_digest(plain) != FROZEN["quickstart"]
+
+
+@pytest.mark.parametrize("change", ["guard.quarantine=[9]", "data.validation={v: {kind: text, path: x}}"])
+def test_what_is_filled_or_emptied_is_told_by_its_parts_alone(change):
+    path, _, _ = change.partition("=")
+    empty = load("quickstart", ["data.validation={}"]).recipe
+    filled = load("quickstart", ["data.validation={}", change]).recipe
+    for changes in (differences(empty, filled), differences(filled, empty)):
+        paths = [one.path for one in changes]
+        assert path not in paths
+        assert any(part.startswith(path) for part in paths)

@@ -136,11 +136,16 @@ ON_COMMAND_LINE = [
     ("data.train.sources[1].path=x", "data.train.sources[1]", "the list has 1"),
     ("optimizer.lr", "", "key=value"),
     ("steps=50", "steps", "did you mean 'budget.steps'"),
+    ("budget.epochs=1e300", "budget.epochs", "is a number beyond 64 bits"),
+    ("budget.steps=1e300", "budget.steps", "is a number beyond 64 bits"),
+    ("checkpoint.every.epochs=1e300", "checkpoint.every.epochs", "is a number beyond 64 bits"),
     ("budget.tokens=1.5Gb", "budget.tokens", "valid integer (got '1.5Gb'): tokens, such as 1.5B"),
     ("stop.deadline=90min", "stop.deadline", "(got '90min'): seconds, or such as 2h30m"),
     ("optimizer=sgd", "optimizer", "such as {kind: sgd}"),
     ("data.validation=corpus", "data.validation", "a mapping (got 'corpus')"),
     ("data=corpus", "data", "a mapping of train, validation, test"),
+    ("init={from: x, freeze: ['(']}", "init.freeze[0]", "'(' is no regular expression: missing )"),
+    ("init=[{from: x, fresh: [embed, '(']}]", "init[0].fresh[1]", "'(' is no regular expression: missing )"),
 ]
 ALONE = {  # a lone value where a mapping is meant, and the mapping that the message proposes
     "batch=64": "{size: 64}",
@@ -209,6 +214,12 @@ def test_a_lone_value_is_answered_with_the_mapping_that_was_meant(tmp_path, text
     with pytest.raises(RecipeMistakes) as caught:
         load(write(tmp_path, {}), [text])
     assert f"a mapping, such as {meant}" in caught.value.mistakes[0].message
+
+
+def test_a_mistake_inside_of_what_one_kind_of_value_takes_is_the_only_one_that_is_told(tmp_path):
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {}), ["init={from: x, freeze: ['(']}"])
+    assert [dotted(mistake.path) for mistake in caught.value.mistakes] == ["init.freeze[0]"]
 
 
 def test_two_sources_of_one_name_are_told_before_the_stages_that_name_none(tmp_path):

@@ -64,11 +64,23 @@ class Commit:
 
 @dataclass(frozen=True)
 class CommitFailure:
-    """A commit that could not be made; the ones before are as they were."""
+    """A commit that could not be made; the ones before are as they were.
+
+    `lasting`: none after it can be made either.
+    """
 
     step: int
     code: Exit
     cause: str
+    hint: str = "the commit before is whole; free space, then start again"
+    lasting: bool = False
+
+    @classmethod
+    def of(cls, step: int, failure: Failure) -> CommitFailure:
+        """The commit that a failure has ended."""
+        outcome = failure.outcome
+        lasting = outcome.code is Exit.OWNED_ELSEWHERE or "gone" in outcome.where
+        return cls(step, outcome.code, f"{name_of(step)}: {outcome.cause}", outcome.hint, lasting)
 
 
 @dataclass(frozen=True)
@@ -266,7 +278,7 @@ class Committer:
             return CommitFailure(step, Exit.STORAGE, f"{name_of(step)} cannot be committed: {error}")
         except Failure as failure:
             discard(temporary)
-            return CommitFailure(step, failure.outcome.code, f"{name_of(step)}: {failure.outcome.cause}")
+            return CommitFailure.of(step, failure)
         self.heartbeat.passing("rotate", step)
         removed: tuple[str, ...] = ()
         # The commit is there. What could not be removed is tried again with the next one, which will also tell where

@@ -63,6 +63,22 @@ def accept_data(old: Mapping[str, str], new: Mapping[str, str], override: Sequen
     return notes
 
 
+def accept_ledger(lost: int, override: Sequence[str], commit: str) -> list[str]:
+    """A note that the ledger lacks so many records, or more, of those that a commit was made after; Failure(76) where
+    --override does not accept that."""
+    if not lost:
+        return []
+    lacks = f"{commit} was made after a record that the ledger does not have: {lost} records or more are lost"
+    if not accepts(override, "ledger"):
+        raise Failure(
+            Exit.INCOMPATIBLE,
+            lacks,
+            "restore ledger.jsonl from a copy or the mirror, or go on without what they told (commands, samples that "
+            "were left out) by --override ledger",
+        )
+    return [f"accepted by --override: {lacks}"]
+
+
 def accept_environment(old: Mapping[str, Any], new: Mapping[str, Any], strict: bool, commit: str) -> list[str]:
     """A note that from here on bits may differ from what they would have been; Failure(76) if that is not wanted."""
     changed: list[str] = []

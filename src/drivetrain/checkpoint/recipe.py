@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import Count, Settings, bits, cost
+from drivetrain.spec.settings import Count, Pattern, Settings, bits, cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Init(Settings):
     map: Annotated[
         Mapping[str, str | None], bits("beginnings of names there, and what they begin with here; null: left out")
     ] = field(default_factory=dict)
-    fresh: Annotated[tuple[str, ...], bits("patterns of tensors that may be missing there, and stay as drawn")] = ()
+    fresh: Annotated[tuple[Pattern, ...], bits("patterns of tensors that may be missing there, and stay as drawn")] = ()
     freeze: Annotated[
-        bool | tuple[str, ...], bits("true: what was loaded does not train; or patterns of parameters that do not")
+        bool | tuple[Pattern, ...], bits("true: what was loaded does not train; or patterns of parameters that do not")
     ] = False

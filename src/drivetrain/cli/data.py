@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from drivetrain.data.inputs import Input
     from drivetrain.data.prepare import Report
 
+# More than any run reads, and few enough that what is computed of them has 64 bits.
+_FAR = 2**48
+_LAST = 2**32
+_MOST = 10**6
+
 app = typer.Typer(help="Prepare token files, and look at what is trained on.")
 
 
@@ -100,10 +105,10 @@ def describe(
 def inspect(
     what: Annotated[str, typer.Argument(metavar="RECIPE|RUN|FILE", help="A recipe, a run, or a prepared file.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For a recipe.")] = None,
-    position: Annotated[int | None, typer.Option(min=0, help="The first sample's position in the run.")] = None,
-    step: Annotated[int | None, typer.Option(min=1, help="The samples of a step instead.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Samples; 1, or the whole step, if absent.")] = None,
-    context: Annotated[int, typer.Option(min=1, help="Tokens in a sample of a file; a recipe has its own.")] = 256,
+    position: Annotated[int | None, typer.Option(min=0, max=_FAR, help="The first sample's position.")] = None,
+    step: Annotated[int | None, typer.Option(min=1, max=_LAST, help="The samples of a step instead.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, max=_MOST, help="Samples; else 1, or the whole step.")] = None,
+    context: Annotated[int, typer.Option(min=1, max=_MOST, help="Tokens of a sample of a file.")] = 256,
     as_json: AsJson = False,
 ) -> None:
     """Training samples in the order of the run, as text, with where documents begin."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -35,13 +36,17 @@ class ForkServer:
 
     def __init__(self, preload: Sequence[str]) -> None:
         """Start the server; it imports the `preload` modules while the caller goes on."""
+        self._preload = preload
+        self._begin()
+
+    def _begin(self) -> None:
         # SEQPACKET keeps messages apart, and passes descriptors with the one that they belong to.
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
         with theirs:
             # A session of its own, so that a terminal's Ctrl-C reaches the supervisor only.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BEGIN, str(theirs.fileno()), *preload],
+                [sys.executable, "-c", _BEGIN, str(theirs.fileno()), *self._preload],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -69,6 +74,16 @@ class ForkServer:
             raise ConnectionError("the forkserver has died")
         return json.loads(data)
 
+    def status(self) -> int:
+        """How the server has ended, once it has died: its exit code, or minus the signal that ended it."""
+        return self._process.wait()
+
+    def revive(self) -> None:
+        """Start it again, where it has died."""
+        if self._process.poll() is not None:
+            self._socket.close()
+            self._begin()
+
     def close(self) -> None:
         """End the server, and with it every worker."""
         self._socket.close()
@@ -90,7 +105,8 @@ def serve(control: socket.socket) -> None:
                     control.send(json.dumps({"rank": rank, "status": status}).encode())
                     continue
                 message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _MOST_DESCRIPTORS)
-                if not message:  # the supervisor is gone
+                # A request outlives whoever sent it, and may have waited for the imports.
+                if not message or _is_gone(control):
                     return
                 request = json.loads(message)
                 pid = _fork(control, request, list(descriptors))
@@ -101,6 +117,13 @@ def serve(control: socket.socket) -> None:
                 children[handle] = request["rank"], pid
                 selector.register(handle, selectors.EVENT_READ)
                 control.send(json.dumps({"rank": request["rank"], "pid": pid}).encode())
+
+
+def _is_gone(control: socket.socket) -> bool:
+    """Whether the supervisor's end is closed, whatever still waits to be read from it."""
+    look = select.poll()
+    look.register(control, select.POLLRDHUP)
+    return bool(look.poll(0))
 
 
 def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int]) -> int:
@@ -139,7 +162,18 @@ def main(arguments: Sequence[str]) -> None:
     control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LARGEST)
     # Workers inherit this: a request to stop waits until they can hear it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
-    for module in arguments[1:]:
-        import_module(module)
-    serve(control)
-    os._exit(0)  # the teardown of what is loaded takes seconds, and the workers end with this process
+    code = 70
+    try:
+        for module in arguments[1:]:
+            import_module(module)
+        serve(control)
+        code = 0
+    except (BrokenPipeError, ConnectionResetError):  # the supervisor has gone since it was looked for
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # The teardown of what is loaded takes seconds, in which the workers, who end with this process, would go on.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

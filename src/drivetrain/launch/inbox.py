@@ -65,11 +65,12 @@ def tell(run: Path, command: Command, wait: float) -> dict[str, Any]:
     if not (math.isfinite(wait) and wait >= 0):
         raise Failure(Exit.BAD_COMMAND, f"--wait {wait}", "give seconds; 0: only leave the command there")
     ledger = run / "ledger.jsonl"
-    if not ledger.is_file():
+    # A run that is starting has its directory, and `logs` in it, some seconds before there is a ledger.
+    if not (ledger.is_file() or (run / "logs").is_dir()):
         raise Failure(Exit.INPUT_MISSING, f"{run} is no run", "name a run directory")
     if not wait:
         return {"id": post(run, command)}
-    if not alive(run):
+    if not (ledger.is_file() and alive(run)):
         raise Failure(Exit.INPUT_MISSING, f"nobody trains in {run}", "start it; --wait 0 leaves a command for that")
     # Taken before the command is there, so that its record cannot come before this place.
     offset = ledger.stat().st_size

@@ -47,6 +47,7 @@ class WorkerGroup:
     pids: dict[int, int] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)  # rank: status, in the order of their ends
     hung: dict[int, Outcome] = field(default_factory=dict)
+    orphaned: int = 0  # the status with which the forkserver, and with it every worker, has ended
     sacrificed: set[int] = field(default_factory=set)  # ended because another had failed
     forwarded: int = 0  # of the stop requests: another start forwards all of them again
     deadline: float | None = None
@@ -61,19 +62,23 @@ class WorkerGroup:
 
     @property
     def killed(self) -> bool:
-        """Whether a worker was ended by a signal that this supervisor did not send because another had failed."""
+        """Whether a worker, or all with their server, were ended by a signal that this supervisor did not send because
+        another had failed."""
+        if self.orphaned < 0:
+            return True
         return any(status < 0 and rank not in self.sacrificed for rank, status in self.ended.items())
 
     def run(self, worker: str) -> Outcome:
         """Start the workers and watch them to their end."""
+        self.server.revive()
         try:
             with _listener(self.node, self.job.processes * self.node.count) as listen:
                 self._start(worker, listen)
                 while len(self.ended) < self.job.processes:
                     self._turn()
         except ConnectionError:
-            cause, hint = "the forkserver died", "look above for its traceback"
-            return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where={})
+            self.orphaned = self.server.status()
+            return _serverless(self.orphaned)
         except OSError as error:
             cause = f"rank 0 cannot listen at {self.node.host}:{self.node.port}: {error}"
             hint = "see that the address is this machine's and the port is free"
@@ -231,6 +236,16 @@ def _hung(hang: Hang, where: dict[str, Any], folder: str, *, alone: bool) -> Out
         hint = f"look for the machine that failed first, and at the network between them; {stacks}"
         return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where=where)
     return Outcome(code=Exit.HANG, cause=str(hang), hint=stacks, where=where)
+
+
+def _serverless(status: int) -> Outcome:
+    """What it comes to that the forkserver has ended."""
+    if status < 0:
+        where = {"signal": signal.Signals(-status).name}
+        cause = f"the forkserver was ended by {where['signal']}, and the ranks with it"
+        return Outcome(code=Exit.INTERNAL, cause=cause, hint="look for who sent it", where=where)
+    hint = "look above for its traceback"
+    return Outcome(code=Exit.INTERNAL, cause="the forkserver died", hint=hint, where={})
 
 
 def _unsaid(status: int, rank: int, sign: HeartbeatSlot) -> Outcome:

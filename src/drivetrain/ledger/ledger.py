@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -32,8 +33,9 @@ RESERVE = 1 << 20
 class LedgerFile:
     """The one writer of a ledger. Every append is one write of one line, so a killed process leaves whole records."""
 
-    def __init__(self, descriptor: int, tail: str, size: int = 0) -> None:
+    def __init__(self, path: Path, descriptor: int, tail: str, size: int = 0) -> None:
         self.tail = tail
+        self._path = path.absolute()
         self._descriptor = descriptor
         self._size = size
         self._reserved = size
@@ -57,8 +59,7 @@ class LedgerFile:
         try:
             descriptor = os.open(path, flags, 0o600)
         except OSError as error:
-            code = Exit.SECURITY if error.errno == errno.ELOOP else Exit.STORAGE
-            raise Failure(code, f"the ledger cannot be opened: {error}", "see what stands in its place") from error
+            raise _cannot_open(error) from error
         tail, whole, number = "", 0, 0
         try:
             for line in lines(path):
@@ -75,7 +76,7 @@ class LedgerFile:
         torn = os.fstat(descriptor).st_size - whole
         if torn:
             os.ftruncate(descriptor, whole)
-        ledger = cls(descriptor, tail, whole)
+        ledger = cls(path, descriptor, tail, whole)
         if torn:
             ledger.append(RepairRecord(time=time.time(), bytes=torn).to_json())
         return ledger
@@ -92,16 +93,25 @@ class LedgerFile:
         self._write([_step(attempt, fields) for fields in steps])
 
     def sync(self) -> None:
-        """Make every record durable."""
+        """Make every record durable. Raises Failure(74) where that is no use: the file is not in its place any more."""
         os.fsync(self._descriptor)
+        self._require_in_place()
 
     def close(self) -> None:
         """Make every record durable and close the file."""
-        self.sync()
+        os.fsync(self._descriptor)
         # Give back what is reserved, unless somebody else has written meanwhile, whose records would go with it.
         if os.fstat(self._descriptor).st_size == self._size:
             os.ftruncate(self._descriptor, self._size)
         os.close(self._descriptor)
+
+    def _require_in_place(self) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.fstat(self._descriptor), os.lstat(self._path)):
+                return
+        cause = f"{self._path} was removed or replaced while the run wrote it: its records are lost"
+        hint = "put a copy, or the mirror's, in its place; or go on without what it told by --override ledger"
+        raise Failure(Exit.STORAGE, cause, hint, gone=self._path.name)
 
     def _write(self, bodies: Iterable[str]) -> None:
         """Each is a record without its closing brace. They are written at once, all or none of them."""
@@ -166,8 +176,8 @@ def read(path: Path) -> Iterator[Record]:
     """The records, with the chain checked.
 
     A last line without its newline is where a writer was cut off or still is: it ends the reading. Raises Failure(74)
-    naming the first record that does not fit, 65 naming one of another form than a run writes, 66 where there is no
-    file.
+    naming the first record that does not fit, or where the file cannot be opened, 65 naming one of another form than a
+    run writes, 66 where there is no file.
     """
     number = 0
     try:
@@ -200,6 +210,8 @@ def lines(path: Path) -> Iterator[bytes]:
         file = path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
         raise Failure(Exit.INPUT_MISSING, f"no ledger at {path}", "name a run directory") from None
+    except OSError as error:
+        raise _cannot_open(error) from error
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -214,6 +226,19 @@ def lines(path: Path) -> Iterator[bytes]:
                     line=number,
                 )
             yield line
+
+
+def _cannot_open(error: OSError) -> Failure:
+    """74; but 77 where there is a symbolic link that is not followed."""
+    code = Exit.SECURITY if error.errno == errno.ELOOP else Exit.STORAGE
+    return Failure(code, f"the ledger cannot be opened: {error}", "see what stands in its place")
+
+
+def contains(path: Path, tail: str) -> bool:
+    """Whether a ledger, which has been checked, has the record with this hash."""
+    end = ending(tail)
+    with path.open("rb") as file:
+        return any(line.endswith(end) for line in file)
 
 
 def follows(line: bytes, previous: str) -> bool:

@@ -14,7 +14,7 @@ from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.state import CommitMetadata, RunState
 from drivetrain.loop.step_sync import StepSync
 from drivetrain.loop.telemetry import held
-from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.exits import Failure
 
 MIRROR_PATIENCE = 120.0
 """Seconds that a run which is at its end waits for its last commit to be copied."""
@@ -161,7 +161,7 @@ class Commits:
         self._covered = -1
         self._ledger.record(MissRecord(step=result.step, code=int(result.code), cause=result.cause))
         assert self._storage is not None
-        if self._storage.committer.failures >= MAX_FAILURES or result.code is Exit.OWNED_ELSEWHERE:
+        if self._storage.committer.failures >= MAX_FAILURES or result.lasting:
             self._sync.failure = _failed(result)
 
     def _record_late_code(self, step: int) -> None:
@@ -177,5 +177,4 @@ class Commits:
 
 
 def _failed(result: CommitFailure) -> Failure:
-    hint = "the commit before is whole; free space, then start again"
-    return Failure(result.code, result.cause, hint, step=result.step)
+    return Failure(result.code, result.cause, result.hint, step=result.step)

@@ -291,18 +291,24 @@ def _prove_commits(
     told = {record.name: record for record in records if isinstance(record, CommitRecord)}
     places = {record.chain: place for place, record in enumerate(records)}
     reached = _reached(records)
-    epochs = takeovers(run)
+    epochs, damaged = takeovers(run), []
     for name in names(run):
         try:
             manifest = verify(run / FOLDER / name)
         except Damaged as damage:
-            raise Failure(Exit.NO_VALID_COMMIT, f"{name}: {damage}", "restore it from a copy, or remove it") from None
+            damaged.append(f"of {name} ({damage})")
+            continue
         # Of a run that had lost the directory: nobody goes on from it.
         if name not in told and fenced(epochs, name, manifest.get("epoch", 0)):
             continue
         for wrong in _wrong_commit(name, manifest, told.get(name), places, reached, tries):
             raise _broken(f"{name}: {wrong}", code=Exit.NO_VALID_COMMIT)
         certificate.commits += 1
+    if damaged:
+        # After the code's own words: there is no valid commit left ...
+        others = f"; {certificate.commits} of other steps are whole" if certificate.commits else ""
+        cause = ", ".join(damaged) + others
+        raise Failure(Exit.NO_VALID_COMMIT, cause, "restore it from a copy, or remove it")
 
 
 def _prove_code(run: Path, records: Sequence[Record], certificate: Certificate) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import CommandRecord, UserCodeRecord
+from drivetrain.ledger.records import AttemptRecord, CommandRecord, UserCodeRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.control import read_command
 from drivetrain.spec.exits import Exit, Failure
@@ -23,13 +24,24 @@ class Replay:
     """What another run was told: its directory, the newest hash of its ledger when it was read, and the records of its
     commands by id, each with the digest of the settings that it was given to.
 
-    `code` is the other run's where it was just read, and has a record of it.
+    Known to the start that reads the other run's ledger: `changed`, the steps after which that went on with another
+    recipe or other code, and `code`, its newest code where it has a record of it.
     """
 
     run: str
     ledger: str
     commands: dict[str, CommandRecord]
+    changed: tuple[int, ...] = ()
     code: UserCodeRecord | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What whoever compares the two runs should know."""
+        if not self.changed:
+            return []
+        steps = ", ".join(map(str, self.changed))
+        newest = "this replay trains the newest one from the start, so its bits are others"
+        return [f"{self.run} changed its recipe or code after step {steps}: {newest}"]
 
     def to_json(self) -> dict[str, Any]:
         """For the file."""
@@ -76,9 +88,16 @@ def kept_in(folder: Path) -> Replay | None:
 def _taken(run: Path, recipe: str) -> Replay:
     """What a run was told so far, from its ledger."""
     history, tail = ResumeIndex(), ""
+    counted: list[AttemptRecord] = []
     for record in read(run / "ledger.jsonl"):
         history.add(record)
+        if isinstance(record, AttemptRecord):  # those before that began here or later have left nothing
+            counted = [attempt for attempt in counted if attempt.from_step < record.from_step] + [record]
         tail = record.chain or ""
     if history.newest is None or history.newest.recipe != recipe:
         raise Failure(Exit.BAD_RECIPE, f"{run} was trained with another recipe", "replay it without overrides")
-    return Replay(str(run), tail, history.commands, history.newest.user_code)
+    changed = []
+    for before, after in pairwise(counted):
+        if (before.recipe, before.claim.code) != (after.recipe, after.claim.code):
+            changed.append(after.from_step)
+    return Replay(str(run), tail, history.commands, tuple(changed), history.newest.user_code)

@@ -125,6 +125,7 @@ def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:
     context, job = opened.context, opened.context.job
     before = history.newest.replay if history.newest else None  # a run that was begun as a replay stays one
     found = replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
+    opened.resumer.notes += found.notes if found else []
     if found and found.code:
         changed = changes(found.code.files, recorded(context.code.files))
         if changed:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.checkpoint.commits import LoadedCommit, clean, names, newest, oldest_epoch
-from drivetrain.checkpoint.compatible import accept_data, accept_environment, accept_recipe
+from drivetrain.checkpoint.compatible import accept_data, accept_environment, accept_ledger, accept_recipe
 from drivetrain.checkpoint.initial import freeze, load_initial
 from drivetrain.checkpoint.manifest import step_of
 from drivetrain.checkpoint.mirror import Mirror, fetch
@@ -22,7 +22,7 @@ from drivetrain.checkpoint.survivors import RECORDS
 from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import prepare
-from drivetrain.ledger.ledger import LedgerFile
+from drivetrain.ledger.ledger import LedgerFile, contains
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Progress, Timetable
@@ -128,6 +128,9 @@ class Resumer:
             cause = f"{found.path} is there, but --resume never forbids it"
             raise Failure(Exit.INCOMPATIBLE, cause, "choose another --run")
         self.notes += [f"passed over {reason}" for reason in found.passed_over]
+        if group.leader:
+            lost = _lost_records(self.folder / "ledger.jsonl", found, history.last_step)
+            self.notes += accept_ledger(lost, self.job.override, found.path.name)
         return found
 
     def committed(self, found: LoadedCommit | None) -> int:
@@ -214,6 +217,15 @@ class Resumer:
             self.notes += [f"passed over in the mirror: {reason}" for reason in passed]
             if name:
                 self.notes.append(f"{name} comes from the mirror")
+
+
+def _lost_records(ledger: Path, found: LoadedCommit, last_step: int) -> int:
+    """How many records the ledger lacks, at least, of those that were durable when a commit began."""
+    # What survivors left was made durable by nobody, and the steps that lead there are looked for otherwise.
+    tail = "" if found.volatile else found.metadata["ledger"]
+    if not tail or contains(ledger, tail):
+        return 0
+    return max(1, found.step - last_step)
 
 
 def _require_position(found: LoadedCommit, progress: Progress, timetable: Timetable, run: Path) -> None:

@@ -184,7 +184,12 @@ class Lease:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Nobody takes over meanwhile; Failure(85) where it has happened."""
+        """Nobody takes over meanwhile; Failure(85) where it has happened, 74 where nobody could tell any more."""
+        if not self._folder.is_dir():
+            # Another run would begin at the epochs that were there, so that neither would know of the other.
+            cause = f"{self._folder} was removed while the run trained: it says whose the directory is"
+            hint = "the commit before is whole, and the same command makes the folder anew; see who removed it"
+            raise Failure(Exit.STORAGE, cause, hint, gone=self._folder.name)
         with _exclusive(self._folder, time.monotonic, time.sleep):
             self.require()
             yield

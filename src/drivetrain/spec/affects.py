@@ -123,10 +123,19 @@ def differences(old: Recipe, new: Recipe) -> list[FieldChange]:
     # A path that only one of them has counts as None that affects nothing there.
     for path in dict.fromkeys([*after, *before]):
         was, now = before.get(path, (None, "nothing")), after.get(path, (None, "nothing"))
+        if _is_filled(path, before, after) or _is_filled(path, after, before):
+            continue  # its parts are told
         if was[0] != now[0]:
             affects = was[1] if _STRENGTH[was[1]] > _STRENGTH[now[1]] else now[1]
             changed.append(FieldChange(path, was[0], now[0], affects))
     return changed
+
+
+def _is_filled(path: str, one: Mapping[str, tuple[Any, Affects]], other: Mapping[str, tuple[Any, Affects]]) -> bool:
+    """Whether one recipe has something empty at a path, and the other has parts there."""
+    if path in other or path not in one or one[path][0] not in ({}, (), []):
+        return False
+    return any(part.startswith((f"{path}.", f"{path}[")) for part in other)
 
 
 def settings_classes(hint: Any) -> Iterator[type]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -91,6 +91,13 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(cls)
+
+
+def _taken_inside(inner: Path_, found: Sequence[Any], problems: Iterable[Path_]) -> bool:
+    """Whether what is wrong here is only said by members of a union that are not meant: another one takes the value,
+    and has found a mistake inside."""
+    deeper = any(len(other) > len(inner) and other[: len(inner)] == inner for other in problems)
+    return deeper and all(problem["type"].endswith("_type") for problem in found)
 
 
 def _unsaid(cls: Any) -> Any:
@@ -214,6 +221,8 @@ class Checker:
             for problem in error.errors(include_url=False):
                 problems.setdefault(inside(data, problem["loc"])[0], []).append(problem)
             for inner, found in problems.items():
+                if _taken_inside(inner, found, problems):
+                    continue
                 for message in messages(cls, data, inner, found):
                     self._note((*path, *inner), message)
         return None

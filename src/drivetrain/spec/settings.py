@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 Affects = Literal["bits", "cost", "nothing"]
 
@@ -64,6 +64,18 @@ def seconds_of(duration: float | str) -> float:
     assert parts is not None
     days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _require_regular(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_require_regular)]
+"""A regular expression."""
 
 
 def key_of(field: str) -> str:

@@ -96,7 +96,9 @@ def fitting(value: Any, path: Path_, origin: Origin, mistakes: list[Mistake]) ->
     if isinstance(value, float) and not math.isfinite(value):
         mistakes.append(Mistake(path, f"must be a finite number (got {value})", origin))
         return 0.0
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    # Amounts are counted in the end, also those that may be parts of one.
+    counted = isinstance(value, int) or (isinstance(value, float) and path[-1:] and path[-1] in UNITS)
+    if counted and not -(2**63) <= value < 2**63:
         mistakes.append(Mistake(path, "is a number beyond 64 bits", origin))
         return 0
     if isinstance(value, str):
