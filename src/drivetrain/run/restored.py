@@ -15,7 +15,7 @@ from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.data.geometry import choose_lanes
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.recipe import scale_of, waits_of
-from drivetrain.ledger.ledger import LedgerFile
+from drivetrain.ledger.queue import LedgerQueue
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
@@ -34,12 +34,12 @@ from drivetrain.spec.recipe import Recipe
 class RestoredRun:
     """The state that an attempt goes on from, and what the ledger says of the attempts before.
 
-    `ledger_file` is open on the rank that keeps it; on the others `history` is empty. `commit` is where the state comes
-    from, None at the start of a run, `initial` tells of weights that were loaded there. `replay` is
-    the run whose commands are done again, known on the leader.
+    `ledger_queue` is open on the rank that keeps the ledger; on the others `history` is empty. `commit` is where the
+    state comes from, None at the start of a run, `initial` tells of weights that were loaded there. `replay` is the run
+    whose commands are done again, known on the leader.
     """
 
-    ledger_file: LedgerFile | None
+    ledger_queue: LedgerQueue | None
     history: ResumeIndex
     commit: LoadedCommit | None
     replay: Replay | None
@@ -61,9 +61,9 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     networks = build_networks(opened.task, recipe, opened.device)
     context.startup.lap("build")
     history = ResumeIndex()
-    ledger_file = None
+    ledger_queue = None
     if group.leader:
-        ledger_file = stack.enter_context(closing(resumer.open_ledger(history)))
+        ledger_queue = stack.enter_context(closing(resumer.open_ledger(history)))
     commit = resumer.find(group, history)
     replay, own = None, None
     if group.leader:
@@ -91,7 +91,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     digest = _weights_digest(networks) if replicas.world > 1 else None  # alone there is nothing to compare it with
     replicas.agree("the weights", digest)
     context.startup.lap("load")
-    return RestoredRun(ledger_file, history, commit, replay, commands, live, timetable, engine, values, lanes, initial)
+    return RestoredRun(ledger_queue, history, commit, replay, commands, live, timetable, engine, values, lanes, initial)
 
 
 def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import sync_folder
+from drivetrain.spec.files import sync_folder, within
 
 BEAT = 0.4
 """Seconds between two beats of a holder."""
@@ -198,8 +198,12 @@ class Lease:
                     (self._folder / name).unlink()
 
     def release(self) -> None:
-        """Give the directory back."""
+        """Give the directory back; where it stalls, the end of this process does."""
         self._ended.set()
+        with suppress(OSError):
+            within(PATIENCE, self._give_back)
+
+    def _give_back(self) -> None:
         self._thread.join()
         with suppress(OSError):
             if not self.lost:
