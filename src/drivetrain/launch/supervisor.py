@@ -90,10 +90,11 @@ def _forget_outcomes(logs: Path, job: Job, node: Node) -> None:
 def _take_stock(run: Path, start: WorkerGroup, outcome: Outcome, volatile: Path) -> Ended:
     """How a start has ended, and what is left of it. A run directory that stalls is waited for, as the recipe says: no
     start would come further; where it has ended a start, not again."""
-    patience = ANSWER if "stalled" in outcome.where else start.job.stall
+    if "stalled" in outcome.where:
+        return Ended(outcome, False, None)
     begun = time.monotonic()
     try:
-        reached = within(patience, lambda: _reached(run, volatile), lambda: start.stops.urgent)
+        reached = within(start.job.stall, lambda: _reached(run, volatile), lambda: start.stops.urgent)
     except TimeoutError:
         if not start.stops.urgent and outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.STORAGE):
             outcome = stalled(run, time.monotonic() - begun, f"before: {outcome.cause}").outcome

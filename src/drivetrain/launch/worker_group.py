@@ -31,7 +31,7 @@ HANDOVER = 30.0
 """Seconds that survivors may take to leave their state in memory."""
 DUMP = 0.5
 """Seconds that all workers have to write their stacks once one hangs."""
-LEAVING = 10.0
+LEAVING = 5.0
 """Seconds that a worker has to end once it has said how: a thread of its own may be stuck in a disk that stalls."""
 _TICK = 0.1
 _LOOK = 1.0  # seconds between two looks at the signs of life

@@ -17,7 +17,7 @@ REPLAYED = ("set", "evaluate")
 """What decides later bits or scores: it is done again where steps are made again, and in a replay."""
 COMMITS = ("save", "pin")
 """What asks for a commit: done again by the run itself where it was cut off before that."""
-ANSWER = 5.0
+ANSWER = 2.0
 """Seconds that the end of a run waits for the folder of commands."""
 AT_ONCE = 32
 """Commands that are taken at one boundary: a `set` takes some milliseconds, and a step does not wait for thousands."""

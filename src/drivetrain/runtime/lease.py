@@ -31,6 +31,7 @@ PATIENCE = 10.0
 """Seconds without a beat after which a holder that cannot be asked counts as dead."""
 _NAME = re.compile(r"(\d{8})\.json")
 _RELEASED = "released"
+_RELEASE = 5.0  # seconds that giving back may take
 _POLL = 0.05
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]
@@ -201,7 +202,7 @@ class Lease:
         """Give the directory back; where it stalls, the end of this process does."""
         self._ended.set()
         with suppress(OSError):
-            within(PATIENCE, self._give_back)
+            within(_RELEASE, self._give_back)
 
     def _give_back(self) -> None:
         self._thread.join()
