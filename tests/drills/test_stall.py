@@ -1,7 +1,7 @@
 """A run directory that stalls, as a network file system does: training goes on, within bounds, and no bit is lost."""
 
 import json
-import os
+import subprocess
 import time
 
 import psutil
@@ -107,11 +107,11 @@ def test_s20_a_command_in_a_stall_acts_only_once_it_is_durable(long, tmp_path, w
     run, asked = tmp_path / "run", f"launch.processes={world}"
 
     def told():
-        folder = run / "control"
-        folder.mkdir(exist_ok=True)
         name = f"{time.time_ns():020d}-{'0' * 16}.json"
-        (beside(run, "command")).write_text(json.dumps(Command("set", "optimizer.lr=0.001").to_json()))
-        os.rename(beside(run, "command"), folder / name)
+        beside(run, "command").write_text(json.dumps(Command("set", "optimizer.lr=0.001").to_json()))
+        # By other processes: what this one does there stalls.
+        subprocess.run(["mkdir", "-p", run / "control"], check=True)
+        subprocess.run(["mv", beside(run, "command"), run / "control" / name], check=True)
 
     with stall(run, step=20, seconds=SECONDS, within=told) as seen:
         outcome = train(long, run, asked, HANG)
