@@ -34,7 +34,7 @@ CALLS = (
 )
 PACE = 0.03
 """Seconds that each step takes longer while the directory stalls: else a run would be over before the stall is."""
-_COUNTS = struct.Struct("<Q")
+_COUNTS = struct.Struct("<QQ")  # step and process
 _real_stat, _real_pwrite, _real_link = os.stat, os.pwrite, os.readlink
 
 
@@ -94,7 +94,7 @@ class CountingHeartbeat(Heartbeat):
     def enter(self, phase: str) -> None:
         super().enter(phase)
         if phase == "data":
-            _real_pwrite(self.counts, _COUNTS.pack(self.step), self.mine * _COUNTS.size)
+            _real_pwrite(self.counts, _COUNTS.pack(self.step, os.getpid()), self.mine * _COUNTS.size)
             if closed(self.gate):
                 time.sleep(PACE)
 
@@ -114,14 +114,18 @@ def main(job: dict[str, Any], place: dict[str, Any], descriptors: list[int]) -> 
         return work(job, place, descriptors, CountingHeartbeat)
 
 
-def reached(run: Path, rank: int = 0) -> int:
-    """The step that a rank is at, as told beside the run directory; 0 before the first."""
+def workers(run: Path) -> list[tuple[int, int]]:
+    """The step and the process of each rank, as told beside the run directory."""
     try:
         content = beside(run, "steps").read_bytes()
     except OSError:
-        return 0
-    at = rank * _COUNTS.size
-    return _COUNTS.unpack_from(content, at)[0] if len(content) >= at + _COUNTS.size else 0
+        return []
+    return list(_COUNTS.iter_unpack(content[: len(content) // _COUNTS.size * _COUNTS.size]))
+
+
+def reached(run: Path) -> int:
+    """The step that rank 0 is at; 0 before the first."""
+    return next((step for step, _ in workers(run)), 0)
 
 
 def train(recipe: dict, run: Path, *overrides: str) -> Outcome:

@@ -1,15 +1,16 @@
 """A run directory that stalls, as a network file system does: training goes on, within bounds, and no bit is lost."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 
-import psutil
 import pytest
 
 from conftest import trace
 from drills.runs import leftovers, one_server, reference
-from drills.stalled import beside, stall, train
+from drills.stalled import beside, stall, train, workers
 from drivetrain.ledger.ledger import read
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
@@ -130,8 +131,7 @@ def test_s20_killed_in_a_stall_it_goes_on_with_the_same_bits(long, tmp_path, wor
 
     def kill():
         time.sleep(2)
-        workers = [child for server in psutil.Process().children() for child in server.children()]
-        sorted(workers, key=lambda process: process.pid)[-1].kill()
+        os.kill(workers(run)[-1][1], signal.SIGKILL)
 
     with stall(run, step=60, seconds=SECONDS, within=kill):
         outcome = train(long, run, asked, HANG)
