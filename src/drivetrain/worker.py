@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from drivetrain.launch.job import Job
 from drivetrain.launch.output import redirect
 from drivetrain.run.attempt import execute
-from drivetrain.runtime.heartbeat import Heartbeat
+from drivetrain.runtime.heartbeat import LONGEST, Heartbeat
 from drivetrain.runtime.place import Place
 from drivetrain.spec.exits import Outcome
 from drivetrain.spec.files import write_json
+
+_SHORT = 4000  # characters
 
 
 def main(
     job: dict[str, Any], place: dict[str, Any], descriptors: list[int], heartbeat: type[Heartbeat] = Heartbeat
 ) -> int:
-    """Run one rank of a job; its outcome is left in `logs/outcome-<rank>.json`, and the exit code returned.
+    """Run one rank of a job; its outcome is told to the supervisor, left in `logs/outcome-<rank>.json`, and the exit
+    code returned.
 
     `job` and `place` are JSON data. The descriptors are the memory for signs of life and, on rank 0 among several, a
     socket for the rendezvous that is bound to the loopback.
@@ -34,6 +39,7 @@ def main(
     alive = heartbeat.shared(descriptors[0], here.local_rank)
     alive.start()
     outcome = execute(asked, here, descriptors[1] if len(descriptors) > 1 else None, alive)
+    alive.say(_word(outcome))  # before any file: the disk may have stalled
     if os.fstat(stacks).st_size == 0:
         (logs / f"stacks-{here.rank}.txt").unlink(missing_ok=True)
     leave(logs / f"outcome-{here.rank}.json", outcome)
@@ -46,6 +52,15 @@ def leave(path: Path, outcome: Outcome) -> None:
         write_json(path, outcome.to_json())
     except OSError as error:
         print(f"{path.stem}: {outcome.line()} [{path.name} cannot be written: {error}]", file=sys.stderr, flush=True)
+
+
+def _word(outcome: Outcome) -> bytes:
+    """The outcome for the supervisor, cut where there is no room for all of it; the file has the rest."""
+    whole = json.dumps(outcome.to_json()).encode()
+    if len(whole) > LONGEST:
+        short = replace(outcome, cause=outcome.cause[:_SHORT], hint=outcome.hint[:_SHORT], where={})
+        whole = json.dumps(short.to_json()).encode()
+    return whole
 
 
 def _stacks(path: Path) -> int:

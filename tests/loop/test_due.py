@@ -32,6 +32,9 @@ class Commits:
     def covers(self, step):
         return self.covered
 
+    def settle(self, group):
+        pass
+
     def begin(self):
         self.begun += 1
 

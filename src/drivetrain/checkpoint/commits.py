@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from drivetrain.checkpoint.files import (
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, entries, name_of, step_of
 from drivetrain.checkpoint.retention import Retention, pinned_steps, retained
 from drivetrain.checkpoint.snapshot import Arena, TensorBytes, pieces_of
+from drivetrain.ledger.queue import TURN, Patience, stalled
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.lease import Lease, Takeover, fenced, taken_over, takeovers
@@ -190,7 +192,8 @@ def _require_ours(metadata: Mapping[str, Any], path: Path, history: list[Takeove
 class Committer:
     """Writes a run's commits, one at a time, beside training: on the leader, since the state is replicated.
 
-    `before` makes the ledger durable, `scores` gives the metric by which commits are the best.
+    `before` makes the ledger durable, `scores` gives the metric by which commits are the best. `patience` is for how
+    long training waits for a commit to end.
     """
 
     run: Path
@@ -200,10 +203,12 @@ class Committer:
     scores: Callable[[], Mapping[int, float]] = dict
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     blocking: bool = False
+    patience: Patience | None = None
     failures: int = 0
     _arena: Arena = field(default_factory=Arena)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "commit"))
     _under_way: Future[Commit | CommitFailure] | None = None
+    _waited: float = 0.0  # seconds, by the training's thread for the commit under way
     _verified: dict[int, int] = field(default_factory=dict)  # step: position
     _damaged: set[str] = field(default_factory=set)
     _attempts: int = 0
@@ -225,8 +230,9 @@ class Committer:
         take = pieces_of if self.blocking else self._arena.take
         pieces = take(state.tensors)
         self._under_way = self._pool.submit(self._make, step, pieces, state.values, metadata)
-        if self.blocking:
-            self._under_way.exception()
+        self._waited = 0.0
+        while self.blocking and self.busy(TURN):
+            pass
 
     def finished(self) -> Commit | CommitFailure | None:
         """How the commit under way has ended; None where none is, or it has not."""
@@ -234,11 +240,29 @@ class Committer:
             return None
         return self.wait()
 
+    def busy(self, within: float) -> bool:
+        """Whether a commit is under way and does not end in so many seconds. Each call is a sign of life.
+
+        Raises Failure(74) where it has been waited for as long as a disk is borne with.
+        """
+        if self._under_way is None:
+            return False
+        self.heartbeat.enter("commit")
+        began = time.monotonic()
+        wait_for([self._under_way], within)
+        if self._under_way.done():
+            return False
+        self._waited += time.monotonic() - began
+        if self._overdue:
+            raise stalled(self.run, self._waited, "training has waited so long for a commit")
+        return True
+
     def wait(self) -> Commit | CommitFailure | None:
-        """How the commit under way ends; None where none is."""
+        """How the commit under way ends; None where none is. Raises Failure(74) where it is not borne with any more."""
+        while self.busy(TURN):
+            pass
         if self._under_way is None:
             return None
-        self.heartbeat.enter("commit")
         result, self._under_way = self._under_way.result(), None
         if isinstance(result, CommitFailure):
             self.failures += 1
@@ -247,8 +271,15 @@ class Committer:
         return result
 
     def close(self) -> None:
-        """Wait for what is under way, and end the thread."""
-        self._pool.shutdown()
+        """Wait for what is under way, as long as it is borne with, and end the thread."""
+        with suppress(Failure):  # the loop has heard of it, or ends for another reason
+            while self.busy(TURN):
+                pass
+        self._pool.shutdown(wait=not self._overdue)
+
+    @property
+    def _overdue(self) -> bool:
+        return self.patience is not None and self._waited > self.patience.seconds
 
     def _make(
         self, step: int, pieces: list[TensorBytes], values: Mapping[str, Any], metadata: Mapping[str, Any]

@@ -54,11 +54,20 @@ class Mirror:
     One run to a URL: a mirror that holds another run's commits is left as it is.
     """
 
-    def __init__(self, url: str, run: Path, *, sleep: Callable[[float], object] | None = None) -> None:
-        """Nothing is reached yet. Raises Failure(78) where the URL cannot be meant, or obstore is not installed."""
+    def __init__(
+        self,
+        url: str,
+        run: Path,
+        written: Callable[[], None] = lambda: None,
+        *,
+        sleep: Callable[[float], object] | None = None,
+    ) -> None:
+        """Nothing is reached yet; `written` returns once the ledger's file has all records so far. Raises Failure(78)
+        where the URL cannot be meant, or obstore is not installed."""
         check_url(url)
         self._url = url
         self._run = run
+        self._written = written
         self._changed = threading.Condition()
         self._queued: str | None = None
         self._closing = False
@@ -112,6 +121,7 @@ class Mirror:
     def _mirror(self, name: str) -> None:
         """Ledger, files, manifest, then what is no longer kept."""
         began = time.monotonic()
+        self._written()  # the ledger goes along, with the record of this commit
         with ExitStack() as stack:
             files = _open_commit(self._run / FOLDER / name, stack)
             store = ObjectStore(self._url, self._sleep, self._abandoned, create=True)

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,10 @@ from drivetrain.cli.dry_run import dry_run
 from drivetrain.cli.keys import keys
 from drivetrain.launch.job import Job, StartOptions
 from drivetrain.launch.preparation import prepare_job, runs_with_other_code
+from drivetrain.launch.rundir import ANSWER
 from drivetrain.runtime.place import Place, from_environment
 from drivetrain.spec.exits import Exit, Failure, Outcome
+from drivetrain.spec.files import within
 from drivetrain.spec.load import Resolved, load
 from drivetrain.watch.console import closing
 
@@ -134,8 +136,9 @@ def _train(job: Job, resolved: Resolved, place: Place | None, console: Console) 
         outcome = start(job, resolved, console, in_process=True)
     else:
         return start(job, resolved, None, in_process=True)
-    with _terminal_may_be_gone():
-        closing(console, run, outcome, shlex.join(["drivetrain", *sys.argv[1:]]))
+    with _terminal_may_be_gone(), suppress(TimeoutError):  # the run directory does not answer
+        command = shlex.join(["drivetrain", *sys.argv[1:]])
+        within(ANSWER, lambda: closing(console, run, outcome, command))
     return outcome
 
 

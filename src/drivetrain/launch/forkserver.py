@@ -65,7 +65,7 @@ class ForkServer:
         socket.send_fds(self._socket, [message], list(descriptors))
 
     def news(self) -> dict[str, Any]:
-        """The next message: {"rank", "pid"} when a worker has started, {"rank", "status"} when it has ended.
+        """The next message: {"rank", "pid"} when a worker has started, {"rank", "pid", "status"} when it has ended.
 
         `status` is its exit code, or minus the signal that ended it. Raises ConnectionError where the server has died.
         """
@@ -102,7 +102,7 @@ def serve(control: socket.socket) -> None:
                     selector.unregister(key.fd)
                     os.close(key.fd)
                     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                    control.send(json.dumps({"rank": rank, "status": status}).encode())
+                    control.send(json.dumps({"rank": rank, "pid": pid, "status": status}).encode())
                     continue
                 message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _MOST_DESCRIPTORS)
                 # A request outlives whoever sent it, and may have waited for the imports.

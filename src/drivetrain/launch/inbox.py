@@ -8,8 +8,9 @@ import os
 import re
 import secrets
 import stat
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,34 +103,25 @@ def _answer(ledger: Path, offset: int, id: str, end: float) -> CommandRecord | N
 
 
 class Inbox:
-    """The run's side: looks every so often, oldest command first."""
+    """The run's side: what waits, oldest command first."""
 
-    def __init__(self, run: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run: Path) -> None:
         self._folder = run / FOLDER
-        self._clock = clock
-        self._next = 0.0
-        self._found = False
 
-    def waiting(self) -> bool:
-        """Whether there is something to take; a look costs a system call, so there is one every `POLL` seconds."""
-        now = self._clock()
-        if now >= self._next:
-            self._next = now + POLL
-            self._found = bool(self._names())
-        return self._found
-
-    def take(self, most: int | None = None) -> Iterator[Posted]:
-        """What waits, or the oldest so many of it. Each stays until it is `done`, so that a run that is killed before
-        finds it again."""
-        names = self._names()
-        self._found = most is not None and len(names) > most
-        for name in names[:most]:
+    def take(self, known: Mapping[str, Posted] | None = None) -> Iterator[Posted]:
+        """What waits; what is `known` already, by its id, is not read again. Each stays until it is `done`, so that a
+        run that is killed before finds it again."""
+        for name in self._names():
+            id = name.removesuffix(".json")
+            if known and id in known:
+                yield known[id]
+                continue
             try:
-                yield Posted(name.removesuffix(".json"), self._read(name))
+                yield Posted(id, self._read(name))
             except (OSError, ValueError, AttributeError, RecursionError) as error:
-                yield Posted(name.removesuffix(".json"), None, f"the file is no command: {error}")
+                yield Posted(id, None, f"the file is no command: {error}")
             except Failure as failure:
-                yield Posted(name.removesuffix(".json"), None, failure.outcome.cause)
+                yield Posted(id, None, failure.outcome.cause)
 
     def done(self, id: str) -> None:
         """The command is in the ledger. Where its file cannot be removed, its id says that it was done."""
@@ -152,3 +144,62 @@ class Inbox:
             if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
                 raise Failure(Exit.SECURITY, "a command is a regular file of the run's owner", "see who wrote it")
             return Command.of(json.loads(file.read(_MOST)))
+
+
+class WatchedInbox:
+    """An inbox that a thread looks at, so that a directory that stalls holds up no step."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._changed = threading.Condition()
+        self._done: list[str] = []
+        self._wanted = self._looks = 0  # looks that were asked for, and made
+        self._closing = False
+        # The first look is made here: what was left while nobody trained is found at the first boundary.
+        self._posted = {posted.id: posted for posted in inbox.take()}
+        self._thread = threading.Thread(target=self._work, name="inbox", daemon=True)
+        self._thread.start()
+
+    def waiting(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._posted)
+
+    def take(self, most: int | None = None) -> Iterator[Posted]:
+        """What waits, or the oldest so many of it."""
+        yield from list(self._posted.values())[:most]
+
+    def done(self, id: str) -> None:
+        """The command is in the ledger: its file goes. Where it cannot be removed, its id says that it was done."""
+        with self._changed:
+            self._done.append(id)
+            self._posted = {other: posted for other, posted in self._posted.items() if other != id}
+
+    def look(self, within: float) -> None:
+        """Look now, as a last time before the end; a directory that does not answer in so many seconds is left."""
+        with self._changed:
+            self._wanted += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._looks >= self._wanted, within)
+
+    def close(self, within: float) -> None:
+        """Remove what is done, in so many seconds at most."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(within)
+
+    def _work(self) -> None:
+        ended = False
+        while not ended:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted > self._looks or self._closing, POLL)
+                wanted, ended = self._wanted, self._closing
+                done, self._done = self._done, []
+            for id in done:
+                self._inbox.done(id)
+            found = {posted.id: posted for posted in self._inbox.take(self._posted)}
+            with self._changed:
+                # What was done meanwhile may have been found before.
+                self._posted = {id: posted for id, posted in found.items() if id not in self._done}
+                self._looks = wanted
+                self._changed.notify_all()

@@ -40,8 +40,8 @@ class Job:
     The supervisor adds: `silent`, the epoch of an owner of the run directory that gives no sign of life; `volatile`,
     the folder in memory where survivors leave their state; `restarts`, how often it has started the processes again;
     `after`, how the start before ended. `output` begins the names of files that take what each rank prints (None: it
-    goes where the supervisor's does). `most_restarts`, the watchdog's patience (0 for none), and whether networks are
-    compiled are the recipe's.
+    goes where the supervisor's does). `most_restarts`, the watchdog's patience (0 for none), whether networks are
+    compiled, and for how many seconds the run directory may stall are the recipe's.
     """
 
     folder: str
@@ -64,6 +64,7 @@ class Job:
     hang_after: float = 0.0
     slow_after: float = 0.0
     compiles: bool = False
+    stall: float = 1800.0
     silent: int | None = None
     volatile: str | None = None
     restarts: int = 0

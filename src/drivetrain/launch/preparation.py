@@ -26,6 +26,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import Custom
+from drivetrain.spec.settings import seconds_of
 from drivetrain.spec.tree import Origin, RecipeMistakes
 
 _SLUG = re.compile(r"[^a-z0-9]+")
@@ -77,6 +78,7 @@ def prepare_job(
         hang_after=recipe.launch.hang_after or 0.0,
         slow_after=recipe.launch.slow_after,
         compiles=recipe.compile,
+        stall=seconds_of(recipe.stop.stall),
         most_restarts=recipe.launch.restarts,
         started=options.started,
         began=options.started,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
+import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from drivetrain.spec.exits import Exit, Failure, Outcome
-from drivetrain.spec.files import own_name, sync_folder, write_json
+from drivetrain.spec.files import own_name, sync_folder, within, write_json
 
 SCRATCH = Path(f"/var/tmp/drivetrain-{os.getuid()}")
 """Where this user's run directories are on machines that share none: commits and ledger are mirrored from there."""
+ANSWER = 5.0
+"""Seconds in which a run directory must take the last word of a run that is over."""
 _OURS = "drivetrain-"  # how the names of scratch folders begin, whoever has submitted the job
 _COMMIT = re.compile(r"step-(\d{8,})")
 
@@ -68,7 +73,7 @@ def _require_own(folder: Path) -> None:
 def last_word(run: Path) -> tuple[int, int] | None:
     """What tells one writing of `exit.json` from the next, on whatever file system; None where there is none."""
     try:
-        status = (run / "exit.json").stat()
+        status = within(ANSWER, (run / "exit.json").stat)
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
@@ -84,11 +89,42 @@ def record_first(run: Path, outcome: Outcome, rank: int, before: tuple[int, int]
 
 
 def record(run: Path, outcome: Outcome) -> Outcome:
-    """Keep a run's outcome in `exit.json`, with the last committed step; returns it completed."""
-    where = outcome.where | {"last_committed_step": committed(run)}
-    complete = Outcome(code=outcome.code, cause=outcome.cause, hint=outcome.hint, where=where)
+    """Keep a run's outcome in `exit.json`, with the last committed step; returns it completed. Where the directory does
+    not answer, it is only said."""
+    where = outcome.where
+    with suppress(TimeoutError):
+        where = where | {"last_committed_step": within(ANSWER, lambda: committed(run))}
+    complete = replace(outcome, where=where)
     try:
-        write_json(run / "exit.json", complete.to_json())
+        if "stalled" in where:
+            _write_apart(run / "exit.json", complete)
+        else:
+            within(ANSWER, lambda: write_json(run / "exit.json", complete.to_json()))
     except OSError as error:  # the disk is full or gone: the line on stderr still says all
         print(f"drivetrain: exit.json cannot be written: {error}", file=sys.stderr)
     return complete
+
+
+_WRITE = """
+import sys
+from pathlib import Path
+from drivetrain.spec.files import write_private
+write_private(Path(sys.argv[1]), sys.stdin.buffer.read())
+"""
+
+
+def _write_apart(path: Path, outcome: Outcome) -> None:
+    """Write an outcome from a process of its own: on a disk that stalls the kernel may let none end that writes."""
+    content = (json.dumps(outcome.to_json(), indent=2) + "\n").encode()
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITE, str(path)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert writer.stdin is not None
+    with suppress(BrokenPipeError), writer.stdin:
+        writer.stdin.write(content)
+    try:
+        code = writer.wait(ANSWER)
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"no answer within {ANSWER:g} s") from None
+    if code:
+        raise OSError("the process that writes it has failed")

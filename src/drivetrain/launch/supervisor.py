@@ -14,13 +14,15 @@ from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
 from drivetrain.launch.machine import volatile_folder
 from drivetrain.launch.restarts import Ended, GiveUp, next_start
-from drivetrain.launch.rundir import last_word, prepare, record_first, steps
+from drivetrain.launch.rundir import ANSWER, last_word, prepare, record_first, steps
 from drivetrain.launch.worker_group import WorkerGroup
+from drivetrain.ledger.queue import stalled
 from drivetrain.runtime.heartbeat import HeartbeatMemory
 from drivetrain.runtime.lease import require_free
 from drivetrain.runtime.place import Node
 from drivetrain.runtime.signals import StopRequests
-from drivetrain.spec.exits import Outcome
+from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.files import within
 
 WORKER = "drivetrain.worker:main"
 PRELOAD = ("torch", "torch._dynamo", "pydantic", "drivetrain.worker")
@@ -63,9 +65,9 @@ def supervise(
                 signs.clear()
                 start = WorkerGroup(job, node, server, signs, stops, say)
                 outcome = start.run(worker)
-                history.append(Ended(outcome, start.killed, _reached(run, volatile)))
+                history.append(_take_stock(run, start, outcome, volatile))
                 _free(volatile, history[-1].reached)
-                following = GiveUp(outcome) if stops.urgent else next_start(history, job.most_restarts)
+                following = GiveUp(history[-1].outcome) if stops.urgent else next_start(history, job.most_restarts)
                 if isinstance(following, GiveUp):
                     return record_first(run, _with_suspects(run, following.outcome), node.rank, began)
                 say(f"{outcome.cause}; starting again" + (f" in {following.pause:g} s" if following.pause else ""))
@@ -85,6 +87,21 @@ def _forget_outcomes(logs: Path, job: Job, node: Node) -> None:
         (logs / f"outcome-{node.rank * job.processes + rank}.json").unlink(missing_ok=True)
 
 
+def _take_stock(run: Path, start: WorkerGroup, outcome: Outcome, volatile: Path) -> Ended:
+    """How a start has ended, and what is left of it. A run directory that stalls is waited for, as the recipe says: no
+    start would come further; where it has ended a start, not again."""
+    if "stalled" in outcome.where:
+        return Ended(outcome, False, None)
+    begun = time.monotonic()
+    try:
+        reached = within(start.job.stall, lambda: _reached(run, volatile), lambda: start.stops.urgent)
+    except TimeoutError:
+        if not start.stops.urgent and outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.STORAGE):
+            outcome = stalled(run, time.monotonic() - begun, f"before: {outcome.cause}").outcome
+        return Ended(outcome, False, None)
+    return Ended(outcome, start.killed, reached)
+
+
 def _reached(run: Path, volatile: Path) -> int | None:
     """The highest step that something is left of, on the disk or in memory."""
     return max([*steps(run / "checkpoints").values(), *steps(volatile).values()], default=None)
@@ -102,7 +119,7 @@ def _with_suspects(run: Path, outcome: Outcome) -> Outcome:
     if "restarts" not in outcome.where:
         return outcome
     try:
-        suspects = json.loads((run / "logs" / "suspects.json").read_text())
+        suspects = json.loads(within(ANSWER, (run / "logs" / "suspects.json").read_text))
     except (OSError, ValueError):
         return outcome
     return replace(outcome, where=outcome.where | suspects)

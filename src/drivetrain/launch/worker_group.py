@@ -17,11 +17,13 @@ from typing import Any
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
 from drivetrain.launch.machine import core_pattern, oom_kills
+from drivetrain.launch.rundir import ANSWER
 from drivetrain.launch.watchdog import Hang, Watchdog
 from drivetrain.runtime.heartbeat import HeartbeatMemory, HeartbeatSlot
 from drivetrain.runtime.place import Node, Place
 from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.exits import Exit, Outcome
+from drivetrain.spec.files import within
 
 GRACE = 1.0
 """Seconds that the other workers have to end by themselves after one has failed."""
@@ -29,6 +31,8 @@ HANDOVER = 30.0
 """Seconds that survivors may take to leave their state in memory."""
 DUMP = 0.5
 """Seconds that all workers have to write their stacks once one hangs."""
+LEAVING = 5.0
+"""Seconds that a worker has to end once it has said how: a thread of its own may be stuck in a disk that stalls."""
 _TICK = 0.1
 _LOOK = 1.0  # seconds between two looks at the signs of life
 _ENDS = (Exit.DONE, Exit.STOPPED)
@@ -49,6 +53,7 @@ class WorkerGroup:
     hung: dict[int, Outcome] = field(default_factory=dict)
     orphaned: int = 0  # the status with which the forkserver, and with it every worker, has ended
     sacrificed: set[int] = field(default_factory=set)  # ended because another had failed
+    leaving: dict[int, float] = field(default_factory=dict)  # rank: since when it has been known how it ends
     forwarded: int = 0  # of the stop requests: another start forwards all of them again
     deadline: float | None = None
     looked: float = 0.0
@@ -113,21 +118,34 @@ class WorkerGroup:
         """One look at news, signals and the clock. Raises ConnectionError where the server is gone."""
         if select.select([self.server], [], [], _TICK)[0]:
             news = self.server.news()
-            if "pid" in news:
+            if "status" not in news:
                 self.pids[news["rank"]] = news["pid"]
-            else:
+            elif self.pids.get(news["rank"]) == news["pid"]:  # else it is of a start before, and was let go
                 self._end(news["rank"], news["status"])
         # Not before all have started: a request is blocked over the fork, but one that is not yet forked has no number.
         if self.stops.count > self.forwarded and len(self.pids) == self.job.processes:
             self._forward()
         now = time.monotonic()
+        self._let_go(now)
         if self.watchdog and now - self.looked >= _LOOK:
             self.looked = now
             self._look(self.watchdog, now)
         if self.deadline is not None and now > self.deadline and not self._handing_over(now):
             self._kill()
 
+    def _let_go(self, now: float) -> None:
+        """Take those for ended that have said how they end, and cannot."""
+        for rank, pid in self.pids.items():
+            if rank in self.ended or not (word := self.signs.said(rank)):
+                continue
+            if now - self.leaving.setdefault(rank, now) > LEAVING:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                self._end(rank, json.loads(word)["code"])
+
     def _end(self, rank: int, status: int) -> None:
+        if rank in self.ended:
+            return
         self.ended[rank] = status
         # Only the first bad end sets the deadline: the ends that follow from it must not put it off.
         if self.deadline is None and self._rank_outcome(rank).code not in _ENDS:
@@ -145,19 +163,20 @@ class WorkerGroup:
 
     def _look(self, watchdog: Watchdog, now: float) -> None:
         """End workers that hang, after their stacks are written; the others then see that a peer is lost."""
-        alive = [rank for rank in self.pids if rank not in self.ended]
+        alive = [rank for rank in self.pids if rank not in self.ended and rank not in self.leaving]
         signs = self.signs.look()
         hang = watchdog.look({self._rank(rank): signs[rank] for rank in alive}, now)
         if hang is None or self.deadline is not None:
             return
         self.say(f"{hang}; writing the stacks of all ranks")
-        before = {rank: self._stack_bytes(rank) for rank in alive}
+        stacks = {rank: Path(self.job.folder) / "logs" / f"stacks-{self._rank(rank)}.txt" for rank in alive}
+        before = {rank: _size(path) for rank, path in stacks.items()}
         # Workers write their stacks at SIGQUIT, by a handler in C that needs no interpreter. One that is stopped hears
         # it only when it goes on, and is ended before it gets further.
         self._signal(signal.SIGQUIT)
         self._signal(signal.SIGCONT)
         end = now + DUMP
-        while time.monotonic() < end and any(self._stack_bytes(rank) == before[rank] for rank in alive):
+        while time.monotonic() < end and any(_size(stacks[rank]) == before[rank] for rank in alive):
             time.sleep(0.001)
         for number, sign in hang.signs.items():
             local = number - self._rank(0)
@@ -165,12 +184,6 @@ class WorkerGroup:
             self.hung[local] = _hung(hang, where, self.job.folder, alone=self.node.count == 1)
             with suppress(ProcessLookupError):
                 os.kill(self.pids[local], signal.SIGKILL)
-
-    def _stack_bytes(self, rank: int) -> int:
-        try:
-            return (Path(self.job.folder) / "logs" / f"stacks-{self._rank(rank)}.txt").stat().st_size
-        except OSError:
-            return 0
 
     def _forward(self) -> None:
         self.forwarded = self.stops.count
@@ -207,17 +220,15 @@ class WorkerGroup:
         return max(outcomes, key=lambda outcome: outcome.code)
 
     def _rank_outcome(self, rank: int) -> Outcome:
-        """What a worker left behind, or what its end says where it left nothing."""
+        """What a worker said last, or what its end says where it said nothing."""
         status, number = self.ended[rank], self._rank(rank)
         if rank in self.hung:
             return self.hung[rank]
-        # Believed only with the status that it tells of: a worker may be killed after it has written.
-        try:
-            told = json.loads((Path(self.job.folder) / "logs" / f"outcome-{number}.json").read_text())
-            if status == told["code"]:
+        # Believed only with the status that it tells of: a worker may be killed after it has said it.
+        if status >= 0:
+            told = _told(self.signs.said(rank), Path(self.job.folder) / "logs" / f"outcome-{number}.json")
+            if told and status == told["code"]:
                 return Outcome.from_json(told)
-        except (OSError, ValueError):
-            pass
         # The kernel's killer sends the same SIGKILL as anybody: its own count tells the two apart.
         if status == -signal.SIGKILL and oom_kills() > self.ooms:
             sign = self.signs.look()[rank]
@@ -226,6 +237,22 @@ class WorkerGroup:
             where = {"rank": number, "step": sign.step or None, "phase": sign.phase, "class": "oom"}
             return Outcome(code=Exit.INTERNAL, cause=cause, hint=hint, where=where)
         return _unsaid(status, number, self.signs.look()[rank])
+
+
+def _told(word: bytes, file: Path) -> dict[str, Any] | None:
+    """What a worker has said, in the memory that is shared with it, or else in its file."""
+    try:
+        return json.loads(word or within(ANSWER, file.read_bytes))
+    except (OSError, ValueError):
+        return None
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 where it is not there, or its disk stalls."""
+    try:
+        return within(DUMP, path.stat).st_size
+    except OSError:
+        return 0
 
 
 def _hung(hang: Hang, where: dict[str, Any], folder: str, *, alone: bool) -> Outcome:

@@ -83,14 +83,14 @@ class LedgerFile:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a record of JSON data; floats that are not finite are written as strings."""
-        self._write([json.dumps(plain(record), separators=(",", ":"), allow_nan=False)[:-1]])
+        self.write(*chained(self.tail, [body_of(record)]))
 
     def append_steps(self, attempt: int, steps: Iterable[Mapping[str, Any]]) -> None:
         """Append the records of steps with one write; each has the fields of `StepRecord` without its `attempt`.
 
         `samples` is a number here; `skipped` and `scale` may be None or missing.
         """
-        self._write([_step(attempt, fields) for fields in steps])
+        self.write(*chained(self.tail, [step_body(attempt, fields) for fields in steps]))
 
     def sync(self) -> None:
         """Make every record durable. Raises Failure(74) where that is no use: the file is not in its place any more."""
@@ -113,14 +113,8 @@ class LedgerFile:
         hint = "put a copy, or the mirror's, in its place; or go on without what it told by --override ledger"
         raise Failure(Exit.STORAGE, cause, hint, gone=self._path.name)
 
-    def _write(self, bodies: Iterable[str]) -> None:
-        """Each is a record without its closing brace. They are written at once, all or none of them."""
-        tail, chained = self.tail, []
-        for body in bodies:
-            content = body.encode()
-            tail = chain(tail, content)
-            chained.append(content + ending(tail))
-        whole = b"".join(chained)
+    def write(self, whole: bytes, tail: str) -> None:
+        """Write what `chained` made after this file's tail, all or none of it. Raises Failure(74)."""
         try:
             written = os.write(self._descriptor, whole)
             # A disk that is full takes a part. Half a record must not stand before the next one.
@@ -143,7 +137,23 @@ class LedgerFile:
             self._reserved = self._size + RESERVE
 
 
-def _step(attempt: int, fields: Mapping[str, Any]) -> str:
+def chained(tail: str, bodies: Iterable[str]) -> tuple[bytes, str]:
+    """The lines of records, each given without its closing brace, that follow a record whose hash is `tail`; and the
+    hash of the last one."""
+    lines = []
+    for body in bodies:
+        content = body.encode()
+        tail = chain(tail, content)
+        lines.append(content + ending(tail))
+    return b"".join(lines), tail
+
+
+def body_of(record: Mapping[str, Any]) -> str:
+    """A record of JSON data, without its closing brace; floats that are not finite become strings."""
+    return json.dumps(plain(record), separators=(",", ":"), allow_nan=False)[:-1]
+
+
+def step_body(attempt: int, fields: Mapping[str, Any]) -> str:
     """The record of a step, without its closing brace.
 
     Formatted by hand: there is one in every step, and `json` takes more than twice as long.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drivetrain.checkpoint.commits import MAX_FAILURES, Commit, CommitFailure, Committer
 from drivetrain.checkpoint.mirror import Mirror
 from drivetrain.checkpoint.tensors import require_writable
+from drivetrain.ledger.queue import TURN
 from drivetrain.ledger.records import CodeRecord, CommitRecord, MissRecord, NoteRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.state import CommitMetadata, RunState
 from drivetrain.loop.step_sync import StepSync
 from drivetrain.loop.telemetry import held
-from drivetrain.spec.exits import Failure
+from drivetrain.runtime.group import Group
+from drivetrain.spec.exits import Failure, Outcome
 
 MIRROR_PATIENCE = 120.0
 """Seconds that a run which is at its end waits for its last commit to be copied."""
@@ -82,11 +84,11 @@ class Commits:
         return self._covered == step
 
     def begin(self) -> None:
-        """Begin the commit of this boundary. The one before is waited for."""
+        """Begin the commit of this boundary. The one before has been waited for, by `settle`."""
         state, ledger = self._state, self._ledger
         step = state.progress.step
         # One at a time, and told first: the new manifest names the one before, and the ledger's tail covers its record.
-        self._wait()
+        self.poll()
         waited, sizes = ledger.lap("commit"), {}
         if self._storage:
             tree = state.tree()
@@ -100,8 +102,27 @@ class Commits:
         if self._storage and self._pending:
             self._record_commit_result(self._storage.committer.finished())
 
+    def settle(self, group: Group) -> None:
+        """Wait for the commit under way, all ranks together: in turns, so that nobody takes one of them for a hang.
+
+        Raises the leader's Failure(74) on every rank where the disk has stalled for too long.
+        """
+        while (told := group.broadcast_json(self._turn())) is not None:
+            if told:
+                raise Failure.of(Outcome.from_json(told))
+            self._state.engine.heartbeat.enter("commit")
+
+    def _turn(self) -> dict[str, Any] | None:
+        """Wait a moment for the commit under way: None where none is any more, {} where one is, or the failure."""
+        try:
+            busy = self._storage is not None and self._storage.committer.busy(TURN)
+        except Failure as failure:
+            return failure.outcome.to_json()
+        return {} if busy else None
+
     def close(self) -> Failure | None:
-        """Wait for the commit under way and its copy; the failure where it is not there: nothing comes after it."""
+        """Wait for the copy of the last commit, which is settled; the failure where that one is not there: nothing
+        comes after it."""
         result = None
         if self._storage:
             result = self._storage.committer.wait()
@@ -121,10 +142,6 @@ class Commits:
         """That of a commit of this moment. Every record so far is written: the chain's hash covers them."""
         self._ledger.flush()
         return replace(self._metadata, position=self._state.progress.position, ledger=self._ledger.tail)
-
-    def _wait(self) -> None:
-        if self._storage and self._pending:
-            self._record_commit_result(self._storage.committer.wait())
 
     def _record_commit_result(self, result: Commit | CommitFailure | None) -> None:
         """Tell the ledger how the commit under way has ended, where it has."""

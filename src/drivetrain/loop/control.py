@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from drivetrain.launch.inbox import Inbox, Posted
+from drivetrain.launch.inbox import Posted, WatchedInbox
 from drivetrain.ledger.records import CommandRecord, Effect, parse
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.runtime.group import Group
@@ -17,6 +17,8 @@ REPLAYED = ("set", "evaluate")
 """What decides later bits or scores: it is done again where steps are made again, and in a replay."""
 COMMITS = ("save", "pin")
 """What asks for a commit: done again by the run itself where it was cut off before that."""
+ANSWER = 2.0
+"""Seconds that the end of a run waits for the folder of commands."""
 AT_ONCE = 32
 """Commands that are taken at one boundary: a `set` takes some milliseconds, and a step does not wait for thousands."""
 
@@ -40,7 +42,7 @@ class CommandHistory:
 class Control:
     """The leader's inbox, and the commands that are to be done again, by the step after which each was done."""
 
-    def __init__(self, inbox: Inbox | None, group: Group, ledger: LedgerWriter, history: CommandHistory) -> None:
+    def __init__(self, inbox: WatchedInbox | None, group: Group, ledger: LedgerWriter, history: CommandHistory) -> None:
         """`inbox` is the leader's."""
         self.history = history
         self._inbox = inbox
@@ -48,14 +50,16 @@ class Control:
         self._ledger = ledger
         self._known = set(history.known)
         self._batch: Iterator[Posted] | None = None
+        self._recorded: list[str] = []  # ids of commands that the ledger has, not yet durable
         self._replayed: dict[int, list[CommandRecord]] = {}
         for record in history.replayed:
             # What was told before the commit that the run goes on from is done again at once.
             self._replayed.setdefault(max(record.step, history.begin), []).append(record)
 
     def waiting(self) -> bool:
-        """Whether this rank has heard a command that it has not taken."""
-        return self._inbox is not None and self._inbox.waiting()
+        """Whether this rank has heard a command that it has not taken; while the disk stalls none is, since each must
+        be durable before it acts."""
+        return self._inbox is not None and self._inbox.waiting() and not self._ledger.behind
 
     def replay(self, step: int) -> Sequence[CommandRecord]:
         """The commands that are done again after this step, with a record of each."""
@@ -78,6 +82,7 @@ class Control:
         own = None
         if self._inbox:
             own = self._next(self._inbox, step, effect_of)
+        self._finish()
         heard = self._group.broadcast_json(own.to_json() if own else None)
         if not heard:
             return None
@@ -87,12 +92,32 @@ class Control:
         """The run is at its end: what still waits is refused, so that the next start does not stumble over it."""
         if self._inbox is None:
             return
+        self._inbox.look(ANSWER)
         for posted in self._inbox.take():
             if posted.id not in self._known:
                 self._ledger.record(self._refused(posted, step, "the run was at its end"))
-            self._inbox.done(posted.id)
+            self._recorded.append(posted.id)
+        if self._recorded:
+            self._ledger.sync()
+        self._forget(self._inbox)
 
-    def _next(self, inbox: Inbox, step: int, effect_of: Callable[[Command, int], Effect]) -> CommandRecord | None:
+    def _finish(self) -> None:
+        """Have what was recorded durable, all ranks together, in turns: none of them is taken for a hang."""
+        ticket = self._ledger.request() if self._recorded else 0
+        while not self._group.broadcast_json(self._ledger.durable(ticket)):
+            pass
+        if self._inbox:
+            self._forget(self._inbox)
+
+    def _forget(self, inbox: WatchedInbox) -> None:
+        """After the ledger is durable: a kill in between finds a command in both places, and never in none."""
+        for id in self._recorded:
+            inbox.done(id)
+        self._recorded.clear()
+
+    def _next(
+        self, inbox: WatchedInbox, step: int, effect_of: Callable[[Command, int], Effect]
+    ) -> CommandRecord | None:
         # One iterator for all calls at a boundary: each goes on where the one before stopped, up to AT_ONCE in all.
         self._batch = self._batch or inbox.take(AT_ONCE)
         for posted in self._batch:
@@ -101,9 +126,8 @@ class Control:
                 continue
             record = self._decided(posted, step, effect_of)
             self._ledger.record(record)
-            self._ledger.sync()  # before the command acts: whoever resumes must find it
             self._known.add(posted.id)
-            inbox.done(posted.id)  # after the ledger: a kill in between finds it in both places, and never in none
+            self._recorded.append(posted.id)
             if record.refused is None:
                 return record
         self._batch = None

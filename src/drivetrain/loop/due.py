@@ -50,6 +50,7 @@ class DueWork:
         # Only the leader has heard of a commit that failed since; all ranks must take part in the next one, or none.
         if self.group.broadcast_json(self.commits.covers(step)):
             return
+        self.commits.settle(self.group)
         self.records.drain()
         if self.state.guard.settings.replicas:
             self.replicas.compare(step)  # no bit that has flipped on one rank is committed

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from drivetrain.ledger.comparison import unequal
-from drivetrain.ledger.ledger import LedgerFile, told_step
+from drivetrain.ledger.ledger import told_step
+from drivetrain.ledger.queue import TURN, LedgerQueue
 from drivetrain.ledger.records import AttemptRecord, ExitRecord, LoopRecord, RollbackRecord, StepRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Progress
+from drivetrain.runtime.heartbeat import Heartbeat
 
 _BUCKETS = ("start", "wait", "step", "evaluation", "commit", "profile", "pause", "rollback")
 GROUP = 0.1
@@ -38,25 +40,25 @@ class Stopwatch:
 class LedgerWriter:
     """Writes one attempt's records; on ranks that do not keep the ledger there is no writer, and nothing is written.
 
-    Records of short steps wait up to `GROUP` seconds and are written together, which takes a third of the time; every
-    other record is written at once, after those. `seconds` adds up the attempt's time by bucket. `allowed` raises
-    where the directory is no longer ours, before anything is written.
+    Records of short steps wait up to `GROUP` seconds and are handed over together, which takes a third of the time;
+    every other record is handed over at once, after those. None of it waits for the disk, but for `sync`. `seconds`
+    adds up the attempt's time by bucket.
     """
 
     def __init__(
         self,
-        writer: LedgerFile | None,
+        writer: LedgerQueue | None,
         attempt: int,
         watch: Stopwatch,
         history: ResumeIndex | None = None,
-        allowed: Callable[[], None] = lambda: None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.attempt = attempt
         self.watch = watch
         self.seconds: dict[str, float] = dict.fromkeys(_BUCKETS, 0.0)
         self._writer = writer
         self._history = history or ResumeIndex()
-        self._allowed = allowed
+        self._heartbeat = heartbeat or Heartbeat()
         self._promised: dict[int, StepRecord] = {}
         self._kept: list[dict[str, Any]] = []
         self._recent: deque[dict[str, Any]] = deque()
@@ -82,7 +84,6 @@ class LedgerWriter:
         """Any other record; its time and attempt are filled in."""
         self.flush()  # the ledger has the order in which things happened
         if self._writer:
-            self._allowed()
             written = replace(record, time=time.time(), attempt=self.attempt)
             self._history.add(written)
             if isinstance(written, AttemptRecord):
@@ -96,11 +97,29 @@ class LedgerWriter:
         """The chain's newest hash; empty where no ledger is kept."""
         return self._writer.tail if self._writer else ""
 
+    @property
+    def behind(self) -> bool:
+        """Whether the disk stalls that the ledger is on."""
+        return self._writer is not None and self._writer.behind
+
     def sync(self) -> None:
-        """Make all records durable."""
+        """Wait until all records are durable."""
+        ticket = self.request()
+        while not self.durable(ticket):
+            pass
+
+    def request(self) -> int:
+        """Have all records made durable; a ticket for `durable`. Nothing waits."""
         self.flush()
-        if self._writer:
-            self._writer.sync()
+        return self._writer.request() if self._writer else 0
+
+    def durable(self, ticket: int) -> bool:
+        """Whether all records before a request are durable, in `TURN` seconds at most.
+
+        Each call is a sign of life: it may take as long as a stall is borne with, and is no hang.
+        """
+        self._heartbeat.again()
+        return self._writer is None or self._writer.reached(ticket, TURN)
 
     @property
     def recent(self) -> list[dict[str, Any]]:
@@ -113,20 +132,19 @@ class LedgerWriter:
             self._writer.append_steps(attempt, (fields for fields in records if fields["step"] > last))
 
     def flush(self) -> None:
-        """Write the records that wait."""
-        kept, self._kept = self._kept, []
+        """Hand the records over that wait. Raises Failure: 74 or 85 where earlier ones could not be written."""
         self._written = self.watch.last
         if self._writer:
-            self._allowed()
-            self._writer.append_steps(self.attempt, kept)
+            self._writer.append_steps(self.attempt, self._kept)
+            self._kept = []  # only now: where it raises they are not taken, and are handed over with the next record
         else:
+            kept, self._kept = self._kept, []
             # The rank that writes them may die before it has: a survivor then hands them over with its state.
             self._recent.extend(kept)
             while self._recent and self._recent[0]["time"] < time.time() - RECENT:
                 self._recent.popleft()
 
     def exit(self, code: int, cause: str, progress: Progress) -> None:
-        """The last record of an attempt."""
+        """The last record of an attempt; it is durable once `sync` returns."""
         step, position = progress.step, progress.position
         self.record(ExitRecord(code=code, cause=cause, step=step, position=position, seconds=self.seconds))
-        self.sync()

@@ -137,7 +137,7 @@ class Loop:
     def _pause(self, heard: SyncResult) -> SyncResult:
         """Wait for the command that ends the pause, or for a stop; what was heard last."""
         self.records.drain()
-        self.ledger.sync()
+        self.ledger.request()  # it may be a long pause
         self.ledger.lap("step")
         seconds = 0.0
         try:
@@ -190,5 +190,6 @@ class Loop:
                 self.scoring.score_finals(self.state.progress)
             except StopAgreed:
                 exit, why = Exit.STOPPED, ""
+        self.commits.settle(self.group)
         raise_leaders(self.group, self.commits.close())  # the leader alone writes, and what fails there ends all
         return LoopEnd(exit, why)

@@ -130,6 +130,9 @@ class Stop(Settings):
     )
     margin: Annotated[NonNegative, nothing("seconds before Slurm's own end of the job at which it ends")] = 60.0
     at: Annotated[tuple[Count, ...], nothing("steps after which it commits and ends, to be started again")] = ()
+    stall: Annotated[
+        Duration, nothing("seconds, or such as 30m, for which the run directory may take nothing; then it ends with 74")
+    ] = "30m"
 
 
 @dataclass(frozen=True, kw_only=True)

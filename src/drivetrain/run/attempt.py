@@ -79,6 +79,7 @@ def _run(
         with ExitStack() as stack:
             restored = restore_run(opened, stack)
             loop = build_loop(opened, restored, stack)
+            stack.callback(heartbeat.enter, "teardown")  # first of all that is undone: it may take long
             outcome = dry_run(loop, opened) if job.most_steps == 0 else run_loop(loop, context)
         # Only in peace: after the loss of a peer it may wait for those that are left.
         group.close()

@@ -30,11 +30,15 @@ def run_loop(loop: Loop, context: AttemptContext) -> Outcome:
         outcome = first.outcome if isinstance(first, Failure) else internal(first, context.place)
         with suppress(Failure):  # a full disk must not hide why the run ended
             _record_exit(loop, outcome.code, outcome.cause)
+        # Before the ledger is waited for: the supervisor ends a survivor soon that does not leave its state.
         if outcome.code == Exit.PEER_UNAVAILABLE and context.job.volatile:
             _save_survivor_state(loop, Path(context.job.volatile))
+        with suppress(Failure):
+            loop.ledger.sync()
         raise first from error
     outcome = _outcome(loop, end, context.stops)
     _record_exit(loop, outcome.code, outcome.cause)
+    loop.ledger.sync()
     return outcome
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.data.geometry import choose_lanes
 from drivetrain.engine.engine import Engine
-from drivetrain.ledger.ledger import LedgerFile
+from drivetrain.ledger.queue import LedgerQueue
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
@@ -41,12 +41,13 @@ from drivetrain.spec.recipe import Recipe
 class RestoredRun:
     """The state that an attempt goes on from, and what the ledger says of the attempts before.
 
-    `ledger_file` is open on the rank that keeps it; on the others `history` is empty. `commit` is where the state comes
-    from, None at the start of a run, `initial` tells of weights that were loaded there. `code` is the digest of the
-    user's own code, "" where there is none. `replay` is the run whose commands are done again, known on the leader.
+    `ledger_queue` is open on the rank that keeps the ledger; on the others `history` is empty. `commit` is where the
+    state comes from, None at the start of a run, `initial` tells of weights that were loaded there. `code` is the
+    digest of the user's own code, "" where there is none. `replay` is the run whose commands are done again, known on
+    the leader.
     """
 
-    ledger_file: LedgerFile | None
+    ledger_queue: LedgerQueue | None
     history: ResumeIndex
     commit: LoadedCommit | None
     code: str
@@ -67,9 +68,9 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     """
     context, group, resumer, recipe = opened.context, opened.group, opened.resumer, opened.context.recipe
     history = ResumeIndex()
-    ledger_file = None
+    ledger_queue = None
     if group.leader:
-        ledger_file = stack.enter_context(closing(resumer.open_ledger(history)))
+        ledger_queue = stack.enter_context(closing(resumer.open_ledger(history)))
     commit = resumer.find(group, history)
     code = _code_digest(opened, history, commit)
     context.startup.lap("find")
@@ -102,7 +103,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     replicas.agree("the weights", digest)
     context.startup.lap("load")
     return RestoredRun(
-        ledger_file, history, commit, code, replay, commands, live, timetable, engine, values, lanes, initial
+        ledger_queue, history, commit, code, replay, commands, live, timetable, engine, values, lanes, initial
     )
 
 

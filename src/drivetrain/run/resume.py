@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import prepare
 from drivetrain.ledger.ledger import LedgerFile, contains
+from drivetrain.ledger.queue import LedgerQueue, Patience
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Progress, Timetable
@@ -33,6 +34,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json, write_private
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.settings import seconds_of
 
 
 class Resumer:
@@ -74,11 +76,6 @@ class Resumer:
                 fetch(url, self.folder)
             group.barrier()
 
-    def require(self) -> None:
-        """Raises Failure(85) where another has taken the directory since."""
-        if self.lease:
-            self.lease.require()
-
     def release(self) -> None:
         """Let the next one have the directory."""
         if self.lease:
@@ -89,12 +86,18 @@ class Resumer:
         """The lease's number; 0 on ranks that hold none."""
         return self.lease.epoch if self.lease else 0
 
-    def open_ledger(self, history: ResumeIndex) -> LedgerFile:
+    def open_ledger(self, history: ResumeIndex) -> LedgerQueue:
         """The ledger, for this attempt alone, and `history` filled from it: one that may still be alive is left with a
         file that nobody reads."""
         assert self.lease is not None
         self.lease.require()
-        return LedgerFile.open(self.folder / "ledger.jsonl", anew=self.lease.inherited, each=history.add)
+        file = LedgerFile.open(self.folder / "ledger.jsonl", anew=self.lease.inherited, each=history.add)
+        return LedgerQueue(file, self.patience, self.lease.require)
+
+    @property
+    def patience(self) -> Patience:
+        """What is borne of the run directory's disk."""
+        return Patience(self.folder, seconds_of(self.recipe.stop.stall))
 
     def keep_recipe(self, environment: Mapping[str, Any]) -> None:
         """Write what this attempt trains, once it is sure that it may."""
@@ -197,12 +200,13 @@ class Resumer:
             engine.averages.restart()
             self.notes.append(f"{name} has no averaged weights: they begin at its weights")
 
-    def mirror(self, found: LoadedCommit | None) -> Mirror | None:
-        """Where verified commits are copied to, the one that this attempt goes on from first."""
+    def mirror(self, found: LoadedCommit | None, written: Callable[[], None]) -> Mirror | None:
+        """Where verified commits are copied to, the one that this attempt goes on from first. `written` returns once
+        the ledger has all that it was told."""
         url = self.recipe.checkpoint.mirror
         if not url:
             return None
-        mirror = Mirror(url, self.folder)
+        mirror = Mirror(url, self.folder, written)
         # The attempt before may have been cut off before this one was copied.
         if found and not found.volatile:
             mirror.push(found.path.name)

@@ -19,11 +19,11 @@ from drivetrain.data.geometry import Geometry
 from drivetrain.data.order import Sampler
 from drivetrain.data.prefetch import BatchIterator, prefetch
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.launch.inbox import Inbox
+from drivetrain.launch.inbox import Inbox, WatchedInbox
 from drivetrain.loop.checks import StepChecks
 from drivetrain.loop.commands import Commands
 from drivetrain.loop.commits import Commits, CommitStorage
-from drivetrain.loop.control import CommandHistory, Control
+from drivetrain.loop.control import ANSWER, CommandHistory, Control
 from drivetrain.loop.due import DueWork
 from drivetrain.loop.evaluation import Evaluator
 from drivetrain.loop.guard import Guard, Undone
@@ -61,7 +61,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     recipe, placement, timetable = context.recipe, opened.placement, restored.timetable
     ledger, guard = _ledger_writer(opened, restored), _guard(opened, restored)
     state = RunState(engine, placement, guard, restored.values.progress)
-    inbox = Inbox(context.folder) if group.leader else None  # one rank hears commands, and tells the others
+    inbox = _inbox(context.folder, stack) if group.leader else None  # one rank hears commands, and tells the others
     control = Control(inbox, group, ledger, _command_history(opened, restored))
     sync = _sync(opened, restored, control)
     reader = _reader(opened, restored, guard, sync)
@@ -102,6 +102,12 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     )
 
 
+def _inbox(folder: Path, stack: ExitStack) -> WatchedInbox:
+    inbox = WatchedInbox(Inbox(folder))
+    stack.callback(inbox.close, ANSWER)
+    return inbox
+
+
 def _sync(opened: OpenedRun, restored: RestoredRun, control: Control) -> StepSync:
     """What tells all ranks of a step. The leader's clock alone decides a deadline: machines' clocks may differ."""
     context, group = opened.context, opened.group
@@ -123,7 +129,7 @@ def _sync(opened: OpenedRun, restored: RestoredRun, control: Control) -> StepSyn
 def _ledger_writer(opened: OpenedRun, restored: RestoredRun) -> LedgerWriter:
     """The attempt's writer; steps that survivors have made and nobody wrote are in the ledger before anything else."""
     startup, history, commit = opened.context.startup, restored.history, restored.commit
-    ledger = LedgerWriter(restored.ledger_file, 1 + history.attempts, startup.watch, history, opened.resumer.require)
+    ledger = LedgerWriter(restored.ledger_queue, 1 + history.attempts, startup.watch, history, opened.context.heartbeat)
     ledger.seconds["start"] = sum(startup.seconds.values())
     if commit and commit.volatile:
         ledger.complete(commit.state.values[RECORDS], history.last_step, history.attempts)
@@ -201,8 +207,8 @@ def _metadata(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter) ->
 
 def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> CommitStorage | None:
     """What commits, on the rank that keeps the ledger."""
-    ledger_file = restored.ledger_file
-    if ledger_file is None:
+    queue = restored.ledger_queue
+    if queue is None:
         return None
     settings, scores = opened.context.recipe.checkpoint, restored.history.scores
     best = settings.keep_best
@@ -211,7 +217,7 @@ def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Comm
     def before_commit() -> None:
         """On the thread that commits."""
         late_code.look()
-        ledger_file.sync()
+        queue.sync()
 
     committer = Committer(
         run=opened.context.folder,
@@ -221,9 +227,10 @@ def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Comm
         scores=lambda: scores(best.metric) if best else {},
         heartbeat=opened.context.heartbeat,
         blocking=settings.blocking,
+        patience=opened.resumer.patience,
     )
     stack.enter_context(closing(committer))
-    return CommitStorage(committer, opened.resumer.mirror(restored.commit), late_code.records)
+    return CommitStorage(committer, opened.resumer.mirror(restored.commit, queue.sync), late_code.records)
 
 
 def _pin(folder: Path, storage: CommitStorage | None, step: int) -> None:

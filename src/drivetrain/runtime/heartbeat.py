@@ -33,6 +33,10 @@ _NUMBERS = {name: number for number, name in enumerate(PHASES)}
 _SLOT = struct.Struct("<QQQQd")
 SIZE = 64
 """Bytes of a process's slot: a cache line."""
+ROOM = 1 << 16
+"""Bytes for what each process says last; behind all the slots, and taken from memory only where it is used."""
+_LENGTH = struct.Struct("<Q")
+LONGEST = ROOM - _LENGTH.size
 BEAT = 0.5
 
 
@@ -57,9 +61,10 @@ class Heartbeat:
     def __init__(self, memory: mmap.mmap | None = None, rank: int = 0) -> None:
         """`memory` is shared with a supervisor; without, nobody looks."""
         if memory is None:
-            memory, rank = mmap.mmap(-1, SIZE), 0
+            memory, rank = mmap.mmap(-1, SIZE + ROOM), 0
         self._memory = memory
         self._at = rank * SIZE
+        self._word = _place_of_word(memory, rank)
         self._beats = 0
         self._moves = 0
         self.step = 0
@@ -86,6 +91,10 @@ class Heartbeat:
         self._moves += 1
         _SLOT.pack_into(self._memory, self._at, self._beats, self._moves, self.step, number, self.seconds)
 
+    def again(self) -> None:
+        """It waits for what has a bound of its own, such as a disk that stalls: that is no hang."""
+        self.enter(PHASES[self._phase])
+
     def spent(self) -> dict[str, float]:
         """Seconds by phase since this was last asked; phases that took none are left out."""
         now = time.perf_counter()
@@ -97,6 +106,12 @@ class Heartbeat:
             if seconds:
                 found[phase] = seconds
         return found
+
+    def say(self, word: bytes) -> None:
+        """How this process ends, in `LONGEST` bytes, for a supervisor that may not find it on a disk."""
+        at = self._word + _LENGTH.size
+        self._memory[at : at + len(word)] = word
+        _LENGTH.pack_into(self._memory, self._word, len(word))  # last: until now nothing was said
 
     def passing(self, phase: str, step: int) -> None:
         """A commit's own thread is at this phase. Nobody is told: drills put their faults here."""
@@ -113,7 +128,7 @@ class HeartbeatMemory:
 
     def __init__(self, processes: int) -> None:
         self.descriptor = os.memfd_create("drivetrain-signs", os.MFD_CLOEXEC)
-        os.ftruncate(self.descriptor, SIZE * processes)
+        os.ftruncate(self.descriptor, (SIZE + ROOM) * processes)
         self._memory = mmap.mmap(self.descriptor, 0)
         self._processes = processes
 
@@ -121,9 +136,17 @@ class HeartbeatMemory:
         """What each process is doing now."""
         return [self._sign(rank) for rank in range(self._processes)]
 
+    def said(self, rank: int) -> bytes:
+        """What a process has said last; empty where it has not."""
+        at = _place_of_word(self._memory, rank)
+        (length,) = _LENGTH.unpack_from(self._memory, at)
+        return self._memory[at + _LENGTH.size : at + _LENGTH.size + length]
+
     def clear(self) -> None:
         """Before the processes are started again."""
-        self._memory[:] = bytes(len(self._memory))
+        self._memory[: SIZE * self._processes] = bytes(SIZE * self._processes)
+        for rank in range(self._processes):
+            _LENGTH.pack_into(self._memory, _place_of_word(self._memory, rank), 0)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -133,3 +156,7 @@ class HeartbeatMemory:
     def _sign(self, rank: int) -> HeartbeatSlot:
         beats, moves, step, phase, seconds = _SLOT.unpack_from(self._memory, rank * SIZE)
         return HeartbeatSlot(beats, moves, step, PHASES[phase % len(PHASES)], seconds)
+
+
+def _place_of_word(memory: mmap.mmap, rank: int) -> int:
+    return len(memory) // (SIZE + ROOM) * SIZE + rank * ROOM

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import sync_folder
+from drivetrain.spec.files import sync_folder, within
 
 BEAT = 0.4
 """Seconds between two beats of a holder."""
@@ -31,6 +31,7 @@ PATIENCE = 10.0
 """Seconds without a beat after which a holder that cannot be asked counts as dead."""
 _NAME = re.compile(r"(\d{8})\.json")
 _RELEASED = "released"
+_RELEASE = 5.0  # seconds that giving back may take
 _POLL = 0.05
 Clock = Callable[[], float]
 Sleep = Callable[[float], None]
@@ -203,8 +204,12 @@ class Lease:
                     (self._folder / name).unlink()
 
     def release(self) -> None:
-        """Give the directory back."""
+        """Give the directory back; where it stalls, the end of this process does."""
         self._ended.set()
+        with suppress(OSError):
+            within(_RELEASE, self._give_back)
+
+    def _give_back(self) -> None:
         self._thread.join()
         with suppress(OSError):
             if not self.lost:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_TICK = 0.1  # seconds
 
 
 def own_name() -> str:
@@ -37,3 +43,30 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def within(seconds: float, action: Callable[[], T], hurry: Callable[[], bool] = lambda: False) -> T:
+    """What an action comes to that touches a disk, on a thread of its own: a disk may stall for ever.
+
+    Raises what the action raises, and TimeoutError where it does not end in so many seconds, or by the time that
+    `hurry` says so: the thread is then left to itself.
+    """
+    result: list[T] = []
+    error: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            result.append(action())
+        except BaseException as raised:
+            error.append(raised)
+
+    thread = threading.Thread(target=work, name="within", daemon=True)
+    thread.start()
+    end = time.monotonic() + seconds
+    while thread.is_alive() and time.monotonic() < end and not hurry():
+        thread.join(min(_TICK, seconds))
+    if error:
+        raise error[0]
+    if not result:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return result[0]

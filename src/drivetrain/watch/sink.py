@@ -13,6 +13,7 @@ from drivetrain.ledger.ledger import chain_of, parse_line
 from drivetrain.ledger.records import Record
 
 _POLL = 0.1  # seconds
+_PATIENCE = 30.0  # seconds without a record, at the end; trackers take fewer
 
 
 class Sink(Protocol):
@@ -43,9 +44,14 @@ class Follower:
         self._thread.start()
 
     def close(self) -> None:
-        """Hand over what is there, then close the sinks."""
+        """Hand over what is there, then close the sinks. Where the disk stalls and nothing moves, they are left."""
         self._ended.set()
-        self._thread.join()
+        seen = -1
+        while self._thread.is_alive() and seen != self._offset:
+            seen = self._offset
+            self._thread.join(_PATIENCE)
+        if self._thread.is_alive():
+            _tell(f"{self._path} does not answer: sinks are left behind")
 
     def _follow(self) -> None:
         ended = False

@@ -1,0 +1,141 @@
+"""A run directory that stalls, as a network file system does: training goes on, within bounds, and no bit is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from conftest import trace
+from drills.runs import leftovers, one_server, reference
+from drills.stalled import beside, stall, train, workers
+from drivetrain.ledger.ledger import read
+from drivetrain.run.proof import prove
+from drivetrain.spec.commands import Command
+from drivetrain.spec.exits import Exit
+
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300)]
+HANG = "launch.hang_after=2"
+SECONDS = 6.0  # three times the watchdog's patience
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _server():
+    with one_server():
+        yield
+
+
+@pytest.fixture
+def long(tiny):
+    """A run that goes on for longer than a stall, and commits at its end only."""
+    return tiny | {"budget": {"steps": 400}, "checkpoint": {"every": None}, "evaluate": {"every": None, "batch": 256}}
+
+
+def kinds(run, kind):
+    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+
+
+def require_whole(run, steps):
+    made = [record["step"] for record in kinds(run, "step")]
+    assert made == list(range(1, steps + 1))
+    assert prove(run, data=False).steps == steps
+    assert leftovers(run) == []
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_s20_a_stall_of_the_run_directory_holds_up_no_step_and_is_no_hang(long, tmp_path, world):
+    run, asked = tmp_path / "run", f"launch.processes={world}"
+    with stall(run, step=20, seconds=SECONDS) as seen:
+        outcome = train(long, run, asked, HANG)
+    assert outcome.code is Exit.DONE, outcome
+    assert seen.ended - seen.began > 50  # steps that were made while nothing could be written
+    assert len(kinds(run, "attempt")) == 1
+    require_whole(run, 400)
+    assert trace(run) == reference(long, tmp_path / "reference", asked)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("blocking", ["true", "false"])
+def test_s20_a_commit_that_is_due_in_a_stall_is_waited_for_and_no_hang(long, tmp_path, world, blocking):
+    run, asked = tmp_path / "run", (f"launch.processes={world}", f"checkpoint.blocking={blocking}")
+    long["checkpoint"] = {"every": {"steps": 20}}
+    with stall(run, step=50, seconds=SECONDS) as seen:
+        outcome = train(long, run, *asked, HANG)
+    assert outcome.code is Exit.DONE, outcome
+    assert seen.ended <= 81  # the commit of step 60 is under way, that of step 80 waits for it
+    waited = max(record["waited"] + record["seconds"] for record in kinds(run, "commit"))
+    assert waited > SECONDS / 2
+    assert len(kinds(run, "attempt")) == 1
+    require_whole(run, 400)
+    assert trace(run) == reference(long, tmp_path / "reference", *asked)
+
+
+@pytest.mark.parametrize("every", [None, {"steps": 20}])
+def test_s20_a_stall_that_lasts_longer_than_stop_stall_ends_with_74_and_says_what_stalls(long, tmp_path, every):
+    run = tmp_path / "run"
+    long["checkpoint"] = {"every": every}
+    with stall(run, step=20, seconds=60):
+        began = time.monotonic()
+        outcome = train(long, run, "stop.stall=1.5", HANG)
+        took = time.monotonic() - began
+    assert outcome.code is Exit.STORAGE, outcome
+    assert f"{run} stalls: nothing could be written to it for" in outcome.cause
+    assert outcome.where["stalled"] >= 1.5
+    assert "goes on from the last commit" in outcome.hint
+    assert took < 60
+    assert train(long, run, HANG).code is Exit.DONE
+    assert prove(run, data=False).steps == 400
+    assert trace(run) == reference(long, tmp_path / "reference")
+
+
+def test_s20_more_records_than_may_wait_end_with_74(long, tmp_path):
+    run = tmp_path / "run"
+    beside(run, "most").write_text("20000")
+    with stall(run, step=20, seconds=60):
+        outcome = train(long, run, HANG)
+    assert outcome.code is Exit.STORAGE
+    assert "records wait in memory, at most 0.0 MB may wait" in outcome.cause
+    beside(run, "most").unlink()
+    assert train(long, run).code is Exit.DONE
+    assert trace(run) == reference(long, tmp_path / "reference")
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_s20_a_command_in_a_stall_acts_only_once_it_is_durable(long, tmp_path, world):
+    """It is left before the stall, at the very moment, and none of it happens until the ledger has it."""
+    run, asked = tmp_path / "run", f"launch.processes={world}"
+
+    def told():
+        name = f"{time.time_ns():020d}-{'0' * 16}.json"
+        beside(run, "command").write_text(json.dumps(Command("set", "optimizer.lr=0.001").to_json()))
+        # By other processes: what this one does there stalls.
+        subprocess.run(["mkdir", "-p", run / "control"], check=True)
+        subprocess.run(["mv", beside(run, "command"), run / "control" / name], check=True)
+
+    with stall(run, step=20, seconds=SECONDS, within=told) as seen:
+        outcome = train(long, run, asked, HANG)
+    assert outcome.code is Exit.DONE, outcome
+    (command,) = kinds(run, "command")
+    assert command["step"] >= seen.ended - 2  # the stall was over
+    rates = {record["step"]: record["lr"]["model"] for record in kinds(run, "step")}
+    assert rates[command["step"]] > 0.001 >= rates[command["step"] + 1]
+    assert prove(run, data=False).commands == 1
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_s20_killed_in_a_stall_it_goes_on_with_the_same_bits(long, tmp_path, world):
+    run, asked = tmp_path / "run", f"launch.processes={world}"
+    long["checkpoint"] = {"every": {"steps": 50}}
+
+    def kill():
+        time.sleep(2)
+        os.kill(workers(run)[-1][1], signal.SIGKILL)
+
+    with stall(run, step=60, seconds=SECONDS, within=kill):
+        outcome = train(long, run, asked, HANG)
+    assert outcome.code is Exit.DONE, outcome
+    assert len(kinds(run, "attempt")) == 2
+    assert prove(run, data=False).steps == 400
+    assert trace(run) == reference(long, tmp_path / "reference", asked)
