@@ -1,7 +1,7 @@
 """A run directory that stalls while a run trains: calls below it block, in workers and supervisor, as long as a file
-beside it is there. Nothing of this ships.
+elsewhere is there. Nothing of this ships.
 
-The files are `<run>-stalls` (the gate), `<run>-steps` (how far each rank is) and `<run>-most` (bytes that may wait).
+The files are `-stalls` (the gate), `-steps` (how far each rank is, as which process) and `-most` (bytes that may wait).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,8 +40,8 @@ _real_stat, _real_pwrite, _real_link = os.stat, os.pwrite, os.readlink
 
 
 def beside(run: Path, what: str) -> Path:
-    """A file that a drill and its workers share, out of the run directory."""
-    return Path(f"{run}-{what}")
+    """A file that a drill and its workers share, out of the run directory, and of the disk that this one is on."""
+    return Path(tempfile.gettempdir()) / f"drill{str(run).replace('/', '-')}-{what}"
 
 
 def closed(gate: Path) -> bool:
@@ -128,6 +129,12 @@ def reached(run: Path) -> int:
     return next((step for step, _ in workers(run)), 0)
 
 
+def forget(run: Path) -> None:
+    """Nothing of another run that had the same name."""
+    for what in ("stalls", "steps"):
+        beside(run, what).unlink(missing_ok=True)
+
+
 def train(recipe: dict, run: Path, *overrides: str) -> Outcome:
     """Train to the end, in a directory that may stall; again where a run was stopped."""
     while True:
@@ -150,6 +157,7 @@ class Seen:
 def stall(run: Path, *, step: int, seconds: float, within: Callable[[], None] = lambda: None) -> Iterator[Seen]:
     """While entered, wait for a step, and let the directory stall for so many seconds; `within` is called in it."""
     seen, over = Seen(), threading.Event()
+    forget(run)
 
     def work() -> None:
         while reached(run) < step and not over.wait(0.005):
@@ -159,7 +167,7 @@ def stall(run: Path, *, step: int, seconds: float, within: Callable[[], None] = 
         within()
         over.wait(seconds)
         seen.ended = reached(run)
-        beside(run, "stalls").unlink(missing_ok=True)
+        forget(run)
 
     thread = threading.Thread(target=work)
     thread.start()
