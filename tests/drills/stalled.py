@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import struct
 import tempfile
 import threading
@@ -35,6 +36,8 @@ CALLS = (
 )
 PACE = 0.03
 """Seconds that each step takes longer while the directory stalls: else a run would be over before the stall is."""
+PAUSE, LONGEST = 1.5, 0.8
+"""Seconds between two random stalls, and of one, at most."""
 _COUNTS = struct.Struct("<QQ")  # step and process
 _real_stat, _real_pwrite, _real_link = os.stat, os.pwrite, os.readlink
 
@@ -176,3 +179,25 @@ def stall(run: Path, *, step: int, seconds: float, within: Callable[[], None] = 
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def random_stalls(run: Path, generator: random.Random) -> Iterator[None]:
+    """While entered, the directory stalls at random moments, for up to `LONGEST` seconds."""
+    over = threading.Event()
+    forget(run)
+
+    def work() -> None:
+        while not over.wait(generator.uniform(0, PAUSE)):
+            beside(run, "stalls").touch()
+            over.wait(generator.uniform(0, LONGEST))
+            beside(run, "stalls").unlink(missing_ok=True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        forget(run)
