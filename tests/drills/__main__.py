@@ -30,6 +30,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m drills", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=15.0, help="of random kills, after the fixed parts")
+    parser.add_argument("--kills", type=int, default=300, help="random ones in a directory that stalls, in that time")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     parser.add_argument("--json", type=Path, help="also write the scoreboard here")
     asked = parser.parse_args()
@@ -98,6 +99,15 @@ def random_kills(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     return _row(score.kills, score.wrong, began) | {"runs": score.runs} | lost | _spread(score.recovery)
 
 
+def kills_in_stalls(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """Random kills while the run directory stalls again and again."""
+    began = time.monotonic()
+    with one_server():
+        settings = {"seconds": 60 * asked.minutes, "most": asked.kills, "stalls": True}
+        score = kill_at_random(recipe, folder, seed=asked.seed, **settings)
+    return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
+
+
 def told(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     """A thousand random commands on two processes, then as many while processes are killed; each run is replayed."""
     tried, failures = 0, []
@@ -138,6 +148,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "kill sweep": kill_sweep,
     "hangs": hangs,
     "commands": told,
+    "kills in stalls": kills_in_stalls,
     "random kills": random_kills,
 }
 """What is drilled, in this order."""
@@ -158,7 +169,7 @@ def _spread(seconds: list[float]) -> Row:
 def _line(row: Row) -> str:
     shown = {name: value for name, value in row.items() if name not in ("drill", "failures")}
     words = (f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}" for name, value in shown.items())
-    return f"{row['drill']:<14} {'  '.join(words)}"
+    return f"{row['drill']:<15} {'  '.join(words)}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,9 @@ from unittest import mock
 
 import psutil
 
-from drills.runs import drill, leftovers, reference
+from drills.runs import WORKER, drill, leftovers, reference
+from drills.stalled import WORKER as STALLED
+from drills.stalled import random_stalls
 from drivetrain.launch import restarts
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
@@ -43,10 +45,14 @@ class Score:
     lost_beside_survivors: list[int] = field(default_factory=list)
 
 
-def kill_at_random(recipe: dict, folder: Path, *, seed: int, seconds: float, most: int | None = None) -> Score:
-    """Train again and again under random kills until the time is over, or `most` kills are made."""
+def kill_at_random(
+    recipe: dict, folder: Path, *, seed: int, seconds: float, most: int | None = None, stalls: bool = False
+) -> Score:
+    """Train again and again under random kills until the time is over, or `most` kills are made; with `stalls` the run
+    directory stalls again and again meanwhile, as the workers see it."""
     generator = random.Random(seed)
-    recipe = recipe | {"budget": {"steps": STEPS}, "evaluate": {"every": {"steps": 150}, "batch": 64}}
+    steps = STEPS // 4 if stalls else STEPS  # each takes longer
+    recipe = recipe | {"budget": {"steps": steps}, "evaluate": {"every": {"steps": steps * 3 // 8}, "batch": 64}}
     expected: dict[int, object] = {}
     score, began = Score(), time.monotonic()
     while time.monotonic() - began < seconds and (most is None or score.kills < most):
@@ -57,8 +63,12 @@ def kill_at_random(recipe: dict, folder: Path, *, seed: int, seconds: float, mos
         if world not in expected:
             expected[world] = reference(recipe, folder / f"reference-{world}", f"launch.processes={world}")
         run = folder / f"run-{score.runs}"
-        with _killer(run, generator) as kills, mock.patch.object(restarts, "PAUSE", 0.05):
-            found = drill(recipe, run, None, *asked)
+        with (
+            _killer(run, generator) as kills,
+            random_stalls(run, random.Random(seed + score.runs)) if stalls else nullcontext(),
+            mock.patch.object(restarts, "PAUSE", 0.05),
+        ):
+            found = drill(recipe, run, None, *asked, worker=STALLED if stalls else WORKER)
         score.runs += 1
         score.kills += len(kills)
         wrong = found.outcome.code is not Exit.DONE or found.trace != expected[world] or leftovers(run)

@@ -62,14 +62,16 @@ class Drilled:
     recovery: float | None
 
 
-def drill(recipe: dict, run: Path, fault: Fault | None, *overrides: str, again: bool = True) -> Drilled:
+def drill(
+    recipe: dict, run: Path, fault: Fault | None, *overrides: str, again: bool = True, worker: str = WORKER
+) -> Drilled:
     """Train under a fault, to the end; a run that was asked to stop, or ended by a retryable code, is started again."""
     if fault:
         fault.arm(run)
     began = time.monotonic()
     while True:
         job = prepare_job(load(recipe, overrides), run=run, overrides=overrides, options=StartOptions())
-        outcome = supervisor.supervise(job, worker=WORKER, preload=PRELOAD)
+        outcome = supervisor.supervise(job, worker=worker, preload=PRELOAD)
         if not again or outcome.code is not Exit.STOPPED:
             break
     records = list(read(run / "ledger.jsonl")) if (run / "ledger.jsonl").is_file() else []

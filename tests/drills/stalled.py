@@ -1,14 +1,16 @@
 """A run directory that stalls while a run trains: calls below it block, in workers and supervisor, as long as a file
-beside it is there. Nothing of this ships.
+elsewhere is there. Nothing of this ships.
 
-The files are `<run>-stalls` (the gate), `<run>-steps` (how far each rank is) and `<run>-most` (bytes that may wait).
+The files are `-stalls` (the gate), `-steps` (how far each rank is, as which process) and `-most` (bytes that may wait).
 """
 
 from __future__ import annotations
 
 import io
 import os
+import random
 import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,13 +36,15 @@ CALLS = (
 )
 PACE = 0.03
 """Seconds that each step takes longer while the directory stalls: else a run would be over before the stall is."""
+PAUSE, LONGEST = 1.5, 0.8
+"""Seconds between two random stalls, and of one, at most."""
 _COUNTS = struct.Struct("<QQ")  # step and process
 _real_stat, _real_pwrite, _real_link = os.stat, os.pwrite, os.readlink
 
 
 def beside(run: Path, what: str) -> Path:
-    """A file that a drill and its workers share, out of the run directory."""
-    return Path(f"{run}-{what}")
+    """A file that a drill and its workers share, out of the run directory, and of the disk that this one is on."""
+    return Path(tempfile.gettempdir()) / f"drill{str(run).replace('/', '-')}-{what}"
 
 
 def closed(gate: Path) -> bool:
@@ -128,6 +132,12 @@ def reached(run: Path) -> int:
     return next((step for step, _ in workers(run)), 0)
 
 
+def forget(run: Path) -> None:
+    """Nothing of another run that had the same name."""
+    for what in ("stalls", "steps"):
+        beside(run, what).unlink(missing_ok=True)
+
+
 def train(recipe: dict, run: Path, *overrides: str) -> Outcome:
     """Train to the end, in a directory that may stall; again where a run was stopped."""
     while True:
@@ -150,6 +160,7 @@ class Seen:
 def stall(run: Path, *, step: int, seconds: float, within: Callable[[], None] = lambda: None) -> Iterator[Seen]:
     """While entered, wait for a step, and let the directory stall for so many seconds; `within` is called in it."""
     seen, over = Seen(), threading.Event()
+    forget(run)
 
     def work() -> None:
         while reached(run) < step and not over.wait(0.005):
@@ -159,7 +170,7 @@ def stall(run: Path, *, step: int, seconds: float, within: Callable[[], None] = 
         within()
         over.wait(seconds)
         seen.ended = reached(run)
-        beside(run, "stalls").unlink(missing_ok=True)
+        forget(run)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -168,3 +179,25 @@ def stall(run: Path, *, step: int, seconds: float, within: Callable[[], None] = 
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def random_stalls(run: Path, generator: random.Random) -> Iterator[None]:
+    """While entered, the directory stalls at random moments, for up to `LONGEST` seconds."""
+    over = threading.Event()
+    forget(run)
+
+    def work() -> None:
+        while not over.wait(generator.uniform(0, PAUSE)):
+            beside(run, "stalls").touch()
+            over.wait(generator.uniform(0, LONGEST))
+            beside(run, "stalls").unlink(missing_ok=True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        forget(run)

@@ -4,13 +4,15 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
 from conftest import trace
 from drills.runs import leftovers, one_server, reference
-from drills.stalled import beside, stall, train, workers
+from drills.stalled import beside, forget, reached, stall, train, workers
 from drivetrain.ledger.ledger import read
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
@@ -139,3 +141,62 @@ def test_s20_killed_in_a_stall_it_goes_on_with_the_same_bits(long, tmp_path, wor
     assert len(kinds(run, "attempt")) == 2
     assert prove(run, data=False).steps == 400
     assert trace(run) == reference(long, tmp_path / "reference", asked)
+
+
+@pytest.fixture
+def frozen(tmp_path):
+    """A real file system that `fsfreeze` stops: who writes waits in the kernel, where not even SIGKILL reaches it."""
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    disk.mkdir()
+    image.touch()
+    os.truncate(image, 64 << 20)
+    if subprocess.run(["mkfs.ext4", "-q", image], capture_output=True).returncode:
+        pytest.skip("no mkfs.ext4")
+    if subprocess.run(["mount", "-o", "loop", image, disk], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+
+    @contextmanager
+    def freeze(step, seconds):
+        over = threading.Event()
+        forget(disk / "run")
+
+        def work():
+            while reached(disk / "run") < step and not over.wait(0.005):
+                pass
+            subprocess.run(["fsfreeze", "-f", disk], check=True)
+            over.wait(seconds)
+            subprocess.run(["fsfreeze", "-u", disk], check=True)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            yield disk / "run"
+        finally:
+            over.set()
+            thread.join()
+
+    yield freeze
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_s20_a_file_system_that_is_frozen_and_thawed_again_costs_no_bit(long, tmp_path, frozen, world):
+    asked = f"launch.processes={world}"
+    with frozen(20, SECONDS) as run:
+        outcome = train(long, run, asked, HANG)
+    assert outcome.code is Exit.DONE, outcome
+    assert len(kinds(run, "attempt")) == 1
+    require_whole(run, 400)
+    assert trace(run) == reference(long, tmp_path / "reference", asked)
+
+
+def test_s20_a_file_system_that_stays_frozen_ends_the_run_with_74(long, tmp_path, frozen):
+    """The workers cannot even be ended: the supervisor has heard how they end, and waits for nobody."""
+    with frozen(20, 100) as run:
+        began = time.monotonic()
+        outcome = train(long, run, "stop.stall=1.5", "launch.processes=2", HANG)
+        assert time.monotonic() - began < 60
+    assert outcome.code is Exit.STORAGE, outcome
+    assert f"{run} stalls" in outcome.cause
+    assert train(long, run).code is Exit.DONE
+    assert trace(run) == reference(long, tmp_path / "reference")

@@ -31,8 +31,10 @@ HANDOVER = 30.0
 """Seconds that survivors may take to leave their state in memory."""
 DUMP = 0.5
 """Seconds that all workers have to write their stacks once one hangs."""
-LEAVING = 5.0
-"""Seconds that a worker has to end once it has said how: a thread of its own may be stuck in a disk that stalls."""
+LEAVING = 60.0
+"""Seconds that a worker has to end once it has said how, or was killed: the kernel may keep it, for a disk's sake."""
+LEFT = 5.0
+"""The same where one of them has told of a run directory that stalls: nothing is started after it."""
 _TICK = 0.1
 _LOOK = 1.0  # seconds between two looks at the signs of life
 _ENDS = (Exit.DONE, Exit.STOPPED)
@@ -53,7 +55,8 @@ class WorkerGroup:
     hung: dict[int, Outcome] = field(default_factory=dict)
     orphaned: int = 0  # the status with which the forkserver, and with it every worker, has ended
     sacrificed: set[int] = field(default_factory=set)  # ended because another had failed
-    leaving: dict[int, float] = field(default_factory=dict)  # rank: since when it has been known how it ends
+    leaving: dict[int, tuple[float, int]] = field(default_factory=dict)  # rank: since when its end is known, and which
+    patience: float = LEAVING
     forwarded: int = 0  # of the stop requests: another start forwards all of them again
     deadline: float | None = None
     looked: float = 0.0
@@ -135,13 +138,17 @@ class WorkerGroup:
 
     def _let_go(self, now: float) -> None:
         """Take those for ended that have said how they end, and cannot."""
-        for rank, pid in self.pids.items():
-            if rank in self.ended or not (word := self.signs.said(rank)):
-                continue
-            if now - self.leaving.setdefault(rank, now) > LEAVING:
+        for rank in self.pids.keys() - self.leaving.keys():
+            if word := self.signs.said(rank):
+                told = json.loads(word)
+                self.leaving[rank] = now, told["code"]
+                if "stalled" in told["where"]:
+                    self.patience = LEFT
+        for rank, (since, status) in self.leaving.items():
+            if rank not in self.ended and now - since > self.patience:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                self._end(rank, json.loads(word)["code"])
+                    os.kill(self.pids[rank], signal.SIGKILL)
+                self._end(rank, status)
 
     def _end(self, rank: int, status: int) -> None:
         if rank in self.ended:
@@ -163,7 +170,9 @@ class WorkerGroup:
 
     def _look(self, watchdog: Watchdog, now: float) -> None:
         """End workers that hang, after their stacks are written; the others then see that a peer is lost."""
-        alive = [rank for rank in self.pids if rank not in self.ended and rank not in self.leaving]
+        alive = [rank for rank in self.pids if rank not in self.ended]
+        if self.leaving.keys() & alive:  # the others may merely wait for those
+            return
         signs = self.signs.look()
         hang = watchdog.look({self._rank(rank): signs[rank] for rank in alive}, now)
         if hang is None or self.deadline is not None:
@@ -182,6 +191,7 @@ class WorkerGroup:
             local = number - self._rank(0)
             where = {"rank": number, "step": sign.step, "phase": sign.phase}
             self.hung[local] = _hung(hang, where, self.job.folder, alone=self.node.count == 1)
+            self.leaving[local] = now, -signal.SIGKILL
             with suppress(ProcessLookupError):
                 os.kill(self.pids[local], signal.SIGKILL)
 
@@ -197,7 +207,9 @@ class WorkerGroup:
         self._signal(self.stops.last)
 
     def _kill(self) -> None:
-        self.sacrificed |= self.pids.keys() - self.ended.keys()
+        for rank in self.pids.keys() - self.ended.keys():
+            self.sacrificed.add(rank)
+            self.leaving.setdefault(rank, (time.monotonic(), -signal.SIGKILL))
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:

@@ -117,7 +117,7 @@ class LedgerQueue:
         self._allowed = allowed
         self._changed = threading.Condition()
         self._backlog = Backlog(clock)
-        self._failure: Failure | None = None
+        self._failure: Exception | None = None
         self._told = False
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
@@ -200,16 +200,20 @@ class LedgerQueue:
     def _work(self) -> None:
         """The thread: whenever there is something to do, until nothing is left or nothing more can be done."""
         while self._wait():
-            try:
-                self._write()
-            except Failure as failure:
-                self._fail(failure)
-            except OSError as error:
-                self._fail(_failed(error))
+            self._try(self._write)
+        self._try(self._file.close)
+
+    def _try(self, action: Callable[[], None]) -> None:
         try:
-            self._file.close()
-        except OSError as error:
-            self._fail(_failed(error))
+            action()
+        except Exception as error:  # whatever it is: the thread that trains has to hear of it
+            failure = error
+            if isinstance(error, OSError):
+                cause = f"the ledger cannot be written: {error}"
+                failure = Failure(Exit.STORAGE, cause, "free space, then start again")
+            with self._changed:
+                self._failure = failure
+                self._changed.notify_all()
 
     def _wait(self) -> bool:
         with self._changed:
@@ -234,12 +238,3 @@ class LedgerQueue:
             with self._changed:
                 backlog.synced(asked)
                 self._changed.notify_all()
-
-    def _fail(self, failure: Failure) -> None:
-        with self._changed:
-            self._failure = failure
-            self._changed.notify_all()
-
-
-def _failed(error: OSError) -> Failure:
-    return Failure(Exit.STORAGE, f"the ledger cannot be written: {error}", "free space, then start again")
