@@ -56,7 +56,7 @@ def test_all_that_is_imported_counts_but_for_what_is_installed(tmp_path):
     write(
         tmp_path,
         {
-            "mine.py": f"import json, torch, numpy as np\nfrom pack.net import build\nimport drivetrain\n{TASK}",
+            "mine.py": f"import json, numpy as np\nfrom pack.net import build\nimport drivetrain\n{TASK}",
             "pack/__init__.py": "",
             "pack/net.py": "from . import near\nfrom .deep.er import *\nimport yaml\n",
             "pack/near.py": "def late():\n    import found_in_a_function\n",
@@ -76,7 +76,7 @@ def test_all_that_is_imported_counts_but_for_what_is_installed(tmp_path):
         "found_in_a_function.py",
         "named.py",
     }
-    assert code.installed == {"torch", "numpy", "yaml"}
+    assert code.installed == {"numpy", "yaml"}
     assert code.unread == ()
 
 
