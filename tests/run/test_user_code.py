@@ -206,6 +206,29 @@ def test_an_accepted_change_is_another_claim_that_everything_tells(place):
     assert place("train", "run", "budget.steps=30", "--override", "budget") == Exit.INCOMPATIBLE, "a way back, too"
 
 
+def test_a_run_that_is_done_tells_of_no_code_that_made_no_step(place):
+    assert place.train("--run", "run") == Exit.DONE
+    place.edit()
+    assert place("train", "run", "--override", "code") == Exit.DONE
+    assert len(drivetrain.verify(place.folder / "run", data=False)["code"]) == 1
+
+
+def test_a_commit_knows_its_code_where_the_ledger_is_lost(place):
+    assert place.train("--run", "run", "--steps", 12) == Exit.STOPPED
+    (place.folder / "run" / "ledger.jsonl").unlink()
+    place.edit()
+    assert place("train", "run", "--override", "ledger") == Exit.INCOMPATIBLE
+    assert "was made by other code" in place.err
+
+
+def test_what_stands_in_the_place_of_kept_sources_is_refused(place):
+    assert place.train("--run", "run", "--steps", 1) == Exit.STOPPED
+    shutil.move(place.folder / "run" / "code", place.folder / "elsewhere")
+    (place.folder / "run" / "code").symlink_to(place.folder / "elsewhere")
+    assert place("train", "run") == Exit.SECURITY
+    assert "code is a link or a file" in place.err
+
+
 def test_steps_of_another_code_are_compared_with_none(place):
     """Killed before the first commit, edited, started again: that was 83, and accused the hardware."""
     told = ["task.dies=5", f"task.folder={place.folder}", "launch.restarts=0", "--run", "run"]
@@ -385,7 +408,7 @@ drivetrain.train(tree, ["budget.steps=2"], progress=False)
 
     (first,) = runs()
     (attempt,) = place.records(AttemptRecord)
-    assert set(attempt.user_code.files) == {"script.py", "helper.py"}
+    assert set(attempt.user_code.files) == {"./script.py", "helper.py"}
     assert runs() == [first]
     place.edit()
     assert len(runs()) == 2

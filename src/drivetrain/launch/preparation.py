@@ -20,7 +20,7 @@ from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.recipe import ResourceSpec
 from drivetrain.ledger.ledger import parse_line
 from drivetrain.ledger.records import AttemptRecord
-from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.affects import bits_digest, customs
 from drivetrain.spec.code.scan import UserCode, run_digest, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
@@ -173,7 +173,7 @@ def plan(
 def _sent_code(resolved: Resolved, settings: ResourceSpec) -> UserCode:
     """The user's code that the job will run: what lies there now, or where a commit is sent, that commit's."""
     here = resolved.folder
-    if settings.code.kind != "commit" or here is None:
+    if settings.code.kind != "commit" or here is None or not any(customs(resolved.recipe)):
         return scan(resolved.recipe)
     root = root_of(Path.cwd())
     if not here.is_relative_to(root):

@@ -32,7 +32,8 @@ def code_stretches(records: Iterable[Record]) -> list[CodeStretch]:
     """The stretches in order; empty for a run of which no attempt has run code of the user's."""
     found: list[CodeStretch] = []
     for record in records:
-        if not isinstance(record, AttemptRecord):
+        # One that begins at the end of its budget makes no step.
+        if not isinstance(record, AttemptRecord) or record.from_step >= record.budget.steps:
             continue
         # What came after the step that it goes on from is void.
         while found and found[-1].from_step >= record.from_step:

@@ -111,7 +111,7 @@ class UserCodeRecord(Fields):
     digest: str
     """12 hex digits over what its files do; only those that decide bits."""
     files: Mapping[str, CodeFileRecord]
-    """By name: `package/module.py`, `./declared.json`."""
+    """By name, such as package/module.py, or ./declared.json."""
     unread: tuple[str, ...]
     """Modules and names that it uses and of which nothing is known."""
     git: str | None

@@ -87,8 +87,16 @@ def _of_run(run: Path) -> _Side:
         files = {}  # there is no code of the user's to know of
     environment = newest.environment
     if (run / "environment.json").is_file():
-        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+        environment = _kept_environment(run / "environment.json")
     return _Side(str(run), recipe, files, partial(kept, run), environment, newest.data)
+
+
+def _kept_environment(path: Path) -> Mapping[str, Any]:
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return dict(kept)
+    except (OSError, ValueError, TypeError) as error:
+        raise Failure(Exit.BAD_DATA, f"{path} is damaged: {error}", "the next attempt writes it anew") from error
 
 
 def _today(run: Path, *, data: bool) -> _Side:

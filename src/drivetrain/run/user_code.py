@@ -23,6 +23,7 @@ from drivetrain.runtime.device import git_commit
 from drivetrain.spec.code.scan import CodeFile, UserCode, digest_today, late
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import own_name
+from drivetrain.spec.text import printable
 
 FOLDER = "code"
 """Below the run directory: sources, named by the SHA-256 of their content."""
@@ -48,9 +49,10 @@ class CodeChange:
     new: CodeFileRecord | None
 
     def __str__(self) -> str:
+        name = printable(self.name)
         if self.old is None:
-            return f"{self.name} (new)"
-        return self.name if self.new else f"{self.name} (gone)"
+            return f"{name} (new)"
+        return name if self.new else f"{name} (gone)"
 
     @property
     def bits(self) -> bool:
@@ -88,14 +90,13 @@ def accept(
     `--override code` accepts it."""
     # What survivors have left tells no attempt: it is the newest one's.
     made = history.newest if found.volatile else history.tries.get(found.metadata["attempt"])
-    if made is None or made.user_code is None:
-        unknown = (
-            f"{found.path.name} was made before runs kept a record of their code: nothing tells whether it is the same"
-        )
-        return [unknown] if code.digest else []
-    if found.metadata.get("user_code", "") == today.digest:
+    was = found.metadata.get("user_code", "")
+    if was == today.digest:
         return []
-    changed = [change for change in changes(made.user_code.files, recorded(code.files)) if change.bits]
+    if not was and (made is None or made.user_code is None):
+        return [f"{found.path.name} was made before runs kept a record of their code, which may have been another"]
+    before = made.user_code.files if made and made.user_code else {}
+    changed = [change for change in changes(before, recorded(code.files)) if change.bits]
     names = ", ".join([*map(str, changed), *today.changed_late]) or "files that came late"
     if accepts(override, _KEY):
         return [f"accepted by --override code: {names} changed since {found.path.name}: this is another claim"]
@@ -135,7 +136,7 @@ def require_as_imported(code: UserCode) -> None:
 
 def record_of(code: UserCode, folder: str | None) -> UserCodeRecord | None:
     """What an attempt's record says of its code; None where the recipe names none. `folder` is the recipe's."""
-    if not (code.files or code.unread):
+    if not code.kinds:
         return None
     return UserCodeRecord(digest=code.digest, files=recorded(code.files), unread=code.unread, git=git_commit(folder))
 
@@ -159,7 +160,9 @@ def shown(changed: Sequence[CodeChange], old: Contents, new: Contents) -> str:
         if before is None or after is None:
             lines.append(f"{change}: its content was not kept, or is no text")
             continue
-        made = list(unified_diff(before, after, f"{change.name} (then)", f"{change.name} (now)", lineterm=""))
+        name = printable(change.name)
+        raw = unified_diff(before, after, f"{name} (then)", f"{name} (now)", lineterm="")
+        made = [printable(line, keep="\t") for line in raw]
         lines += made[:_LINES]
         if len(made) > _LINES:
             lines.append(f"... {len(made) - _LINES} more lines")
@@ -170,10 +173,12 @@ def keep(run: Path, files: Mapping[str, CodeFile]) -> list[str]:
     """Keep the sources below the run directory, small ones first; the names of those that there is no room for.
 
     Without a wait for the disk: each has its digest for a name, so one that a power cut has torn is told from a whole
-    one, and is written again by the next attempt.
+    one, and is written again by the next attempt. Raises Failure(77) where something else stands in the folder's place.
     """
     room, left = MOST, []
     folder = run / FOLDER
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise Failure(Exit.SECURITY, f"{folder} is a link or a file", "see who made it, and remove it")
     for name, file in sorted(files.items(), key=lambda item: (len(item[1].content or b""), item[0])):
         if file.content is None or len(file.content) > room:
             left.append(name)
@@ -212,7 +217,7 @@ class LateCode:
 
     def look(self) -> None:
         """Look at what has been loaded since the last time."""
-        if not self._code.files:  # the recipe names no code of the user's
+        if not self._code.kinds:
             return
         loaded = set(sys.modules) - self._seen
         self._seen |= loaded

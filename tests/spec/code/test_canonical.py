@@ -145,6 +145,7 @@ def test_a_long_sum_is_no_recursion_too_deep():
 
 def test_source_that_no_parser_takes_counts_by_its_bytes():
     assert digest("def (") == bytes_digest(b"def (")
+    assert digest("x = " + "-" * 100_000 + "1") == bytes_digest(b"x = " + b"-" * 100_000 + b"1"), "too deep"
     assert digest("def (") != digest("def ( ")
     assert read_syntax(b"x = 1\0").digest != read_syntax(b"x = 1").digest
 

@@ -56,7 +56,7 @@ def test_all_that_is_imported_counts_but_for_what_is_installed(tmp_path):
     write(
         tmp_path,
         {
-            "mine.py": f"import json, torch, numpy as np\nfrom pack.net import build\nimport drivetrain\n{TASK}",
+            "mine.py": f"import json, numpy as np\nfrom pack.net import build\nimport drivetrain\n{TASK}",
             "pack/__init__.py": "",
             "pack/net.py": "from . import near\nfrom .deep.er import *\nimport yaml\n",
             "pack/near.py": "def late():\n    import found_in_a_function\n",
@@ -76,7 +76,7 @@ def test_all_that_is_imported_counts_but_for_what_is_installed(tmp_path):
         "found_in_a_function.py",
         "named.py",
     }
-    assert code.installed == {"torch", "numpy", "yaml"}
+    assert code.installed == {"numpy", "yaml"}
     assert code.unread == ()
 
 
@@ -215,6 +215,64 @@ class TestDeclared:
             self.code(folder)
         assert caught.value.outcome.code is Exit.BAD_RECIPE
 
+    def test_two_modules_may_declare_files_of_one_name(self, tmp_path):
+        for name in ("pa", "pb"):
+            source = "class Any:\n    code_files = ['arch.json']\n"
+            write(tmp_path, {f"{name}/__init__.py": "", f"{name}/x.py": source, f"{name}/arch.json": "1"})
+        write(tmp_path, {"mine.py": f"import pa.x, pb.x\n{TASK}"})
+        before = found(tmp_path)
+        assert {"./pa/arch.json", "./pb/arch.json"} < set(before.files)
+        for name in ("pa", "pb"):
+            write(tmp_path, {f"{name}/arch.json": "2"})
+            assert found(tmp_path).digest != before.digest
+            write(tmp_path, {f"{name}/arch.json": "1"})
+
+    def test_of_a_folder_links_count_and_compiled_files_do_not(self, folder):
+        write(folder, {"real/k.json": "1", "words/__pycache__/a.pyc": "1"})
+        (folder / "words" / "link").symlink_to(folder / "real")
+        (folder / "real" / "loop").symlink_to(folder / "words")
+        before = self.code(folder)
+        assert "./words/link/k.json" in before.files
+        write(folder, {"words/__pycache__/b.pyc": "1"})
+        assert self.code(folder).digest == before.digest
+        write(folder, {"real/k.json": "2"})
+        assert self.code(folder).digest != before.digest
+
+    @pytest.mark.parametrize(
+        ("files", "tokenizer", "code"),
+        [
+            ("{[1]: 2}", "x", 78),
+            ("('a\\0b',)", "x", 66),
+            (f"('{'a' * 5000}',)", "x", 66),
+            ("('pipe',)", "x", 66),
+            ("('{tokenizer}',)", 3, 78),
+            ("('{tokenizer}',)", {"a": 1}, 78),
+        ],
+    )
+    def test_what_cannot_be_a_file_is_refused(self, folder, files, tokenizer, code):
+        import os
+
+        os.mkfifo(folder / "pipe")
+        write(folder, {"base.py": f"class Base:\n    code_files = {files}\n"})
+        with pytest.raises(Failure) as caught:
+            self.code(folder, tokenizer=tokenizer)
+        assert caught.value.outcome.code == code
+
+
+def test_another_file_of_the_same_name_is_late_code(tmp_path, monkeypatch):
+    """The code changes where its modules are looked up: what was found at the start is not what is loaded."""
+    write(tmp_path, {"mine.py": f"import twofold\n{TASK}", "twofold.py": "x = 1\n", "vendor/twofold.py": "x = 2\n"})
+    code = found(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "vendor"))
+    __import__("twofold")
+    assert set(late(code, {"twofold"})) == {f"{tmp_path}/vendor/twofold.py"}
+    del sys.modules["twofold"]
+
+
+def test_a_project_below_a_folder_of_installed_packages_is_own(tmp_path):
+    folder = write(tmp_path / "site-packages" / "project", {"mine.py": f"import near\n{TASK}", "near.py": ""})
+    assert set(found(folder).files) == {"mine.py", "near.py"}
+
 
 def test_code_that_was_loaded_late_is_found(tmp_path, monkeypatch):
     write(tmp_path, {"mine.py": TASK, "by_a_made_name.py": "x = 1\n"})
@@ -267,7 +325,19 @@ class TestCache:
         again = SyntaxCache("here")
         assert [again.read(source) for source in sources] == read == list(map(read_syntax, sources))
 
-    @pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"version": 1, "sources": {"a": 1}}', b"\xff"])
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            b"",
+            b"[]",
+            b"{}",
+            b'{"version": 1, "sources": {"a": 1}}',
+            b'{"version": 1, "sources": {"a": ["d", [["x", ["y"], "0"]], []]}}',
+            b'{"version": 1, "sources": {"a": [1, [], []]}}',
+            b"[" * 200_000,
+            b"\xff",
+        ],
+    )
     def test_a_damaged_one_is_made_anew(self, damage):
         cache_path("here").parent.mkdir(parents=True)
         cache_path("here").write_bytes(damage)
@@ -299,7 +369,9 @@ def test_the_finder_agrees_with_imports_on_everything_that_is_loaded():
     wrong = []
     for name, module in list(sys.modules.items()):
         spec = getattr(module, "__spec__", None)
-        if spec is None or not spec.has_location or spec.name != name or ("." in name and not _whole(name)):
+        if spec is None or not str(spec.origin).startswith(tuple(f"{entry}/" for entry in sys.path)):
+            continue  # another test's, which had another path
+        if not spec.has_location or spec.name != name or ("." in name and not _whole(name)):
             continue
         seen = finder.find(name)
         if seen is None or Path(seen.file or "") != Path(spec.origin):

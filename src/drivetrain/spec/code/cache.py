@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,12 +61,26 @@ def _written(one: ModuleSyntax) -> tuple[object, ...]:
 def _load(path: Path) -> dict[str, ModuleSyntax]:
     """What the file has; nothing where it is damaged, or another version's."""
     known: dict[str, ModuleSyntax] = {}
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+    if not path.is_file():  # a pipe in its place would be waited for
+        return {}
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         kept = json.loads(path.read_bytes())
         if kept["version"] != _VERSION:
             return {}
         for key, (digest, imports, declared) in kept["sources"].items():
-            read = tuple(Import(module, tuple(names), level) for module, names, level in imports)
-            files = tuple((owner, texts and tuple(texts)) for owner, texts in declared)
-            known[key] = ModuleSyntax(digest, read, files)
+            read = tuple(_import(*each) for each in imports)
+            files = tuple((_text(owner), texts and tuple(map(_text, texts))) for owner, texts in declared)
+            known[key] = ModuleSyntax(_text(digest), read, files)
     return known
+
+
+def _import(module: object, names: Iterable[object], level: object) -> Import:
+    if not isinstance(level, int):
+        raise TypeError(f"{level!r} is no number")
+    return Import(_text(module), tuple(map(_text, names)), level)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

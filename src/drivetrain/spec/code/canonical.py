@@ -45,7 +45,7 @@ def read_syntax(source: bytes) -> ModuleSyntax:
     """The digest, imports and declared files of a source. One that this Python cannot parse counts by its bytes."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ModuleSyntax(bytes_digest(source))
     return ModuleSyntax(tree_digest(tree), tuple(_imports(tree)), tuple(_declared(tree)))
 
@@ -167,7 +167,7 @@ def _literal(value: ast.expr) -> tuple[str, ...] | None:
     """A literal list or tuple of strings; None for all else."""
     try:
         files = ast.literal_eval(value)
-    except ValueError:
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
     if isinstance(files, (list, tuple)) and all(isinstance(file, str) for file in files):
         return tuple(files)

@@ -6,6 +6,7 @@ import pkgutil
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path, PurePath
@@ -75,12 +76,17 @@ class ModuleFinder:
         return _on(package.inside, name)
 
 
-def is_own(module: Module) -> bool:
-    """Whether it is a user's own code: neither of the standard library, nor installed, nor this package."""
+def is_own(module: Module, folder: str | None = None) -> bool:
+    """Whether it is a user's own code: neither of the standard library, nor installed, nor this package.
+
+    What lies in the recipe's `folder` is the user's, wherever that lies.
+    """
     # A folder ends as its files begin.
     where = module.file or f"{(module.inside or ('',))[0]}/"
     if module.name.partition(".")[0] == PACKAGE or where in ("built-in", "frozen"):
         return False
+    if folder and where.startswith(f"{folder.rstrip('/')}/"):
+        return True
     return not (is_installed(where) or is_standard(where))
 
 
@@ -116,7 +122,9 @@ def _on(path: Sequence[str], name: str) -> Module | None:
 def _elsewhere(name: str) -> Module | None:
     """A module that another finder knows, as those of packages that are installed in place."""
     for finder in _others():
-        found = finder.find_spec(name, None)
+        found = None
+        with suppress(Exception):  # what is wrong with it, the import itself will say
+            found = finder.find_spec(name, None)
         if found is not None:
             return _module(name, found)
     return None

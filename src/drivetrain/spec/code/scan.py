@@ -6,13 +6,15 @@ made while it trains is found once it is loaded (`late`).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import json
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from drivetrain.spec.affects import Affects, bits_digest, customs, stronger
@@ -47,11 +49,14 @@ class CodeFile:
 class UserCode:
     """All of it, by names that are the same wherever it lies: `package/module.py`, `./declared.json`.
 
-    `installed` are the packages that it imports, by their top-level names; `unread` the modules of which no source can
-    be had, and what else of it nothing is known of.
+    `kinds` are the recipe's own, and `folder` is where their modules are looked up first. `installed` are the packages
+    that they import, by their top-level names; `unread` the modules of which no source can be had, and what else of it
+    nothing is known of.
     """
 
     files: Mapping[str, CodeFile] = field(default_factory=dict)
+    kinds: tuple[str, ...] = ()
+    folder: str | None = None
     installed: frozenset[str] = frozenset()
     unread: tuple[str, ...] = ()
 
@@ -105,7 +110,8 @@ def scan(recipe: Recipe, folder: str | None = None) -> UserCode:
     for custom, affects in roots:
         found.add(custom, affects)
     found.cache.save()
-    return UserCode(found.files, frozenset(found.installed), tuple(sorted(found.unread)))
+    kinds = tuple(dict.fromkeys(custom.kind for custom, _ in roots))
+    return UserCode(found.files, kinds, found.folder, frozenset(found.installed), tuple(sorted(found.unread)))
 
 
 def late(code: UserCode, loaded: Collection[str]) -> dict[str, CodeFile]:
@@ -113,10 +119,15 @@ def late(code: UserCode, loaded: Collection[str]) -> dict[str, CodeFile]:
     files: dict[str, CodeFile] = {}
     for name in sorted(loaded):
         module = _loaded(name)
-        if module is not None and is_own(module) and module.path not in code.files:
-            file = _file_of(module, "bits", SyntaxCache())
-            if file is not None:
-                files[module.path] = file
+        if module is None or module.file is None or not is_own(module, code.folder):
+            continue
+        known = code.files.get(module.path)
+        if known is not None and known.place == module.file:
+            continue
+        file = _file_of(module, "bits", SyntaxCache())
+        if file is not None:
+            # Another file of that name was found at the start: this one is told by its place.
+            files[module.path if known is None else module.file] = file
     return files
 
 
@@ -151,6 +162,7 @@ class _Scan:
     def __init__(self, folder: str | None, roots: Sequence[tuple[Custom, Affects]]) -> None:
         # A class may be reached from a kind that has other arguments than its own.
         self._arguments = {key: value for custom, _ in roots for key, value in custom.settings.items()}
+        self.folder = folder
         self.files: dict[str, CodeFile] = {}
         self.installed: set[str] = set()
         self.unread: set[str] = set()
@@ -180,7 +192,8 @@ class _Scan:
             if is_source(module.file):
                 syntax = self.cache.read(file.content or b"")
                 waiting += _imported(syntax.imports, module.package)
-                for path, declared in _declared(module.file, syntax, self._arguments | dict(custom.settings), affects):
+                beside = _Beside(Path(module.file), PurePosixPath(module.path).parent)
+                for path, declared in _declared(beside, syntax, self._arguments | dict(custom.settings), affects):
                     self._keep(path, declared)
 
     def _own(self, name: str) -> Module | None:
@@ -188,7 +201,7 @@ class _Scan:
         module = self._finder.find(name)
         if module is None:
             return None
-        if is_own(module):
+        if is_own(module, self.folder):
             return module
         if is_installed(module.file or ""):
             self.installed.add(name.partition(".")[0])
@@ -209,15 +222,16 @@ class _Scan:
         """A class of the script that runs, or of a notebook; what it imports."""
         main = sys.modules["__main__"]
         place = getattr(main, "__file__", None)
-        if place is not None:
-            content, name = Path(place).read_bytes(), Path(place).name
+        if place is not None and Path(place).is_file():
+            content, name = Path(place).read_bytes(), f"./{Path(place).name}"
         else:
             source = source_in_memory(vars(main), custom.kind.partition(":")[2])
             self.unread |= source.unread
             content, name, place = source.text.encode(), "__main__.py", ""
         syntax = self.cache.read(content)
         self._keep(name, _file(content, syntax.digest, affects, place))
-        for path, declared in _declared(place, syntax, self._arguments | dict(custom.settings), affects):
+        beside = _Beside(Path(place), PurePosixPath())
+        for path, declared in _declared(beside, syntax, self._arguments | dict(custom.settings), affects):
             self._keep(path, declared)
         return list(_imported(syntax.imports, ""))
 
@@ -264,21 +278,50 @@ def _file(content: bytes, digest: str, affects: Affects, place: str) -> CodeFile
     return CodeFile(digest, hashlib.sha256(content).hexdigest(), affects, place, content)
 
 
+@dataclass(frozen=True)
+class _Beside:
+    """Where files are declared: the module's file, and its folder below the place that modules are looked up in."""
+
+    file: Path
+    name: PurePosixPath
+
+    def name_of(self, text: str) -> str:
+        """A declared file's name: two modules may each have one of the same."""
+        return f"./{self.name / text}"
+
+
+def _below(folder: Path) -> list[str]:
+    """The regular files below a folder, by their path from there; links are followed, each folder is visited once."""
+    found: list[str] = []
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for name in names:
+            if os.path.isfile(os.path.join(place, name)):
+                found.append(os.path.relpath(os.path.join(place, name), folder))
+    return sorted(found)
+
+
 def _declared(
-    place: str, syntax: ModuleSyntax, arguments: Mapping[str, Any], affects: Affects
+    beside: _Beside, syntax: ModuleSyntax, arguments: Mapping[str, Any], affects: Affects
 ) -> Iterator[tuple[str, CodeFile]]:
     """The files in the `code_files` of a module's classes: beside the module's file, or where an argument of the recipe
     says, seen from the working folder, as `open` would take it."""
     for owner, texts in syntax.declared:
         if texts is None:
-            cause = f"{place}: {owner}.code_files is no literal list of names, and is read before anything is imported"
+            cause = f"{beside.file}: {owner}.code_files is no literal list of names: nothing is imported to read it"
             hint = "write the names out; '{argument}' stands for one that the recipe gives"
             raise Failure(Exit.BAD_RECIPE, cause, hint)
         for text in texts:
             if text.startswith("{") and text.endswith("}"):
                 yield from _given(text[1:-1], owner, arguments, affects)
             else:
-                yield from _read(f"./{text}", Path(place).parent / text, owner, affects)
+                yield from _read(beside.name_of(text), beside.file.parent / text, owner, affects)
 
 
 def _given(argument: str, owner: str, arguments: Mapping[str, Any], affects: Affects) -> Iterator[tuple[str, CodeFile]]:
@@ -287,25 +330,29 @@ def _given(argument: str, owner: str, arguments: Mapping[str, Any], affects: Aff
         raise Failure(Exit.BAD_RECIPE, cause, "give it in the recipe; null: there is no such file")
     given = arguments[argument]
     for path in given if isinstance(given, (list, tuple)) else [given]:
-        if path is not None:
+        if isinstance(path, str):
             yield from _read(f"./{path}", Path(path), owner, affects)
+        elif path is not None:
+            cause = f"{owner}.code_files names the argument {argument!r}, which is no path: {path!r}"
+            raise Failure(Exit.BAD_RECIPE, cause, "give the path of a file or a folder")
 
 
 def _read(name: str, path: Path, owner: str, affects: Affects) -> Iterator[tuple[str, CodeFile]]:
-    """A declared file, or all files in a declared folder."""
-    if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if file.is_file():
-                yield from _read(f"{name.rstrip('/')}/{file.relative_to(path)}", file, owner, affects)
-        return
+    """A declared file, or all files in a declared folder, but for compiled ones: Python makes these by itself."""
     content, digest = b"", hashlib.sha256()
     try:
+        if path.is_dir():
+            for inner in _below(path):
+                yield from _read(f"{name.rstrip('/')}/{inner}", path / inner, owner, affects)
+            return
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no file")  # a pipe would be waited for
         with path.open("rb") as file:
             while block := file.read(_BLOCK):
                 digest.update(block)
                 content += block if len(content) <= LARGEST else b""
-    except OSError as error:
-        cause = f"{owner}.code_files: {path} cannot be read: {error.strerror}"
+    except (OSError, ValueError) as error:
+        cause = f"{owner}.code_files: {str(path)!r} cannot be read: {getattr(error, 'strerror', error)}"
         raise Failure(Exit.INPUT_MISSING, cause, "see that it is there, or take it out") from error
     sha = digest.hexdigest()
     yield name, CodeFile(sha[:DIGITS], sha, affects, str(path), content if len(content) <= LARGEST else None)
