@@ -1,6 +1,7 @@
 """Seeded edits: each is told where the code does something else after it, and rightly ignored where it does not."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -41,14 +42,14 @@ def test_two_hundred_edits_are_told_or_rightly_ignored(tmp_path):
 
 @pytest.mark.xdist_group("golden")
 @pytest.mark.timeout(300)
-def test_twenty_edits_of_a_run_that_is_half_done(tmp_path, monkeypatch):
+def test_twenty_edits_of_a_run_that_is_half_done(tmp_path):
     """A resume goes on silently where the code does the same; else it is refused, and told where it is accepted."""
     with warm(tmp_path) as command:
         for number in range(WHOLE):
             folder = tmp_path / str(number)
             write(folder)
             (folder / "recipe.json").write_text(json.dumps(recipe()))
-            monkeypatch.chdir(folder)
+            os.chdir(folder)  # `warm` goes back
 
             def train(*more, folder=folder):
                 return command(["train", "recipe.json", "--run", "run", "budget.steps=20", *more], folder)

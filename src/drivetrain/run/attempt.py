@@ -9,7 +9,6 @@ import sys
 import traceback
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from drivetrain.launch.job import Job
@@ -58,12 +57,6 @@ def execute(
             return internal(error, place)
 
 
-@cache
-def _loaded_before_training() -> frozenset[str]:
-    """The modules that this process had before it trained for the first time: later ones may be a run's."""
-    return frozenset(sys.modules)
-
-
 def _run(
     job: Job, place: Place, stops: StopRequests, listen_fd: int | None, heartbeat: Heartbeat, resolved: Resolved | None
 ) -> Outcome:
@@ -75,7 +68,7 @@ def _run(
     device = devices.choose(recipe.device, place.local_rank)
     threads = devices.threads_per_process(place.local_world, recipe.launch.threads, exact=recipe.exact)
     devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
-    loaded, code = _loaded_before_training(), scan(recipe)
+    loaded, code = frozenset(sys.modules), scan(recipe)
     environment = devices.environment(code.installed)
     context = AttemptContext(job, resolved, place, stops, heartbeat, environment, code, loaded, startup)
     resumer = Resumer(job, recipe)

@@ -33,6 +33,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LINES = 60  # of a file's diff that are shown
 _IMPORTED: dict[str, tuple[object, str]] = {}
 """By the place of a file: the spec of the module that was made of it, and the digest that the file had."""
+_LATE: dict[tuple[str, ...], set[str]] = {}
+"""By a recipe's own kinds: modules among which some came late when this process trained them."""
 _KEY = "code"  # what `--override` calls it
 
 
@@ -212,16 +214,20 @@ class LateCode:
     def __init__(self, run: Path, code: UserCode, before: frozenset[str]) -> None:
         """`before` are the modules that were loaded before any code of this run was."""
         self._run, self._code = run, code
-        self._seen = set(before)
+        # What came late when this process trained the same kinds before is there already.
+        self._late = _LATE.setdefault(code.kinds, set())
+        self._seen = before - self._late
         self._told: list[dict[str, CodeFile]] = []
 
     def look(self) -> None:
         """Look at what has been loaded since the last time."""
         if not self._code.kinds:
             return
-        loaded = set(sys.modules) - self._seen
+        loaded = sys.modules.keys() - self._seen
         self._seen |= loaded
         found = late(self._code, loaded)
+        if found:
+            self._late |= loaded
         if found:
             keep(self._run, found)
             self._told.append(found)
