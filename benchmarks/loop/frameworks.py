@@ -55,7 +55,7 @@ def drivetrain(steps: int, **settings: object) -> np.ndarray:
     import drivetrain.run.opened as opened
     from drivetrain.ledger.ledger import read
 
-    opening.open_source = lambda *_: RowSource()  # an array in memory is not a shipped kind of source
+    opening.open_source = lambda *_, **__: RowSource()  # an array in memory is not a shipped kind of source
     opened.build_task = lambda _: Classify()
     recipe = {
         "name": "bench",
