@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 _LARGEST = 1 << 20
 _MOST_DESCRIPTORS = 4
@@ -142,10 +142,7 @@ def _fork(control: socket.socket, request: dict[str, Any], descriptors: list[int
     except BaseException:
         traceback.print_exc()
     finally:
-        # As in `main`: the teardown of what is loaded takes seconds.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _leave(code)
 
 
 def die_with_parent(parent: int) -> None:
@@ -173,7 +170,12 @@ def main(arguments: Sequence[str]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        # The teardown of what is loaded takes seconds, in which the workers, who end with this process, would go on.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process at once: the teardown of what is loaded takes seconds, in which a server's workers would go
+    on."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.runtime.device import git_commit
 from drivetrain.spec.code.scan import CodeFile, UserCode, digest_today, late
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import own_name
+from drivetrain.spec.files import write_private
 from drivetrain.spec.text import printable
 
 FOLDER = "code"
@@ -188,7 +187,7 @@ def keep(run: Path, files: Mapping[str, CodeFile]) -> list[str]:
         room -= len(file.content)
         folder.mkdir(mode=0o700, exist_ok=True)
         if kept(run, file.sha256) is None:
-            _write(folder / file.sha256, file.content)
+            write_private(folder / file.sha256, file.content, durable=False)
     return left
 
 
@@ -257,12 +256,3 @@ def _text(side: CodeFileRecord | None, contents: Contents) -> list[str] | None:
         return None if content is None else content.decode().splitlines()
     except UnicodeDecodeError:
         return None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """In one step, 0600."""
-    temporary = path.with_name(f".{path.name}.{own_name()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
-        file.write(content)
-    os.replace(temporary, path)
