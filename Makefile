@@ -13,8 +13,9 @@ SITE := $(VENV)/.docs
 quickstart: $(LEAN)
 	$(BIN)/drivetrain train quickstart
 
+# Three workers on two cores: some tests mostly wait, for a disk that stalls or a patience that ends.
 test: $(READY) check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -57,6 +57,7 @@ def steps(rounds: int) -> None:
     from drivetrain.optim.groups import assign
     from drivetrain.optim.network_optimizer import build_network_optimizers
     from drivetrain.optim.recipe import Constant, GaLore
+    from drivetrain.optim.schedules import Horizon
     from drivetrain.spec.amount import Scale
     from drivetrain.spec.batches import Batches
 
@@ -68,9 +69,9 @@ def steps(rounds: int) -> None:
 
     def ours(gap: int = GAP) -> torch.optim.Optimizer:
         chosen = replace(settings, gap=gap)
-        network_optimizer = build_network_optimizers({"model": model}, chosen, Constant(), 1, Scale(Batches(1)))[
-            "model"
-        ]
+        network_optimizer = build_network_optimizers(
+            {"model": model}, chosen, Constant(), Horizon(1, Scale(Batches(1)))
+        )["model"]
         network_optimizer.advance(1)
         return network_optimizer.optimizer
 

@@ -25,6 +25,7 @@ from drivetrain.loop.rollback_buffer import RollbackBuffer
 from drivetrain.loop.state import StateValues
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import AdamW, Constant
+from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
@@ -36,7 +37,7 @@ def engine_of(megabytes: int, device: torch.device) -> Engine:
     """Weights with the two moments of AdamW, after a first step."""
     layers = max(1, round(megabytes * 1e6 / (12 * WIDTH * WIDTH)))
     networks = {"model": nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).to(device)}
-    network_optimizers = build_network_optimizers(networks, AdamW(lr=1e-3), Constant(), 100, Scale(Batches(1)))
+    network_optimizers = build_network_optimizers(networks, AdamW(lr=1e-3), Constant(), Horizon(100, Scale(Batches(1))))
     engine = Engine(networks, network_optimizers, Execution(Replicated(Group()), device, "fp32", 0))
     for parameter in networks["model"].parameters():
         parameter.grad = torch.ones_like(parameter)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import nullcontext
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -111,9 +110,9 @@ def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
 
 
-@dataclass(frozen=True)
-class Trace:
-    """All that must be equal between two runs that are the same."""
+class Trace(NamedTuple):
+    """All that must be equal between two runs that are the same. A tuple: this module may be imported twice, under two
+    names, and traces of both are compared."""
 
     state: str
     losses: tuple

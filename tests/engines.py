@@ -12,6 +12,7 @@ from drivetrain.engine.recipe import Scaling
 from drivetrain.engine.scaler import Scaler
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, AdamW, Constant
+from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
@@ -28,7 +29,7 @@ def build(optimizer=None, names=("model",), **settings):
     torch.manual_seed(0)
     networks = {name: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)) for name in names}
     network_optimizers = build_network_optimizers(
-        networks, optimizer or AdamW(lr=0.1), Constant(), 100, Scale(Batches(8))
+        networks, optimizer or AdamW(lr=0.1), Constant(), Horizon(100, Scale(Batches(8)))
     )
     for network_optimizer in network_optimizers.values():
         network_optimizer.advance(8)
@@ -60,7 +61,9 @@ def weights(engine, name="model"):
 def scaled_engine(start=2.0**10, precision="fp32", window=2000, **settings):
     torch.manual_seed(0)
     networks = {"model": nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))}
-    network_optimizers = build_network_optimizers(networks, SGD(lr=0.1, clip=0.5), Constant(), 100, Scale(Batches(8)))
+    network_optimizers = build_network_optimizers(
+        networks, SGD(lr=0.1, clip=0.5), Constant(), Horizon(100, Scale(Batches(8)))
+    )
     network_optimizers["model"].advance(8)
     scaler = Scaler(Scaling(start=start, window=window), CPU) if start else None
     return Engine(networks, network_optimizers, alone(precision, **settings), scaler=scaler)

@@ -100,6 +100,7 @@ def _begun(settings, mesh=None):
 
     from drivetrain.optim.network_optimizer import build_network_optimizers
     from drivetrain.optim.recipe import Constant
+    from drivetrain.optim.schedules import Horizon
     from drivetrain.spec.amount import Scale
     from drivetrain.spec.batches import Batches
 
@@ -109,9 +110,9 @@ def _begun(settings, mesh=None):
     network = nn.Sequential(*layers).double()
     if mesh is not None:
         fully_shard(network, mesh=mesh)
-    network_optimizer = build_network_optimizers({"model": network}, settings, Constant(), STEPS, Scale(Batches(1)))[
-        "model"
-    ]
+    network_optimizer = build_network_optimizers(
+        {"model": network}, settings, Constant(), Horizon(STEPS, Scale(Batches(1)))
+    )["model"]
     network_optimizer.advance(1)
     return network, network_optimizer.optimizer
 

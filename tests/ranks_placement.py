@@ -24,6 +24,7 @@ from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.task import Task
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import AdamW, Constant
+from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.signals import StopRequests
@@ -111,7 +112,7 @@ def network(rows: int) -> nn.Module:
 def engine_of(layer: nn.Module, placement) -> Engine:
     networks = {"model": layer}
     network_optimizers = build_network_optimizers(
-        networks, AdamW(lr=0.1, clip=0.01), Constant(), SAMPLES, Scale(Batches(8))
+        networks, AdamW(lr=0.1, clip=0.01), Constant(), Horizon(SAMPLES, Scale(Batches(8)))
     )
     return Engine(networks, network_optimizers, Execution(placement, torch.device("cpu"), "fp32", 0))
 

@@ -71,6 +71,19 @@ def step(number: int, at: float = 11.0, loss: float | str = 2.5, **other: Any) -
     } | other
 
 
+def statistics(number: int) -> Record:
+    """Norms of one network, and histograms of two bins."""
+    one = {"low": -1.0, "high": 3.0, "counts": [5, 7]}
+    return {
+        "kind": "statistics",
+        "time": 20.0,
+        "attempt": 1,
+        "step": number,
+        "networks": {"model": {"weights": 2.5, "change": 0.1}},
+        "histograms": {"model": {"weights": one}},
+    }
+
+
 def evaluation(number: int, value: float = 1.5, name: str = "dogs", metric: str = "bits") -> Record:
     """Half a second of scoring one validation set."""
     return {

@@ -1,7 +1,7 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
 For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `export`,
-`compare`, `diff`.
+`report`, `compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from drivetrain.api import export as export
     from drivetrain.api import infer_speech as infer_speech
     from drivetrain.api import predict as predict
+    from drivetrain.api import report as report
     from drivetrain.api import train as train
     from drivetrain.api import verify as verify
     from drivetrain.engine.losses import Losses as Losses
@@ -39,6 +40,7 @@ _HOMES = {
     "export": "drivetrain.api",
     "infer_speech": "drivetrain.api",
     "predict": "drivetrain.api",
+    "report": "drivetrain.api",
     "train": "drivetrain.api",
     "verify": "drivetrain.api",
     "Losses": "drivetrain.engine.losses",

@@ -20,11 +20,12 @@ from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.place import Node, Place, from_environment, node_from_environment
 from drivetrain.spec.exits import Exit, Failure, Outcome
-from drivetrain.spec.load import Resolved, load
+from drivetrain.spec.load import Resolved, load, shipped_names
 from drivetrain.watch.sinks import follow
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import nn
 
     from drivetrain.loop.evaluation import Scores
     from drivetrain.tasks.speech.folders import Converted
@@ -45,6 +46,45 @@ class Result:
     metrics: dict[str, dict[str, float]]
     test: dict[str, dict[str, float]]
 
+    @classmethod
+    def load(cls, run: str | Path) -> Result:
+        """What a run directory came to so far, also where another process trains it.
+
+        Raises Failure: 66 where there is no run, 74 where its ledger is damaged.
+        """
+        from drivetrain.ledger.derive import finals
+        from drivetrain.ledger.ledger import read
+        from drivetrain.ledger.records import EvaluationRecord
+        from drivetrain.ledger.run_summary import summarize
+
+        told = summarize(read(Path(run) / "ledger.jsonl"))
+        metrics = {}
+        for record in told.records:
+            if isinstance(record, EvaluationRecord):
+                metrics = {name: dict(scores) for name, scores in record.metrics.items()}
+        test: dict[str, dict[str, float]] = {}
+        for (part, name, metric), (_, value) in finals(told.records).items():
+            if part == "test":
+                test.setdefault(name, {})[metric] = value
+        return cls(
+            run=Path(run),
+            step=told.steps.step[-1] if told.steps else 0,
+            stopped=bool(told.attempts) and told.attempts[-1].code == Exit.STOPPED,
+            losses=told.steps.newest(),
+            metrics=metrics,
+            test=test,
+        )
+
+    def networks(
+        self, commit: str | None = None, *, weights: Literal["averaged", "trained"] | None = None
+    ) -> dict[str, nn.Module]:
+        """The networks by name, with the weights of the newest commit or of the named one, in evaluation mode, on the
+        recipe's device; `weights` as for `evaluate`. Raises Failure(66) where there is no such commit."""
+        from drivetrain.run.finished import open_finished
+
+        found = open_finished(self.run, commit, weights).networks
+        return {name: network.eval() for name, network in found.items()}
+
 
 def train(
     recipe: str | Path | Mapping[str, Any],
@@ -61,8 +101,8 @@ def train(
 
     One process trains in the caller's, so a class that is defined in a script or a notebook can be its task; several
     (`launch.processes`) are started beside it. `resume`, `override`, `ignore` and `strict_environment` are the options
-    of `drivetrain train`. Interrupting it commits and returns. Raises `Failure`, whose `outcome`
-    has the exit code, the cause and a hint.
+    of `drivetrain train`. Interrupting it commits and returns. Raises `Failure`, whose `outcome` has the exit code,
+    the cause and a hint, and whose `__cause__` is what your own code raised, where that was in this process.
     """
     # One keyword for each option of the command, so that a script reads as the command line does.
     from rich.console import Console
@@ -79,8 +119,8 @@ def train(
             console.print(note, markup=False, highlight=False)
     outcome = start(job, resolved, console, in_process=job.processes == 1)
     if outcome.code not in (Exit.DONE, Exit.STOPPED):
-        raise Failure.of(outcome)
-    return _result(Path(job.folder), outcome)
+        raise Failure.of(outcome) from outcome.raised
+    return Result.load(job.folder)
 
 
 def start(
@@ -135,16 +175,26 @@ def evaluate(
     commit: str | None = None,
     samples: int | None = None,
     weights: Literal["averaged", "trained"] | None = None,
+    init: str | Path | None = None,
 ) -> Scores:
-    """Score a run's newest commit, or the named one, on its validation sets; nothing is written.
+    """Score a run's newest commit, or the named one, on its validation sets; nothing is written. In place of a run it
+    may be a recipe, with the weights that its own `init` names, or that `init` does (as `init.from`).
 
     `data` is one set's name, validation, test or all; `samples` how many of each set's first samples are scored.
     `weights` says whether a moving average of the weights is taken, or they themselves; None: what training scores.
-    Raises Failure(66) where there is no such run, commit or set.
+    Raises Failure: 66 where there is no such run, commit or set, 64 where a recipe has no weights, or a run is given
+    some.
     """
-    from drivetrain.run.finished import evaluate_run
+    from drivetrain.run.finished import evaluate_recipe, evaluate_run
 
-    return evaluate_run(Path(run), data, commit, samples, weights)
+    is_run = Path(run).is_dir()
+    if is_run and init is not None:
+        raise Failure(Exit.BAD_COMMAND, f"{run} is a run, which has weights", "leave init out, or name its recipe")
+    if is_run or not (Path(run).is_file() or str(run) in shipped_names()):
+        return evaluate_run(Path(run), data, commit, samples, weights)
+    if commit is not None or weights is not None:
+        raise Failure(Exit.BAD_COMMAND, f"{run} is a recipe, which has no commits", "name a run, or leave them out")
+    return evaluate_recipe(load(run).recipe, data, samples, str(init) if init else None)
 
 
 def export(
@@ -172,7 +222,9 @@ def predict(
     *,
     weights: Literal["averaged", "trained"] | None = None,
 ) -> int:
-    """Write what a run's newest commit, or the named one, predicts of each sample of a set, in the set's order.
+    """Write what a run's newest commit, or the named one, predicts of each sample, in their order.
+
+    `data` is the name of a set, or a file or folder of rows, which is read as the recipe reads its own.
 
     `to` is a new .jsonl, .csv or .tsv file; returns how many samples there are. Raises Failure: 64 where the task
     predicts nothing, 66 where run, commit or set are missing, 73 where the file cannot be made.
@@ -240,6 +292,19 @@ def diff(run: str | Path, other: str | Path | None = None, *, data: bool = True)
     return compared(Path(run), Path(other) if other else None, data=data).to_json()
 
 
+def report(run: str | Path) -> dict[str, Any]:
+    """What a run came to, and where its time went, as plain data: steps, losses, metrics, attempts with how they ended,
+    seconds by use, goodput, throughput, the slowest ranks, which code made which steps.
+
+    Numbers may be NaN. Raises Failure: 66 where there is no run, 74 where its ledger is damaged.
+    """
+    from drivetrain.ledger.ledger import read
+    from drivetrain.ledger.run_summary import summarize
+    from drivetrain.watch.report import summary
+
+    return summary(Path(run), summarize(read(Path(run) / "ledger.jsonl")))
+
+
 def compare(
     *runs: str | Path, by: Literal["step", "samples", "tokens", "seconds"] = "step", plot: str | Path | None = None
 ) -> dict[str, Any]:
@@ -266,28 +331,3 @@ def compare(
 def _say(text: str) -> None:
     with suppress(OSError):  # the terminal is gone: the run is not
         print(f"drivetrain: {text}", file=sys.stderr, flush=True)
-
-
-def _result(run: Path, outcome: Outcome) -> Result:
-    from drivetrain.ledger.derive import finals
-    from drivetrain.ledger.ledger import read
-    from drivetrain.ledger.records import EvaluationRecord
-    from drivetrain.ledger.run_summary import summarize
-
-    told = summarize(read(run / "ledger.jsonl"))
-    metrics = {}
-    for record in told.records:
-        if isinstance(record, EvaluationRecord):
-            metrics = {name: dict(scores) for name, scores in record.metrics.items()}
-    test: dict[str, dict[str, float]] = {}
-    for (part, name, metric), (_, value) in finals(told.records).items():
-        if part == "test":
-            test.setdefault(name, {})[metric] = value
-    return Result(
-        run=run,
-        step=told.steps.step[-1] if told.steps else 0,
-        stopped=outcome.code is Exit.STOPPED,
-        losses=told.steps.newest(),
-        metrics=metrics,
-        test=test,
-    )

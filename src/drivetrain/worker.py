@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,9 @@ def main(
     alive.start()
     outcome = execute(asked, here, descriptors[1] if len(descriptors) > 1 else None, alive)
     alive.say(_word(outcome))  # before any file: the disk may have stalled
-    if os.fstat(stacks).st_size == 0:
-        (logs / f"stacks-{here.rank}.txt").unlink(missing_ok=True)
+    with suppress(OSError):  # of a disk that fails, the outcome tells
+        if os.fstat(stacks).st_size == 0:
+            (logs / f"stacks-{here.rank}.txt").unlink(missing_ok=True)
     leave(logs / f"outcome-{here.rank}.json", outcome)
     return int(outcome.code)
 

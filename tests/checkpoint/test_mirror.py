@@ -22,6 +22,7 @@ from drivetrain.checkpoint import mirrored_ledger, store
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.ledger.ledger import LedgerFile, read
+from drivetrain.spec.code.kept import put
 from drivetrain.spec.exits import Exit, Failure
 from processes import wait_until
 
@@ -83,6 +84,13 @@ class Run:
         self.path = path
         (path / "checkpoints").mkdir(parents=True)
         self.ledger = LedgerFile.open(path / "ledger.jsonl")
+
+    def sources(self, *texts):
+        """Sources that an attempt keeps, by their names."""
+        names = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        for name, text in zip(names, texts, strict=True):
+            put(self.path, name, text.encode())
+        return names
 
     def commit(self, step, size=3000, keep=9):
         """A commit as the project writes it, after some records."""
@@ -162,14 +170,34 @@ def test_what_was_pushed_is_fetched_by_another_machine(url, run, tmp_path):
     assert os.listdir(other / "checkpoints") == [names[-1]]
 
 
+def test_the_sources_that_a_run_keeps_go_along_once_each(url, run, tmp_path):
+    kept = run.sources("one", "two")
+    mirror = Mirror(url, run.path, sleep=lambda seconds: None)
+    mirror.push(run.commit(10))
+    wait_until(lambda: any("mirrored" in note for note in mirror.notes()), 30)
+    kept += run.sources("three")
+    (run.path / "code" / kept[0]).write_text("torn")  # it is there already
+    (run.path / "code" / "a.py").write_text("of somebody else")
+    mirror.push(run.commit(20))
+    mirror.close(30)
+    assert {key for key in keys(url) if key.startswith("code/")} == {f"code/{name}" for name in kept}
+    flip(url, f"code/{kept[1]}")
+    reasons = []
+    quick(url, tmp_path / "other", reasons)
+    assert {path.name for path in (tmp_path / "other" / "code").iterdir()} == {kept[0], kept[2]}
+    assert (tmp_path / "other" / "code" / kept[0]).read_text() == "one"
+    assert reasons == [f"code/{kept[1]} in the mirror is damaged"]
+
+
 def test_fetched_files_are_for_nobody_else(s3, run, tmp_path):
+    run.sources("one")
     mirrored(s3, run, run.commit(10))
     old = os.umask(0)
     try:
         quick(s3, tmp_path / "other")
     finally:
         os.umask(old)
-    for path in (tmp_path / "other" / "checkpoints").rglob("*"):
+    for path in (tmp_path / "other").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     assert stat.S_IMODE((tmp_path / "other" / "ledger.jsonl").stat().st_mode) == 0o600
 

@@ -176,7 +176,7 @@ def test_recipe_commands(tmp_path, capsys):
 )
 def test_recipe_check_reads_classes_of_the_users_own(body, words, recipe, tmp_path, capsys):
     module = f"own_{len(body)}"
-    (tmp_path / f"{module}.py").write_text(f"class Mine:\n    {body}\n")
+    (tmp_path / f"{module}.py").write_text(f"class Mine:\n    networks = loss = None\n    {body}\n")
     contexts = ["data.train.sources[0].context=16", "data.validation.dogs.context=16"]
     own = ["recipe", "check", recipe, f"task.kind={module}:Mine", "task.width=3", *contexts]
     assert command(own) == 78

@@ -93,3 +93,34 @@ def test_a_dry_run_beside_a_run_leaves_it_alone(recipe, tmp_path):
     before = trace(there), sorted((path, path.stat().st_mtime_ns) for path in there.rglob("*"))
     assert run(["train", recipe, "--run", str(there), "--steps", "0"]) == 0
     assert (trace(there), sorted((path, path.stat().st_mtime_ns) for path in there.rglob("*"))) == before
+
+
+def test_a_dry_run_tries_what_the_task_shows_and_finds_what_is_broken(tiny, tmp_path):
+    (tmp_path / "looks.py").write_text(
+        "import torch\n"
+        "import drivetrain\n"
+        "class Numbers:\n"
+        "    def __len__(self):\n"
+        "        return 40\n"
+        "    def __getitem__(self, i):\n"
+        "        return torch.tensor([float(i)])\n"
+        "class Looks(drivetrain.Task):\n"
+        "    def __init__(self, broken: bool = False):\n"
+        "        self.broken = broken\n"
+        "    def networks(self):\n"
+        "        return {'model': torch.nn.Linear(1, 1)}\n"
+        "    def loss(self, nets, batch):\n"
+        "        return nets['model'](batch).square().mean()\n"
+        "    def show(self, nets, batch, gallery):\n"
+        "        gallery.picture('dots', torch.zeros(3, 8, 8) if self.broken else torch.zeros(8, 8, 3))\n"
+    )
+    tiny |= {"task": {"kind": "looks:Looks"}, "evaluate": {}}
+    tiny["data"] = {"train": {"sources": [{"kind": "looks:Numbers"}]}}
+    path = tmp_path / "looks.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    done = rehearse(str(path), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "shows           dots.png" in done.stdout
+    done = rehearse(str(path), tmp_path, "task.broken=true")
+    assert done.returncode == 70
+    assert "gallery.picture('dots') takes" in done.stderr

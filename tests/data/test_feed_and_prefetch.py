@@ -19,8 +19,8 @@ from drivetrain.data.order import Order, digest
 from drivetrain.data.prefetch import InlineReader, ProcessReader, ThreadReader, prefetch
 from drivetrain.data.windows import Windows
 from drivetrain.spec.batches import Batches
+from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.registry import Custom
 
 HERE = str(Path(__file__).parent)
 
@@ -42,7 +42,7 @@ def windows(count=50):
 
 
 def dataset(name, **settings):
-    return MapSource(Custom(kind=f"map_style:{name}", settings=settings, folder=HERE), seed=5)
+    return MapSource(Custom(section="source", kind=f"map_style:{name}", settings=settings, folder=HERE), seed=5)
 
 
 def content(share):

@@ -16,7 +16,7 @@ from drivetrain.data.order import Order, digest
 from drivetrain.data.prefetch import prefetch
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.spec.batches import Batches
-from drivetrain.spec.registry import Custom
+from drivetrain.spec.custom import Custom
 
 SIZE, BATCH = 50, 12
 
@@ -77,7 +77,8 @@ def test_the_places_of_micro_batches_stay(ids):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_reads_ahead_leaves_them_out_too(workers):
-    source = MapSource(Custom(kind="map_style:Noisy", settings={}, folder=str(Path(__file__).parent)), seed=5)
+    own = Custom(section="source", kind="map_style:Noisy", settings={}, folder=str(Path(__file__).parent))
+    source = MapSource(own, seed=5)
     order, quarantine = Order(len(source), 3, True), Quarantine([(2, range(0, len(source), 3))])
     make = replace(feed(quarantine), source=source, order=order)
     shares = prefetch(make, 1, 5, 2, workers)

@@ -39,6 +39,15 @@ def started(work, folder):
     return nodes
 
 
+def end(nodes):
+    """Whatever of them is still there."""
+    for node in nodes:
+        if node.poll() is None:
+            for pid in family(node.pid):
+                os.kill(pid, signal.SIGKILL)
+        node.wait()
+
+
 @pytest.mark.cold  # what a node starts is its own child
 def test_nodes_that_hear_nothing_of_another_one_say_so_and_do_not_blame_a_rank_of_their_own(tmp_path, monkeypatch):
     """As in a cut: one node's processes are frozen, all of them. The other has lost a peer (69) and is no hang (84)."""
@@ -60,8 +69,32 @@ def test_nodes_that_hear_nothing_of_another_one_say_so_and_do_not_blame_a_rank_o
         assert "nothing has come from the other machines" in said
         assert "rank 0 at step" in said
     finally:
-        for node in nodes:
-            if node.poll() is None:
-                for pid in family(node.pid):
-                    os.kill(pid, signal.SIGKILL)
-            node.wait()
+        end(nodes)
+
+
+@pytest.mark.cold
+def test_a_slow_show_on_one_node_is_no_loss_of_a_peer_for_the_others(tmp_path, monkeypatch):
+    """The others wait for it, where that is known to be no hang, and not in their next step."""
+    monkeypatch.chdir(tmp_path)
+    task = """
+import time
+from paced import Noise, Paced
+
+class Shows(Paced):
+    def show(self, nets, batch, gallery):
+        time.sleep(6)
+"""
+    (tmp_path / "paced.py").write_text(Path(paced.__file__).read_text())
+    (tmp_path / "shows.py").write_text(task)
+    (tmp_path / "gate").touch()
+    recipe = paced.recipe(tmp_path / "gate") | {"evaluate": {"every": {"steps": 20}}}
+    recipe["task"]["kind"] = "shows:Shows"
+    recipe["data"]["validation"] = {"noise": {"kind": "paced:Noise"}}
+    (tmp_path / "paced.yaml").write_text(yaml.safe_dump(recipe))
+    settings = settings_from("there", {"kind": "local", "nodes": 2, "runs": str(tmp_path / "runs")})
+    work = plan("paced.yaml", ["launch.hang_after=2"], "there", settings, options=StartOptions(started=1.0)).work
+    nodes = started(work, tmp_path)
+    try:
+        assert [node.wait(120) for node in nodes] == [Exit.DONE, Exit.DONE]
+    finally:
+        end(nodes)

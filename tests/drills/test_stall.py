@@ -7,16 +7,18 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from conftest import trace
 from drills.runs import leftovers, one_server, reference
 from drills.stalled import beside, forget, reached, stall, train, workers
+from drivetrain.launch.rundir import record
 from drivetrain.ledger.ledger import read
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
-from drivetrain.spec.exits import Exit
+from drivetrain.spec.exits import Exit, Outcome
 
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300)]
 HANG = "launch.hang_after=2"
@@ -143,6 +145,26 @@ def test_s20_killed_in_a_stall_it_goes_on_with_the_same_bits(long, tmp_path, wor
     assert trace(run) == reference(long, tmp_path / "reference", asked)
 
 
+@pytest.mark.parametrize("seconds", [0.3, 0.6])
+def test_s20_scores_that_only_a_killed_leader_had_are_made_again_before_a_rate_follows_them(tiny, tmp_path, seconds):
+    """Beside a survivor, that is a step further: what it did hangs on scores that the ledger does not have."""
+    run, asked = tmp_path / "run", "launch.processes=2"
+    tiny |= {"budget": {"steps": 120}, "checkpoint": {"every": {"steps": 10}}}
+    tiny["evaluate"] = {"every": None, "batch": 256}
+    falls = {"every": {"steps": 2}, "patience": 0, "factor": 0.9, "threshold": 9.0}
+    tiny["schedule"] = {"kind": "plateau", "metric": "dogs/loss", **falls}
+
+    def kill():
+        time.sleep(seconds)
+        os.kill(workers(run)[0][1], signal.SIGKILL)
+
+    with stall(run, step=60, seconds=1.5, within=kill):
+        outcome = train(tiny, run, asked, HANG)
+    assert outcome.code is Exit.DONE, outcome
+    assert {record["step"] for record in kinds(run, "evaluation")} == set(range(2, 121, 2))
+    assert trace(run) == reference(tiny, tmp_path / "reference", asked)
+
+
 @pytest.fixture
 def frozen(tmp_path):
     """A real file system that `fsfreeze` stops: who writes waits in the kernel, where not even SIGKILL reaches it."""
@@ -156,12 +178,12 @@ def frozen(tmp_path):
         pytest.skip("mounting needs root")
 
     @contextmanager
-    def freeze(step, seconds):
+    def freeze(seconds, when):
         over = threading.Event()
         forget(disk / "run")
 
         def work():
-            while reached(disk / "run") < step and not over.wait(0.005):
+            while not when(disk / "run") and not over.wait(0.002):
                 pass
             subprocess.run(["fsfreeze", "-f", disk], check=True)
             over.wait(seconds)
@@ -179,10 +201,19 @@ def frozen(tmp_path):
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+def at_step_20(run):
+    return reached(run) >= 20
+
+
+def opens(run):
+    """Its worker has taken the directory, and trains nothing yet."""
+    return (run / "lease").is_dir()
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_s20_a_file_system_that_is_frozen_and_thawed_again_costs_no_bit(long, tmp_path, frozen, world):
     asked = f"launch.processes={world}"
-    with frozen(20, SECONDS) as run:
+    with frozen(SECONDS, at_step_20) as run:
         outcome = train(long, run, asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert len(kinds(run, "attempt")) == 1
@@ -192,7 +223,7 @@ def test_s20_a_file_system_that_is_frozen_and_thawed_again_costs_no_bit(long, tm
 
 def test_s20_a_file_system_that_stays_frozen_ends_the_run_with_74(long, tmp_path, frozen):
     """The workers cannot even be ended: the supervisor has heard how they end, and waits for nobody."""
-    with frozen(20, 100) as run:
+    with frozen(100, at_step_20) as run:
         began = time.monotonic()
         outcome = train(long, run, "stop.stall=1.5", "launch.processes=2", HANG)
         assert time.monotonic() - began < 60
@@ -200,3 +231,33 @@ def test_s20_a_file_system_that_stays_frozen_ends_the_run_with_74(long, tmp_path
     assert f"{run} stalls" in outcome.cause
     assert train(long, run).code is Exit.DONE
     assert trace(run) == reference(long, tmp_path / "reference")
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_s20_a_start_that_waits_for_a_frozen_file_system_is_no_hang(long, tmp_path, frozen, world):
+    """Whoever opens the directory gets nowhere for longer than a start may take; it is the disk that is waited for."""
+    asked = (f"launch.processes={world}", "launch.slow_after=2", "launch.restarts=0")
+    with frozen(SECONDS, opens) as run:
+        outcome = train(long, run, *asked, HANG)
+    assert outcome.code is Exit.DONE, outcome
+    assert len(kinds(run, "attempt")) == 1
+    assert trace(run) == reference(long, tmp_path / "reference", *asked)
+
+
+def test_s20_a_start_on_a_file_system_that_stays_frozen_ends_with_74(long, tmp_path, frozen):
+    with frozen(100, opens) as run:
+        outcome = train(long, run, "launch.slow_after=2", "stop.stall=3", HANG)
+    assert outcome.code is Exit.STORAGE, outcome
+    assert f"{run} stalls" in outcome.cause
+    assert "before: no sign of life" in outcome.cause
+    assert train(long, run).code is Exit.DONE
+    assert trace(run) == reference(long, tmp_path / "reference")
+
+
+def test_s20_whoever_tells_how_a_run_ended_is_not_kept_by_a_frozen_file_system(frozen):
+    """A thread that waits in the kernel would keep the whole process, whatever has ended the run."""
+    with frozen(100, Path.is_dir) as run:
+        run.mkdir()
+        time.sleep(1)
+        record(run, Outcome(code=Exit.INTERNAL, cause="three signals", hint="", where={}))
+        assert not [thread for thread in threading.enumerate() if thread.name == "within"]

@@ -1,19 +1,22 @@
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from drivetrain.engine.engine import MinimizeInputs
+from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.losses import Losses, as_losses, objective
 from drivetrain.engine.step_result import Sums
 from drivetrain.engine.vote import StepInputs, vote_on_device
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, AdamW, Constant
+from drivetrain.optim.schedules import Horizon
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
-from engines import CPU, build, mean_loss, micros, minimize, weights
+from engines import CPU, alone, build, mean_loss, micros, minimize, weights
 
 
 def test_a_scalar_is_the_mean_over_samples_whatever_the_micro_batches():
@@ -180,10 +183,10 @@ def test_evaluation_mode_ends_with_the_modes_as_they_were():
 def test_optimizers_by_network_must_name_the_networks_that_train():
     networks = {"g": nn.Linear(1, 1), "d": nn.Linear(1, 1)}
     with pytest.raises(Failure) as caught:
-        build_network_optimizers(networks, {"g": AdamW(), "x": SGD()}, Constant(), 10, Scale(Batches(1)))
+        build_network_optimizers(networks, {"g": AdamW(), "x": SGD()}, Constant(), Horizon(10, Scale(Batches(1))))
     assert caught.value.outcome.code == Exit.BAD_RECIPE
     network_optimizers = build_network_optimizers(
-        networks, {"g": AdamW(), "d": SGD()}, Constant(), 10, Scale(Batches(1))
+        networks, {"g": AdamW(), "d": SGD()}, Constant(), Horizon(10, Scale(Batches(1)))
     )
     assert type(network_optimizers["d"].optimizer).__name__ == "SGD"
 
@@ -191,5 +194,32 @@ def test_optimizers_by_network_must_name_the_networks_that_train():
 def test_a_network_without_trainable_parameters_has_no_updater():
     frozen = nn.Linear(1, 1).requires_grad_(False)
     assert list(
-        build_network_optimizers({"a": nn.Linear(1, 1), "b": frozen}, AdamW(), Constant(), 10, Scale(Batches(1)))
+        build_network_optimizers(
+            {"a": nn.Linear(1, 1), "b": frozen}, AdamW(), Constant(), Horizon(10, Scale(Batches(1)))
+        )
     ) == ["a"]
+
+
+def test_after_an_evaluation_random_numbers_buffers_and_each_modules_mode_are_as_before():
+    engine = build()
+    network = engine.networks["model"]
+    network[2].register_buffer("seen", torch.zeros(2))
+    network[2].register_buffer("late", None)
+    engine = Engine(engine.networks, engine.network_optimizers, alone())
+    network[1].eval()
+    drawn = []
+    for evaluated in (False, True):
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        if evaluated:
+            with engine.evaluating() as networks:
+                engine.seed(1, 2)
+                networks["model"].train()
+                network[2].seen += random.random() + np.random.rand() + float(torch.rand(()))
+                network[2].late = network[2].seen * 2
+        drawn.append((random.random(), np.random.rand(), float(torch.rand(()))))
+    assert drawn[0] == drawn[1]
+    assert [module.training for module in network.modules()] == [True, True, False, True]
+    assert network[2].seen.tolist() == [0.0, 0.0]
+    assert network[2].late is None

@@ -1,13 +1,16 @@
 import pytest
 import torch
 
+import drivetrain
+from conftest import trace
 from drivetrain.engine.engine import MinimizeInputs
 from drivetrain.engine.recipe import Statistics
-from drivetrain.engine.statistics import Probe, noise
+from drivetrain.engine.statistics import Probe, histogram, noise
 from drivetrain.optim.recipe import SGD
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Amount
 from engines import build, mean_loss, micros, weights
+from records import of_kind
 
 EVERY = Amount(steps=1)
 
@@ -66,3 +69,27 @@ def test_the_scale_of_the_loss_is_taken_out():
         ).read()
         found.append(probe.result(told.norms, 4, Group())["model"])
     assert found[0] == pytest.approx(found[1])
+
+
+def test_a_histogram_counts_all_finite_numbers_of_all_tensors():
+    found = histogram([torch.tensor([0.0, 1.0, float("nan")]), torch.tensor([[64.0], [float("inf")]])])
+    assert (found.low, found.high, sum(found.counts)) == (0.0, 64.0, 3)
+    assert (found.counts[0], found.counts[1], found.counts[-1]) == (1, 1, 1)
+    assert (found.edges[0], found.edges[1], found.edges[-1]) == (0.0, 1.0, 64.0)
+    for same in ([], [torch.full((3,), 2.0)]):
+        found = histogram(same)
+        assert found.high - found.low == 1.0
+        assert sum(found.counts) == sum(tensor.numel() for tensor in same)
+
+
+def test_histograms_by_choice_change_no_bit(tiny, tmp_path):
+    runs = {}
+    for asked in (False, True):
+        given = ["statistics.every.steps=6", f"statistics.histograms={asked}".lower()]
+        runs[asked] = drivetrain.train(tiny, given, run=tmp_path / str(asked), progress=False).run
+    assert trace(runs[True]) == trace(runs[False])
+    assert not any("histograms" in record for record in of_kind(runs[False], "statistics"))
+    first, _ = of_kind(runs[True], "statistics")
+    size = of_kind(runs[True], "attempt")[0]["parameters"]["model"]
+    for name in ("weights", "change"):
+        assert sum(first["histograms"]["model"][name]["counts"]) == size

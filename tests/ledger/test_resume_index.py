@@ -34,6 +34,14 @@ def test_survivors_records_join_the_ledger_or_leave_a_gap():
     assert not made.joins([3], 4)
 
 
+def test_nobody_goes_on_from_what_hangs_on_scores_or_ways_back_that_the_ledger_lacks():
+    made = history(records.attempt(1), records.step(1), records.evaluation(1, 0.9), records.rollback(3, to=1))
+    assert made.has([])
+    assert made.has([["evaluation", 1], ["rollback", 3]])
+    assert not made.has([["evaluation", 1], ["evaluation", 2]])
+    assert not made.has([["rollback", 2]])
+
+
 def test_what_is_undone_is_void_and_need_not_come_to_the_same_again():
     made = history(
         records.attempt(1),

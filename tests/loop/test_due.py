@@ -27,7 +27,7 @@ class Commits:
     """Remembers what was begun, and whether the step is covered."""
 
     def __init__(self, covered):
-        self.covered, self.begun = covered, 0
+        self.covered, self.begun, self.held = covered, 0, 0
 
     def covers(self, step):
         return self.covered
@@ -38,21 +38,26 @@ class Commits:
     def begin(self):
         self.begun += 1
 
+    def hold(self, group):
+        self.held += 1
 
-def work(rank, covered):
+
+def work(rank, covered, *, blocking=False, failure=None):
     state = RunState(engines.build(), Replicated(Group()), Guard(Settings()), Progress(4, 32))
-    idle = SimpleNamespace(drain=lambda: None, clear=lambda: None, failure=None)
+    idle = SimpleNamespace(drain=lambda: None, clear=lambda: None)
     commits = Commits(covered)
     due = DueWork(
         state=state,
         records=idle,
         commits=commits,
         scoring=idle,
+        showing=idle,
         commands=idle,
         rewind=idle,
         replicas=idle,
-        sync=idle,
+        sync=SimpleNamespace(failure=failure),
         group=Told(rank, 2),
+        blocking=blocking,
     )
     return due, commits
 
@@ -65,3 +70,14 @@ def test_a_commit_that_only_the_leader_saw_fail_is_begun_again_by_all_ranks_or_b
         leader.commit()
         other.commit()
         assert commits.begun == theirs.begun == int(not leader_covers)
+
+
+def test_a_blocking_commit_is_waited_for_by_all_ranks_also_by_one_that_begins_none():
+    """A rank that has failed is heard at the next boundary: until then the others count on it."""
+    for blocking in (False, True):
+        leader, commits = work(0, covered=False, blocking=blocking)
+        other, theirs = work(1, covered=False, blocking=blocking, failure="of this rank alone")
+        leader.commit()
+        other.commit()
+        assert (commits.begun, theirs.begun) == (1, 0)
+        assert commits.held == theirs.held == int(blocking)

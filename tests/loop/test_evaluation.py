@@ -54,8 +54,8 @@ NUMBERS = """
             return self.sum
 
     class Task(drivetrain.Task):
-        nan_at, stop_at, until = 0, 0, 0.0
-        def __init__(self, nan_at: int = 0, stop_at: int = 0, until: float = 0.0):
+        nan_at, stop_at, until = (), 0, 0.0
+        def __init__(self, nan_at: list = (), stop_at: int = 0, until: float = 0.0):
             self.nan_at, self.stop_at, self.until, self.calls = nan_at, stop_at, until, 0
         def networks(self):
             Task.network = nn.Linear(1, 1)
@@ -68,7 +68,7 @@ NUMBERS = """
             self.calls += 1
             metrics["marks"].add(batch)
             loss = float(self.loss(nets, batch))
-            metrics["loss"].add(math.nan if self.calls == self.nan_at else loss * len(batch), len(batch))
+            metrics["loss"].add(math.nan if self.calls in self.nan_at else loss * len(batch), len(batch))
             if self.calls == self.stop_at:
                 os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(max(0.0, self.until - time.time()))
@@ -253,7 +253,7 @@ def test_megatron_14_a_deadline_within_an_evaluation_ends_with_a_commit_and_netw
 
 def test_n09_an_evaluation_that_gives_nan_is_kept_goes_on_and_is_never_best(recipe, tmp_path):
     recipe["checkpoint"] = {"every": {"steps": 2}, "keep": 1, "keep_best": {"metric": "same/loss"}}
-    recipe["task"]["nan_at"] = 3
+    recipe["task"]["nan_at"] = [3]
     run = train(recipe, tmp_path, "evaluate.every.steps=2", "budget.steps=6").run
     values = [record["metrics"]["same"]["loss"] for record in of_kind(run, "evaluation")]
     assert values[2] == "nan"
@@ -343,3 +343,213 @@ def test_trainloop_11_an_exception_in_what_only_the_leader_does_ends_both_ranks_
     assert outcome.code == Exit.INTERNAL
     assert "only the leader shows" in outcome.cause
     assert newest(tmp_path / "run").step == 12
+
+
+NAMED = """
+    import drivetrain, torch
+    from torch import nn
+
+    class Named(drivetrain.Task):
+        def networks(self):
+            return {"model": nn.Linear(1, 1)}
+        def loss(self, nets, batch):
+            error = nets["model"](batch[:, None])[:, 0] / 40 - 1
+            return drivetrain.Losses(square=(error.square().sum(),), size=(error.abs().sum(), "samples", 0.5))
+
+    class Beside(Named):
+        def metrics(self):
+            return super().metrics() | {"seen": drivetrain.Mean()}
+        def evaluate(self, nets, batch, metrics):
+            super().evaluate(nets, batch, metrics)
+            metrics["seen"].add(len(batch), 1)
+
+    class Unlabelled(Named):
+        def metrics(self):
+            return {"loss": drivetrain.Mean()}
+        def evaluate(self, nets, batch, metrics):
+            pass
+"""
+
+
+@pytest.fixture
+def named(recipe, tmp_path):
+    """The recipe of `recipe` with a task whose losses have names."""
+    name = f"named_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(NAMED))
+    return recipe | {"task": {"kind": f"{name}:Named"}}
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_by_default_each_named_loss_is_a_metric_also_where_a_rank_has_no_samples(named, tmp_path, processes):
+    named["data"]["validation"] = sets(named, one=1, ten=10)
+    result = train(named, tmp_path, f"launch.processes={processes}", "evaluate.batch=1")
+    (record,) = of_kind(result.run, "evaluation")
+    assert [list(record["metrics"][name]) for name in ("one", "ten")] == [["square", "size"]] * 2
+    alone = drivetrain.evaluate(result.run).metrics
+    for name, metrics in record["metrics"].items():
+        assert metrics == pytest.approx(alone[name])
+        assert all(map(math.isfinite, metrics.values()))
+
+
+def test_a_task_adds_metrics_to_those_of_its_named_losses(named, tmp_path):
+    named["task"]["kind"] = named["task"]["kind"].replace("Named", "Beside")
+    (record,) = of_kind(train(named, tmp_path).run, "evaluation")
+    assert set(record["metrics"]["same"]) == {"square", "size", "seen"}
+
+
+@pytest.mark.parametrize("section", ["stop.patience", "checkpoint.keep_best"])
+@pytest.mark.parametrize("wrong", ["loss", "squares"])
+def test_a_named_loss_decides_and_one_that_is_not_there_is_78_before_training(named, tmp_path, section, wrong):
+    with pytest.raises(Failure) as caught:
+        train(named, tmp_path, f"{section}={{metric: same/{wrong}}}")
+    assert caught.value.outcome.code == Exit.BAD_RECIPE
+    assert caught.value.outcome.hint == "there are square, size"
+    assert not of_kind(tmp_path / "run", "step")
+    assert train(named, tmp_path, f"{section}={{metric: same/square}}").step == 6
+
+
+def test_a_set_of_which_no_metric_gathers_anything_has_no_scores(named, tmp_path):
+    named["task"]["kind"] = named["task"]["kind"].replace("Named", "Unlabelled")
+    named["data"]["test"] = sets(named, held=7)
+    result = train(named, tmp_path)
+    (final,) = of_kind(result.run, "final")
+    assert (final["metrics"], final["counts"]) == ({"held": {}}, {"held": 7})
+    train(named, tmp_path)
+    assert len(of_kind(result.run, "final")) == 1
+
+
+def notes_of(run):
+    return [record["text"] for record in of_kind(run, "note") if "not a number" in record["text"]]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_patience_with_scores_that_are_never_a_number_commits_and_ends_with_82(recipe, tmp_path, processes):
+    recipe["task"]["nan_at"] = list(range(1, 9))
+    given = ("evaluate.every.steps=1", f"launch.processes={processes}", "stop.patience={metric: same/loss}")
+    for _ in range(2):  # started again it ends at once
+        with pytest.raises(Failure) as caught:
+            train(recipe, tmp_path, *given)
+        assert caught.value.outcome.code == Exit.DIVERGED
+        assert "same/loss was not a number in 3 evaluations" in caught.value.outcome.cause
+        assert len(of_kind(tmp_path / "run", "step")) == 3
+    run = tmp_path / "run"
+    assert (run / "checkpoints" / "step-00000003").is_dir()
+    assert [record["code"] for record in of_kind(run, "exit")] == [82, 82]
+    told = "same/loss is not a number, for stop.patience never better"
+    assert notes_of(run) == [f"after step {n} {told}" for n in (1, 2, 3)]
+    assert train(recipe, tmp_path, "evaluate.every.steps=1").step == 6
+
+
+def test_an_early_stop_after_some_scores_that_were_no_numbers_says_so(recipe, tmp_path):
+    recipe["task"]["nan_at"] = [2, 3]
+    given = ("stop.patience={metric: same/loss, evaluations: 2}", "checkpoint.keep_best={metric: same/loss}")
+    result = train(recipe, tmp_path, "evaluate.every.steps=1", *given)
+    assert (result.step, result.stopped) == (3, False)
+    (ended,) = of_kind(result.run, "exit")
+    assert ended["cause"].endswith("has not become better in 2 evaluations; in 2 of them it was not a number")
+    told = "same/loss is not a number, for checkpoint.keep_best and stop.patience never better"
+    assert notes_of(result.run) == [f"after step {n} {told}" for n in (2, 3)]
+
+
+def test_a_set_without_labels_by_which_something_is_decided_is_told_and_never_ends_a_run_in_silence(named, tmp_path):
+    named["task"]["kind"] = named["task"]["kind"].replace("Named", "Unlabelled")
+    with pytest.raises(Failure) as caught:
+        train(named, tmp_path, "evaluate.every.steps=1", "stop.patience={metric: same/loss, evaluations: 2}")
+    assert caught.value.outcome.code == Exit.DIVERGED
+    assert len(notes_of(tmp_path / "run")) == 2
+
+
+LEAKY = """
+    import drivetrain, torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(0.2), nn.Linear(4, 1))
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("late", None)
+        def forward(self, x):
+            self.calls = self.calls + 1
+            if self.late is None:
+                self.late = x[0].detach()
+            return self.layers(x) + self.calls / 100 + self.late / 1000
+
+    class Leaky(drivetrain.Task):
+        def networks(self):
+            return {"model": Model()}
+        def loss(self, nets, batch):
+            return (nets["model"](batch[:, None])[:, 0] / 40 - 1).square().mean()
+        def evaluate(self, nets, batch, metrics):
+            nets["model"].train()
+            super().evaluate(nets, batch, metrics)
+            nets["model"].layers[1].eval()
+        def show(self, nets, batch, gallery):
+            nets["model"].train()(batch[:, None])
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_training_has_the_same_bits_beside_an_evaluation_that_changes_buffers_and_modes(recipe, tmp_path, processes):
+    name = f"leaky_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(LEAKY))
+    recipe["task"] = {"kind": f"{name}:Leaky"}
+    world = f"launch.processes={processes}"
+    run = train(recipe, tmp_path, "evaluate.every.steps=2", world, run="scored").run
+    assert len(of_kind(run, "evaluation")) == 3
+    recipe["data"]["validation"] = {}
+    assert trace(train(recipe, tmp_path, world, run="without").run) == trace(run)
+
+
+SHOWING = """
+    import drivetrain
+    from torch import nn
+
+    class Showing(drivetrain.Task):
+        def networks(self):
+            return {"model": nn.Linear(1, 1)}
+        def loss(self, nets, batch):
+            return (nets["model"](batch[:, None])[:, 0] / 40 - 1).square().mean()
+        def show(self, nets, batch, gallery):
+            assert not nets["model"].training
+            gallery.text("ids", " ".join(str(int(number)) for number in batch))
+"""
+
+
+@pytest.fixture
+def showing(recipe, tmp_path):
+    """The recipe of `recipe` with a task that shows which samples it was given."""
+    name = f"showing_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(SHOWING))
+    return recipe | {"task": {"kind": f"{name}:Showing"}, "evaluate": {"batch": 3}}
+
+
+def shows(run):
+    return [(record["step"], record["text"]["ids"]) for record in of_kind(run, "show")]
+
+
+def test_a_task_shows_the_first_samples_of_the_validation_set_after_each_evaluation(showing, tmp_path):
+    result = train(showing, tmp_path, "evaluate.every.steps=3")
+    assert shows(result.run) == [(3, "0 1 2"), (6, "0 1 2")]
+    train(showing, tmp_path, "evaluate.every.steps=3")
+    assert len(shows(result.run)) == 2
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_without_validation_sets_it_shows_training_samples_but_none_in_quarantine(showing, tmp_path, processes):
+    showing["data"]["validation"] = {}
+    showing["guard"] = {"quarantine": [0, 2]}
+    run = train(showing, tmp_path, "evaluate.every.steps=4", f"launch.processes={processes}").run
+    assert shows(run) == [(4, "1 3 4"), (6, "1 3 4")]
+
+
+@pytest.mark.parametrize("left", [["same"], []])
+def test_it_shows_every_few_steps_by_choice_also_over_a_stop_and_changes_nothing(showing, tmp_path, left):
+    showing["data"]["validation"] = {name: showing["data"]["validation"][name] for name in left}
+    run = train(showing, tmp_path, "evaluate.show.every.steps=2", "stop.at=[2, 3]").run
+    for _ in range(2):
+        train(showing, tmp_path, "evaluate.show.every.steps=2", "stop.at=[2, 3]")
+    assert [step for step, _ in shows(run)] == [2, 4, 6]
+    without = train(showing, tmp_path, "evaluate.show={}", run="without").run
+    assert [step for step, _ in shows(without)] == [6]
+    assert trace(without) == trace(run)

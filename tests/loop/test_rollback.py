@@ -219,7 +219,8 @@ def test_a_kill_before_in_or_after_a_rollback_changes_no_bit(tmp_path, undisturb
         pytest.skip("there is no second process")
     drilled = drill(twice(processes), tmp_path / "run", fault)
     assert drilled.outcome.code is Exit.DONE
-    assert drilled.starts == 2
+    assert (tmp_path / "run" / "struck-at").is_file()
+    assert drilled.starts in (1, 2)  # it may have died before the disk had the first start's record
     assert drilled.trace == undisturbed[processes]
     assert prove(tmp_path / "run").steps == 24
 

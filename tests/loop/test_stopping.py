@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 import paced
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.ledger import read
+from drivetrain.ledger.resume_index import score_of
 from drivetrain.loop.recipe import Patience, Stop
-from drivetrain.loop.stopping import PlannedStops, deadline, exhausted, score_of, seconds_of
+from drivetrain.loop.stopping import PlannedStops, deadline, exhausted, seconds_of, why_exhausted
 from drivetrain.run.opened import unequal_clocks
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
@@ -63,6 +64,13 @@ def test_the_deadline_counts_from_either_attempt_and_slurm_may_be_earlier():
 def test_scores_are_found_by_set_and_metric():
     assert score_of({"a": {"b": 2}}, "a/b") == 2
     assert score_of({"a": {"b": 2}}, "a/c") is None
+    assert math.isnan(score_of({"a": {}}, "a/c"))
+
+
+def test_the_cause_of_an_early_stop_tells_of_scores_that_were_no_numbers():
+    patience = Patience(metric="a/b", evaluations=2)
+    assert why_exhausted([1, 2, 3], patience) == "a/b has not become better in 2 evaluations"
+    assert why_exhausted([NAN, 1, 3, NAN], patience).endswith("evaluations; in 1 of them it was not a number")
 
 
 def exits(run):

@@ -25,6 +25,7 @@ from drivetrain.optim.recipe import (
     ProjectedAdamW8bit,
     ProjectedSGD,
 )
+from drivetrain.optim.schedules import Horizon
 from drivetrain.optim.subspace import OVERSAMPLING, exact, subspace
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
@@ -50,7 +51,9 @@ def _small_tensors_in_8_bits_too(monkeypatch):
 
 
 def optimizer_of(network, settings, position=1):
-    network_optimizer = build_network_optimizers({"m": network}, settings, Constant(), 100, Scale(Batches(1)))["m"]
+    network_optimizer = build_network_optimizers({"m": network}, settings, Constant(), Horizon(100, Scale(Batches(1))))[
+        "m"
+    ]
     network_optimizer.advance(position)
     return network_optimizer.optimizer
 
@@ -627,7 +630,7 @@ def test_parameters_without_gradients_stand_still_and_a_closure_is_called_once()
 
 @pytest.mark.parametrize("settings", [GaLore(match=".", reduce="projected"), GaLore(match="."), AdamW()])
 def test_who_may_be_given_projections_is_declared_and_is_what_reduce_says(settings):
-    built = build_network_optimizers({"m": nn.Linear(4, 3)}, settings, Constant(), 100, Scale(Batches(1)))["m"]
+    built = build_network_optimizers({"m": nn.Linear(4, 3)}, settings, Constant(), Horizon(100, Scale(Batches(1))))["m"]
     assert built.projected == settings.sums_projections
     assert (built.projecting is built.optimizer) == settings.sums_projections
     assert isinstance(built.optimizer, Projecting) == isinstance(settings, GaLore)

@@ -22,6 +22,7 @@ from drivetrain.optim.recipe import (
     TorchaoAdamW8bit,
     WeightDecaySchedule,
 )
+from drivetrain.optim.schedules import Horizon
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -52,9 +53,9 @@ def network(dtype=torch.float32, seed=0):
 
 
 def updater_of(model, settings):
-    return build_network_optimizers({"m": model}, settings, Constant(warmup=Amount(steps=4)), STEPS, Scale(Batches(1)))[
-        "m"
-    ]
+    return build_network_optimizers(
+        {"m": model}, settings, Constant(warmup=Amount(steps=4)), Horizon(STEPS, Scale(Batches(1)))
+    )["m"]
 
 
 def move(model, network_optimizer, first=0, last=STEPS):

@@ -19,6 +19,7 @@ from drivetrain.optim.recipe import (
     RMSprop,
     WeightDecaySchedule,
 )
+from drivetrain.optim.schedules import Horizon
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -56,7 +57,7 @@ def build(settings, schedule=None, seed=0):
     torch.manual_seed(seed)
     networks = {"m": Network()}
     schedule = schedule or Cosine(warmup=Amount(steps=5))
-    return networks, build_network_optimizers(networks, settings, schedule, STEPS, Scale(Batches(1)))["m"]
+    return networks, build_network_optimizers(networks, settings, schedule, Horizon(STEPS, Scale(Batches(1))))["m"]
 
 
 def move(network, optimizer, step):
@@ -148,7 +149,9 @@ def test_muon_is_torchs_muon_on_hidden_matrices_and_torchs_adamw_on_the_rest():
 
 
 def matrices(network, settings):
-    optimizer = build_network_optimizers({"m": network}, settings, Constant(), 9, Scale(Batches(1)))["m"].optimizer
+    optimizer = build_network_optimizers({"m": network}, settings, Constant(), Horizon(9, Scale(Batches(1))))[
+        "m"
+    ].optimizer
     return {name for group in optimizer.param_groups if group["matrix"] for name in group["names"]}
 
 
@@ -174,7 +177,9 @@ def test_muon_without_a_matrix_is_refused(pattern, words):
 
 def test_muon_evaluates_a_closure_once_and_may_have_matrices_only():
     network = nn.Linear(3, 2, bias=False)
-    optimizer = build_network_optimizers({"m": network}, Muon(), Constant(), 9, Scale(Batches(1)))["m"].optimizer
+    optimizer = build_network_optimizers({"m": network}, Muon(), Constant(), Horizon(9, Scale(Batches(1))))[
+        "m"
+    ].optimizer
     calls = []
 
     def closure():

@@ -11,6 +11,7 @@ NEEDED = {
     "wsd": "decay: {steps: 100}",
     "inverse_sqrt": "warmup: {steps: 10}",
     "exponential": "rate: 0.9, every: {epochs: 1}",
+    "plateau": "metric: stdlib/loss, every: {steps: 50}",
     "steps": "milestones: [{at: {steps: 500}, factor: 0.1}]",
 }
 
@@ -90,7 +91,8 @@ def test_a_schedule_with_its_own_length_may_outlast_the_budget():
 
 def test_the_schema_describes_every_kind():
     options = recipe_schema()["properties"]["schedule"]["anyOf"]
-    kinds = {option["properties"]["kind"]["const"]: option for option in options if "properties" in option}
-    assert kinds.keys() == KINDS["schedule"].keys()
+    kinds = {option["properties"]["kind"].get("const"): option for option in options if "properties" in option}
+    assert set(kinds) == {*KINDS["schedule"], None}  # one's own has any path
+    assert {"warmup", "every"} <= kinds[None]["properties"].keys()
     assert kinds["cosine_restarts"]["properties"]["period"]["affects"] == "bits"
     assert set(kinds["cosine_restarts"]["required"]) == {"kind", "period"}

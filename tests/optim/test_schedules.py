@@ -14,12 +14,14 @@ from drivetrain.optim.recipe import (
     InverseSqrt,
     Linear,
     Milestone,
+    Plateau,
     Polynomial,
     StepSchedule,
     WarmupStableDecay,
     WeightDecaySchedule,
 )
-from drivetrain.optim.schedules import Span, build_decay, build_factor, cosine
+from drivetrain.optim.schedules import Horizon, Span, build_decay, build_factor, cosine
+from drivetrain.optim.score_history import ScoreHistory
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
@@ -117,7 +119,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_schedule_is_its_closed_form_at_its_landmarks_in_every_unit(case, unit):
     build, expected = CASES[case]
-    factor = build_factor(build(unit), BUDGET, SCALE)
+    factor = build_factor(build(unit), Horizon(BUDGET, SCALE))
     assert factor(0) == 0
     assert factor(400) == pytest.approx(1, abs=1e-15)
     for position, value in expected.items():
@@ -130,12 +132,12 @@ def test_no_warmup_begins_at_the_peak(case):
     without = {name: value for name, value in vars(settings).items() if name != "warmup"}
     if case == "inverse_sqrt":
         without["timescale"] = amount(400)
-    assert build_factor(type(settings)(**without), BUDGET, SCALE)(0) == pytest.approx(1)
+    assert build_factor(type(settings)(**without), Horizon(BUDGET, SCALE))(0) == pytest.approx(1)
 
 
 @given(st.integers(0, 999), st.integers(0, 2000), st.floats(0, 1))
 def test_cosine_is_its_closed_form(warmup, position, floor):
-    factor = cosine(Cosine(floor=floor), Span(warmup, 1000, UNIT))(position)
+    factor = cosine(Cosine(floor=floor), Span(warmup, 1000, Horizon(1000, UNIT)))(position)
     rise = min(1, position / warmup) if warmup else 1
     progress = min(1, max(0, (position - warmup) / (1000 - warmup)))
     assert factor == pytest.approx(rise * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))))
@@ -190,14 +192,14 @@ def schedules(draw):
 
 @given(schedules(), st.integers(0, 5000))
 def test_the_factor_is_between_the_floor_and_one_and_the_warmup_is_below(settings, position):
-    factor = build_factor(settings, 1000, UNIT)(position)
+    factor = build_factor(settings, Horizon(1000, UNIT))(position)
     rise = min(1, position / settings.warmup.samples) if settings.warmup else 1
     assert getattr(settings, "floor", 0) * rise - 1e-12 <= factor <= rise + 1e-12
 
 
 @given(schedules(), st.integers(0, 5000), st.integers(0, 500))
 def test_the_factor_does_not_rise_after_the_warmup_but_for_restarts(settings, position, further):
-    factor = build_factor(settings, 1000, UNIT)
+    factor = build_factor(settings, Horizon(1000, UNIT))
     start = (settings.warmup.samples if settings.warmup else 0) + position
     if not isinstance(settings, CosineRestarts):
         assert factor(start + further) <= factor(start) + 1e-12
@@ -205,7 +207,7 @@ def test_the_factor_does_not_rise_after_the_warmup_but_for_restarts(settings, po
 
 @given(schedules())
 def test_the_peak_is_reached_at_the_end_of_the_warmup_without_a_jump(settings):
-    factor = build_factor(settings, 1000, UNIT)
+    factor = build_factor(settings, Horizon(1000, UNIT))
     warmup = settings.warmup.samples if settings.warmup else 0
     assert factor(warmup) == pytest.approx(1)
     if warmup:
@@ -214,9 +216,9 @@ def test_the_peak_is_reached_at_the_end_of_the_warmup_without_a_jump(settings):
 
 @given(schedules(), st.lists(st.integers(0, 5000), min_size=1))
 def test_the_factor_is_a_function_of_the_position_alone(settings, positions):
-    used = build_factor(settings, 1000, UNIT)
+    used = build_factor(settings, Horizon(1000, UNIT))
     seen = {position: used(position) for position in positions}
-    fresh = build_factor(settings, 1000, UNIT)
+    fresh = build_factor(settings, Horizon(1000, UNIT))
     assert all(fresh(position) == value for position, value in reversed(seen.items()))
 
 
@@ -224,13 +226,17 @@ def test_the_factor_is_a_function_of_the_position_alone(settings, positions):
 def test_another_budget_changes_nothing_where_lengths_are_given(settings, budget, position):
     if hasattr(settings, "length") and settings.length is None:
         settings = type(settings)(**{**vars(settings), "length": amount(1000)})
-    assert build_factor(settings, 1000, UNIT)(position) == build_factor(settings, budget, UNIT)(position)
+    assert build_factor(settings, Horizon(1000, UNIT))(position) == build_factor(settings, Horizon(budget, UNIT))(
+        position
+    )
 
 
 @given(st.integers(1000, 10**6), st.integers(0, 800))
 def test_a_longer_budget_changes_nothing_before_the_decay_of_wsd(budget, position):
     settings = WarmupStableDecay(warmup=amount(100), decay=amount(200))
-    assert build_factor(settings, 1000, UNIT)(position) == build_factor(settings, budget, UNIT)(position)
+    assert build_factor(settings, Horizon(1000, UNIT))(position) == build_factor(settings, Horizon(budget, UNIT))(
+        position
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +270,7 @@ def test_a_longer_budget_changes_nothing_before_the_decay_of_wsd(budget, positio
 def test_the_factors_are_those_of_torch(settings, theirs, skipped):
     """torch's stairs hold from a step's start; its curves are at 0 for the first step, ours at 1."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler, factor = theirs(optimizer), build_factor(settings, 160, SCALE)
+    scheduler, factor = theirs(optimizer), build_factor(settings, Horizon(160, SCALE))
     for epoch in range(20):
         position = 8 * (epoch + 1 if skipped is None else epoch)
         if epoch not in (skipped or ()):
@@ -284,12 +290,12 @@ def test_the_factors_are_those_of_torch(settings, theirs, skipped):
 )
 def test_landmarks_that_are_not_in_order_are_refused(settings, words):
     with pytest.raises(Failure, match=words) as caught:
-        build_factor(settings, BUDGET, SCALE)
+        build_factor(settings, Horizon(BUDGET, SCALE))
     assert caught.value.outcome.code == Exit.BAD_RECIPE
 
 
 def test_a_schedule_with_a_length_may_be_longer_than_the_budget():
-    factor = build_factor(Linear(warmup=amount(800), length=amount(1600)), 400, SCALE)
+    factor = build_factor(Linear(warmup=amount(800), length=amount(1600)), Horizon(400, SCALE))
     assert factor(400) == pytest.approx(0.5)
 
 
@@ -314,19 +320,73 @@ def test_settings_without_a_meaning_are_refused(kind, settings, words):
     ],
 )
 def test_the_weight_decay_goes_from_start_to_end(kind, expected, unit):
-    factor = build_decay(WeightDecaySchedule(kind=kind, start=0.5, end=2, length=amount(2000, unit)), BUDGET, SCALE)
+    settings = WeightDecaySchedule(kind=kind, start=0.5, end=2, length=amount(2000, unit))
+    factor = build_decay(settings, Horizon(BUDGET, SCALE))
     for position, value in expected.items():
         assert factor(position) == pytest.approx(value)
 
 
 def test_the_weight_decay_ends_with_the_budget_or_is_constant():
-    assert build_decay(WeightDecaySchedule(end=0.0), BUDGET, SCALE)(BUDGET) == 0
-    assert build_decay(None, BUDGET, SCALE)(123) == 1
+    assert build_decay(WeightDecaySchedule(end=0.0), Horizon(BUDGET, SCALE))(BUDGET) == 0
+    assert build_decay(None, Horizon(BUDGET, SCALE))(123) == 1
 
 
 def test_galore_trainer_2_a_cosine_with_restarts_begins_again_at_its_peak():
     restarts = "{kind: cosine_restarts, warmup: {steps: 1k}, floor: 0.1, period: {steps: 3k}}"
     recipe = load("llama-60m", [f"schedule={restarts}"]).recipe
-    factor = build_factor(recipe.schedule, scale_of(recipe).batches.samples(10_000), scale_of(recipe))
+    factor = build_factor(recipe.schedule, Horizon(scale_of(recipe).batches.samples(10_000), scale_of(recipe)))
     at = {step: factor(scale_of(recipe).batches.samples(step)) for step in (1000, 4000, 4001, 7000)}
     assert at == pytest.approx({1000: 1.0, 4000: 0.1, 4001: 1.0, 7000: 0.1}, abs=1e-5)
+
+
+def scored(scores):
+    """A plateau's factor after these scores, one for each step of eight samples."""
+    history = ScoreHistory()
+    for step, score in enumerate(scores, 1):
+        history.add(step, {"a": {"loss": score}})
+    return Horizon(8000, SCALE, history), 8 * (len(scores) + 1)
+
+
+@given(
+    st.lists(st.floats(-2, 2) | st.sampled_from([0.0, 1.0, math.inf]), max_size=30),
+    st.sampled_from(["min", "max"]),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.sampled_from([0.0, 1e-4, 0.1]),
+)
+def test_a_plateau_falls_where_torchs_does(scores, mode, patience, cooldown, threshold):
+    """But for scores below zero: torch asks them to become worse by the threshold."""
+    scores = [abs(score) for score in scores]
+    settings = Plateau(
+        metric="a/loss",
+        every=Amount(steps=1),
+        mode=mode,
+        factor=0.5,
+        patience=patience,
+        threshold=threshold,
+        cooldown=cooldown,
+    )
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = lr_scheduler.ReduceLROnPlateau(
+        optimizer, mode=mode, factor=0.5, patience=patience, threshold=threshold, cooldown=cooldown, eps=0.0
+    )
+    for score in scores:
+        theirs.step(score)
+    horizon, position = scored(scores)
+    assert build_factor(settings, horizon)(position) == pytest.approx(optimizer.param_groups[0]["lr"])
+
+
+def test_a_plateau_knows_nothing_of_its_own_step_and_forgets_what_was_undone():
+    settings = Plateau(metric="a/loss", every=Amount(steps=2), patience=0, factor=0.5)
+    horizon, _ = scored([1, 1, 1, 1, 1, 1])  # of which those after steps 2, 4 and 6 count
+    factor = build_factor(settings, horizon)
+    assert [factor(8 * step) for step in range(1, 9)] == [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25]
+    horizon.scores.forget_after(4)
+    assert factor(64) == 0.5
+
+
+def test_a_network_that_waits_follows_the_whole_runs_scores():
+    settings = Plateau(metric="a/loss", every=Amount(steps=2), patience=0, factor=0.5)
+    horizon, _ = scored([1, 1, 1, 1])
+    factor = build_factor(settings, horizon.since(3))
+    assert [factor(8 * step) for step in range(1, 4)] == [1, 0.5, 0.5]

@@ -53,6 +53,7 @@ WITH = {
     "schedule={kind: inverse_sqrt, warmup: {steps: 9}}": "84fea0dc186e",
     "schedule={kind: polynomial}": "a47beab732d5",
     "schedule={kind: exponential, rate: 0.5, every: {steps: 9}}": "a699e45fdfb9",
+    "schedule={kind: plateau, metric: stdlib/loss, every: {steps: 9}}": "5eca771baa65",
     "schedule={kind: steps, milestones: [{at: {steps: 9}, factor: 0.5}]}": "5c6cd9e9d785",
     "data.train.sources=[{kind: tokens, path: a.bin}]": "37fa25b889cb",
     "data.train.sources=[{kind: documents, path: a}]": "10b1dad59a70",

@@ -18,6 +18,7 @@ ARGUMENTS = {
     "galore": {"lr": 1e-3},
     "adamw": {"lr": 1e-3},
     "wsd": {"decay": Amount(steps=2)},
+    "plateau": {"metric": "a/loss", "every": Amount(steps=2)},
 }
 DECLARED = {
     ("task", "language_model"): {"CountsTokens", "KeepsDocuments", "Derives"},
@@ -39,12 +40,13 @@ DECLARED = {
     ("schedule", "constant"): {"WarmsUp"},
     ("schedule", "cosine"): {"WarmsUp", "HasLength"},
     ("schedule", "wsd"): {"WarmsUp", "HasLength", "Decays"},
+    ("schedule", "plateau"): {"WarmsUp", "ReadsScores", "FollowsScore"},
 }
 ASKED = {
     "task": {"ReadsKinds", "LoadsNetworks", "CountsTokens", "KeepsDocuments", "Derives"},
     "source": {"GivesTokens", "ReadsPart"},
     "optimizer": {"MovesLayers", "ProjectsGradients"},
-    "schedule": {"WarmsUp", "HasLength", "Decays"},
+    "schedule": {"WarmsUp", "HasLength", "Decays", "ReadsScores", "FollowsScore"},
 }
 PROTOCOLS = {name: found for name, found in vars(components).items() if getattr(found, "_is_runtime_protocol", False)}
 

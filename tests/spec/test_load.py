@@ -11,10 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 from drivetrain.spec.affects import bits_digest, differences, settings_of
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
+from drivetrain.spec.custom import Custom, build_custom, check_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load, shipped_names
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import KINDS, SECTIONS, Custom, build_custom, check_custom, imported
+from drivetrain.spec.registry import KINDS, SECTIONS, imported
 from drivetrain.spec.schema import recipe_schema
 from drivetrain.spec.sections import _unsaid
 from drivetrain.spec.show import STARTER, as_yaml
@@ -183,9 +184,13 @@ class Mine:
     def __init__(self, width: int, names: tuple[str, ...] = (), *, rate: float = 0.1):
         self.width, self.names, self.rate = width, names, rate
 
+    def networks(self): ...
+
+    def loss(self, nets, batch): ...
+
 
 def custom(**settings):
-    return Custom(kind=f"{__name__}:Mine", settings=settings)
+    return Custom(section="task", kind=f"{__name__}:Mine", settings=settings)
 
 
 def test_a_users_component_gets_its_arguments(monkeypatch):
@@ -207,7 +212,9 @@ def test_a_users_component_with_wrong_settings_is_a_recipe_mistake(monkeypatch, 
 
 
 def test_a_wrong_argument_from_the_command_line_is_told_with_its_words(tmp_path):
-    (tmp_path / "mine_with_width.py").write_text("class Mine:\n    def __init__(self, width: int):\n        pass\n")
+    (tmp_path / "mine_with_width.py").write_text(
+        "class Mine:\n    networks = loss = None\n    def __init__(self, width: int):\n        pass\n"
+    )
     (tmp_path / "r.yaml").write_text("base: quickstart\ntask: {kind: 'mine_with_width:Mine', width: 3}\n")
     contexts = ["data.train.sources[0].context=16", "data.validation[*].context=16"]
     check_custom(load(tmp_path / "r.yaml", contexts).recipe.task)
@@ -219,16 +226,16 @@ def test_a_wrong_argument_from_the_command_line_is_told_with_its_words(tmp_path)
 @pytest.mark.parametrize(("kind", "words"), [("nowhere:Thing", "no module"), ("json:Thing", "has no 'Thing'")])
 def test_a_users_component_that_is_not_there_is_a_recipe_mistake(kind, words):
     with pytest.raises(Failure) as caught:
-        build_custom(Custom(kind=kind))
+        build_custom(Custom(section="task", kind=kind))
     assert caught.value.outcome.code == Exit.BAD_RECIPE
     assert words in caught.value.outcome.cause
 
 
 def test_a_recipes_folder_stands_behind_pythons_own_modules_and_before_what_is_installed(tmp_path, monkeypatch):
     for name in ("random", "typer", "own_of_this_test"):
-        (tmp_path / f"{name}.py").write_text("class Task: pass\n")
+        (tmp_path / f"{name}.py").write_text("class Task:\n    networks = loss = None\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
-    build_custom(Custom(kind="own_of_this_test:Task", folder=str(tmp_path)))
+    build_custom(Custom(section="task", kind="own_of_this_test:Task", folder=str(tmp_path)))
     places = {name: PathFinder.find_spec(name).origin for name in ("random", "typer")}
     assert places["random"] == random.__file__
     assert places["typer"] == str(tmp_path / "typer.py")
@@ -248,3 +255,9 @@ def test_a_section_of_which_nothing_is_said_is_what_its_checked_defaults_are(pat
 def test_galore_trainer_3_amounts_may_have_a_point_and_a_unit(text, tokens):
     recipe = load("llama-60m", [f"budget={{tokens: {text}}}", "schedule.warmup=null"]).recipe
     assert recipe.budget.tokens == tokens
+
+
+def test_a_folder_that_is_called_as_a_shipped_recipe_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "glue").mkdir()
+    assert load("glue").recipe.name == "glue"

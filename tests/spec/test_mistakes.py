@@ -344,3 +344,36 @@ def test_training_and_validation_that_have_samples_in_common_are_a_mistake(tiny,
             load(tiny)
     else:
         load(tiny)
+
+
+OWN = {"name": "own", "batch": {"size": 8}, "budget": {"steps": 4}}
+
+
+class Inner:
+    """Stands for a class of the user's own."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Mine", "a class of your own is 'module:Mine'"),
+        ("mine.tasks.Mine", "a class of your own is 'mine.tasks:Mine'"),
+        (Inner, f"the class Inner: write '{__name__}:Inner'"),
+    ],
+)
+def test_a_class_without_its_module_is_one_mistake_with_what_to_write(kind, words):
+    source = {"kind": "mine:Rows"}
+    for task, where in (({"kind": kind}, source), ({"kind": "mine:Task"}, {"kind": kind, "size": 3})):
+        with pytest.raises(RecipeMistakes) as caught:
+            load({**OWN, "task": task, "data": {"train": {"sources": [where]}}})
+        (mistake,) = caught.value.mistakes
+        assert words in mistake.message
+        assert mistake.path[-1] == "kind"
+
+
+def test_a_class_within_a_function_is_told_to_be_moved():
+    class Local:
+        pass
+
+    with pytest.raises(RecipeMistakes, match="move it out of where it is defined"):
+        load({**OWN, "task": {"kind": Local}, "data": {"train": {"sources": [{"kind": "mine:Rows"}]}}})

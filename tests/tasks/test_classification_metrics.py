@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from drivetrain.loop.metrics import values
 from drivetrain.tasks.classification.glue import BENCHMARKS
 from drivetrain.tasks.classification.metrics import build_metrics
 
@@ -65,6 +66,10 @@ def test_every_task_has_the_metrics_that_glue_averages():
     assert {name: benchmark.metrics for name, benchmark in BENCHMARKS.items()} == expected
 
 
-def test_nothing_gathered_is_no_number():
-    made = build_metrics(("accuracy", "f1", "matthews", "pearson", "spearman"), 2)
+def test_nothing_gathered_is_no_number_and_a_set_without_labels_has_no_scores():
+    names = ("accuracy", "f1", "matthews", "pearson", "spearman")
+    made = build_metrics(names, 2)
     assert all(math.isnan(metric.value()) for metric in made.values())
+    assert values(made, build_metrics(names, 2)) == {}
+    made["loss"].add(1.0, 1)
+    assert values(made, build_metrics(names, 2)).keys() == made.keys()

@@ -17,6 +17,7 @@ from drivetrain.ledger.ledger import read
 from drivetrain.loop.step import Step
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import SGD, Constant
+from drivetrain.optim.schedules import Horizon
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit
@@ -144,7 +145,7 @@ def step_of(task, index=1):
     torch.manual_seed(0)
     networks = task.networks()
     network_optimizers = build_network_optimizers(
-        networks, SGD(lr=0.1, weight_decay=0.0), Constant(), 100, Scale(Batches(4))
+        networks, SGD(lr=0.1, weight_decay=0.0), Constant(), Horizon(100, Scale(Batches(4)))
     )
     for network_optimizer in network_optimizers.values():
         network_optimizer.advance(4)

@@ -9,7 +9,7 @@ from rich.console import Console
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.text import printable
 from drivetrain.watch.console import ConsoleSink, amount, closing, duration, tolerant
-from records import attempt, commit, ended, evaluation, parsed, rollback, step
+from records import attempt, commit, ended, evaluation, parsed, rollback, statistics, step
 
 
 def shown(*records, terminal=False, width=80, started=0.0):
@@ -40,6 +40,16 @@ def test_plain_lines_come_every_five_seconds_then_every_minute_and_at_the_end():
     assert pauses[:3] == [5, 5, 5]
     assert pauses[-2] == 60
     assert at[-1] == 8000
+
+
+def test_a_set_without_scores_is_told_by_its_samples():
+    text = shown(attempt(), evaluation(4) | {"metrics": {"dogs": {}}})
+    assert "evaluation at step 4  dogs  9 samples, of which no metric has gathered" in text
+
+
+def test_statistics_are_told_by_network():
+    text = shown(attempt(), statistics(4), width=120)
+    assert "statistics of step 4  model  weights 2.500  change 0.1000" in text
 
 
 def test_a_terminal_gets_one_live_line_with_a_bar():

@@ -11,7 +11,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.recipe import Watch
 from drivetrain.watch.sinks import follow
 from drivetrain.watch.tensorboard import TensorBoardSink
-from records import attempt, evaluation, parsed, rollback, step
+from records import attempt, evaluation, parsed, rollback, statistics, step
 
 
 def events(folder):
@@ -110,3 +110,13 @@ def test_what_was_undone_is_shown_once_and_as_it_was_made_again(tmp_path):
     replay(tmp_path / "tb", [attempt(), step(1), step(2, loss=9.0), rollback(2, 1), step(2, loss=3.0)])
     found = points(tmp_path / "tb")
     assert found["train/loss"] == [(1, 2.5), (2, 3.0)]
+
+
+def test_statistics_are_points_and_histograms(tmp_path):
+    replay(tmp_path / "tb", [attempt(), step(1), step(2), statistics(2)])
+    found = points(tmp_path / "tb")
+    assert found["statistics/model/weights"] == [(2, 2.5)]
+    assert found["statistics/model/change"] == [(2, pytest.approx(0.1))]
+    (event,) = events(tmp_path / "tb").Tensors("histograms/model/weights")
+    assert list(event.tensor_proto.double_val) == [-1.0, 1.0, 5.0, 1.0, 3.0, 7.0]
+    assert [dim.size for dim in event.tensor_proto.tensor_shape.dim] == [2, 3]

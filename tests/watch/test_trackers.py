@@ -22,7 +22,7 @@ from drivetrain.watch import wandb as wandb_sink
 from drivetrain.watch.recipe import Mlflow, Trackio, Wandb, Watch
 from drivetrain.watch.sinks import follow
 from drivetrain.watch.trackers import Trackers, without_secrets
-from records import attempt, ended, evaluation, step
+from records import attempt, ended, evaluation, statistics, step
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +111,14 @@ def test_rows_have_values_with_samples_and_tokens_as_further_axes(tmp_path):
     assert rows["evaluation-4"].values == {"dogs/bits": 1.5, "samples": 32, "tokens": 3200}
     assert rows["attempt-2"].values == {"event/attempt": 2, "event/from_step": 2, "event/processes": 2}
     assert rows["exit-2"].notes == {"exit": "0 all steps are made"}
+
+
+def test_statistics_are_sent_once_with_their_histograms(tmp_path):
+    write(tmp_path, [attempt(), step(1), step(2), statistics(2), attempt(2, 1), step(2), statistics(2)])
+    (row,) = [row for row in send(tmp_path, StandIn()).rows if row.kind == "statistics"]
+    assert (row.key, row.step) == ("statistics-2", 2)
+    assert row.values == {"statistics/model/weights": 2.5, "statistics/model/change": 0.1}
+    assert row.histograms["histograms/model/weights"].edges == [-1.0, 1.0, 3.0]
 
 
 def test_mfu_is_sent_once_for_each_step_also_by_a_sink_that_goes_on_within_an_attempt(tmp_path):

@@ -221,18 +221,17 @@ class Committer:
     def begin(self, step: int, state: StateTree, metadata: Mapping[str, Any]) -> None:
         """Take the state as it is now and start writing it. `metadata`, with the position, go into the manifest.
 
-        The commit before must have been taken by `finished` or `wait`.
+        The commit before must have been taken by `finished` or `wait`. Where it is `blocking`, the state must stay as
+        it is until this one has ended.
         """
         assert self._under_way is None
         self.heartbeat.enter("snapshot")
         self.heartbeat.passing("snapshot", step)
-        # Blocking, training waits until all is written, so the live tensors need no copy.
+        # Training waits until all is written, so the live tensors need no copy.
         take = pieces_of if self.blocking else self._arena.take
         pieces = take(state.tensors)
         self._under_way = self._pool.submit(self._make, step, pieces, state.values, metadata)
         self._waited = 0.0
-        while self.blocking and self.busy(TURN):
-            pass
 
     def finished(self) -> Commit | CommitFailure | None:
         """How the commit under way has ended; None where none is, or it has not."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.checkpoint.snapshot import pieces_of
@@ -36,8 +36,16 @@ Layout = Callable[[Mapping[str, Tensor]], Exported | tuple[dict[str, Tensor], di
 """A pair is tensors and configuration."""
 
 
-def export(found: LoadedCommit, to: Path, layouts: Mapping[str, Layout | None]) -> list[Path]:
+def export(
+    found: LoadedCommit,
+    to: Path,
+    layouts: Mapping[str, Layout | None],
+    tied: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> list[Path]:
     """Write each network of a commit to `to` (a new or empty folder), in its layout; returns the files.
+
+    `tied` are each network's names of weights that have another name, too, under which they are written; where no
+    layout says something else, the configuration tells them.
 
     One network goes straight into the folder, as `model.safetensors` and `config.json` where its layout says nothing
     else, several go into folders of their names. Raises Failure(73) where the folder cannot be used.
@@ -60,11 +68,24 @@ def export(found: LoadedCommit, to: Path, layouts: Mapping[str, Layout | None]) 
         config = dict(made.config)
         if made.marked:
             config["drivetrain"] = {"step": found.metadata["step"], "commit": found.path.name}
+            if tied.get(name) and not layout:
+                config["drivetrain"]["tied"] = dict(tied[name])
         write_json(settings, config)
         for extra, content in made.files.items():
             write_private(folder / extra, content)
         written += [weights, settings, *(folder / extra for extra in made.files)]
     return written
+
+
+def tied_names(network: nn.Module) -> dict[str, str]:
+    """The names of weights that were met before, each with the name under which a commit has them."""
+    first: dict[int, str] = {}
+    found = {}
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        known = first.setdefault(id(tensor), name)
+        if known != name:
+            found[name] = known
+    return found
 
 
 def _require_empty(folder: Path) -> None:

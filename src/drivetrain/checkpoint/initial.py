@@ -3,11 +3,11 @@ for."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.commit import load
 from drivetrain.checkpoint.commits import newest
-from drivetrain.checkpoint.files import read_file
-from drivetrain.checkpoint.manifest import FOLDER, Damaged
+from drivetrain.checkpoint.manifest import FOLDER, MANIFEST, Damaged, step_of
+from drivetrain.checkpoint.published import Names, read_published
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import NETWORKS, named_tensors, require_same
-from drivetrain.checkpoint.tensors import parse_tensors
 from drivetrain.spec.exits import Exit, Failure
 
 _SHOWN = 4  # names in a message
@@ -51,15 +50,17 @@ class Report:
         return ", ".join(parts)
 
 
-def load_initial(settings: Init, networks: Mapping[str, nn.Module]) -> Report:
-    """Copy weights into the networks as the recipe's `init` says.
+def load_initial(
+    settings: Init, networks: Mapping[str, nn.Module], layouts: Mapping[str, Names | None] = MappingProxyType({})
+) -> Report:
+    """Copy weights into the networks as the recipe's `init` says; `layouts` read what was published, by network.
 
     Raises Failure(66) where there is nothing at the path, 65 where it is damaged, 78 where a name or pattern means
-    nothing here, 76 with every name where tensors do not fit; then nothing was changed.
+    nothing here, 76 with every name where tensors do not fit, 77 for pickled weights; then nothing was changed.
     """
     chosen = _chosen(settings, networks)
     wanted = named_tensors(chosen)
-    there = _there(settings, chosen)
+    there = _there(settings, chosen, layouts)
     given, renamed, left_out = _mapped(there.tensors, settings.map)
     if settings.part is not None:
         given = {name: tensor for name, tensor in given.items() if name.startswith(f"{settings.part}/")}
@@ -128,7 +129,7 @@ class _There(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def _there(settings: Init, networks: Mapping[str, nn.Module]) -> _There:
+def _there(settings: Init, networks: Collection[str], layouts: Mapping[str, Names | None]) -> _There:
     path = Path(settings.from_)
     try:
         if (path / FOLDER).is_dir():
@@ -136,25 +137,14 @@ def _there(settings: Init, networks: Mapping[str, nn.Module]) -> _There:
             if found is None:
                 raise Failure(Exit.INPUT_MISSING, f"init.from: {path} has no commit", "train it first, or name another")
             return _There(found.path.name, found.metadata["sha256"], _networks(found.state.tensors))
-        if path.is_dir():
+        if path.is_dir() and (step_of(path.name) is not None or (path / MANIFEST).exists()):
             metadata, state = load(path)
             return _There(path.name, metadata["sha256"], _networks(state.tensors))
-        if path.is_file():
-            network = settings.part or _only(networks)
-            data = read_file(path)
-            tensors = {f"{network}/{name}": tensor for name, tensor in parse_tensors(data).items()}
-            return _There(path.name, hashlib.sha256(data).hexdigest(), tensors)
+        if path.exists():
+            return _There(path.name, *read_published(path, networks, layouts))
     except (Damaged, ValueError) as error:
         raise Failure(Exit.BAD_DATA, f"init.from: {path} is damaged: {error}", "restore it from a copy") from error
-    raise Failure(Exit.INPUT_MISSING, f"init.from: nothing at {path}", "name a run, a commit or a safetensors file")
-
-
-def _only(networks: Mapping[str, nn.Module]) -> str:
-    if len(networks) > 1:
-        raise Failure(
-            Exit.BAD_RECIPE, "init.from is a file of one network, and there are several", "name one by init.part"
-        )
-    return next(iter(networks))
+    raise Failure(Exit.INPUT_MISSING, f"init.from: nothing at {path}", "name a run, a commit, or safetensors")
 
 
 def _networks(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,9 +1,10 @@
 """A copy of commits and ledger in an object store, so that a machine which lost its disk can go on.
 
-Under the URL lie `checkpoints/<commit>/<file>`, with `MANIFEST.json` last: a commit without it is not there. The ledger
-lies in segments of whole records, `ledger/<root>/<start>-<end>-<previous>-<last>.jsonl`: byte offsets, and the chain
-hashes before and at their end. The names alone say which segments continue each other and which the local ledger
-contains; where it lost records that the mirror has, a new branch starts at the last segment they share.
+Under the URL lie `checkpoints/<commit>/<file>`, with `MANIFEST.json` last: a commit without it is not there. The
+sources that the run keeps lie in `code/<SHA-256>`. The ledger lies in segments of whole records,
+`ledger/<root>/<start>-<end>-<previous>-<last>.jsonl`: byte offsets, and the chain hashes before and at their end. The
+names alone say which segments continue each other and which the local ledger contains; where it lost records that the
+mirror has, a new branch starts at the last segment they share.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from drivetrain.checkpoint.manifest import (
     parse_manifest,
     step_of,
 )
+from drivetrain.checkpoint.mirrored_code import fetch_code, push_code
 from drivetrain.checkpoint.mirrored_ledger import LEDGER, Segment, fetch_ledger, push_ledger, root_of, segments_in
 from drivetrain.checkpoint.store import (
     BLOCK,
@@ -74,6 +76,7 @@ class Mirror:
         self._abandoned = threading.Event()
         self._sleep = sleep or self._abandoned.wait
         self._said: deque[str] = deque(maxlen=100)
+        self._code_there: set[str] = set()  # SHA-256 of sources that the mirror has
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
         self._thread.start()
 
@@ -119,7 +122,7 @@ class Mirror:
             self._said.append(text)
 
     def _mirror(self, name: str) -> None:
-        """Ledger, files, manifest, then what is no longer kept."""
+        """Sources, ledger, files, manifest, then what is no longer kept."""
         began = time.monotonic()
         self._written()  # the ledger goes along, with the record of this commit
         with ExitStack() as stack:
@@ -128,6 +131,7 @@ class Mirror:
             commits = _commits(store)
             segments = segments_in(store)
             self._refuse_others(store, commits, segments)
+            push_code(store, self._run, self._code_there)
             try:
                 push_ledger(store, self._run / LEDGER, segments)
             except Unfit as damage:  # the commit is worth having all the same
@@ -167,9 +171,9 @@ def fetch(
     *,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str | None:
-    """Bring the mirror's newest commit that verifies, and the ledger, into `run`; the commit's name, or None.
+    """Bring the mirror's newest commit that verifies, the ledger and sources into `run`; the commit's name, or None.
 
-    None means that the store answered and holds no whole commit. Reasons why newer commits, or parts of the ledger,
+    None means that the store answered and holds no whole commit. Reasons why newer commits, or parts of the others,
     were not taken are appended to `passed_over`. A ledger that is there already is replaced only by a continuation of
     it. Raises Failure(86) where no commit verifies, 74 where the store or the disk fails, 78 as `Mirror` does.
     """
@@ -185,6 +189,7 @@ def fetch(
         temporary.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         make_folder(temporary)
         name = _fetch_commit(store, temporary, commits, reasons)
+        fetch_code(store, run, reasons)
         fetch_ledger(store, temporary / LEDGER, run / LEDGER, reasons)
         _publish(temporary / name, run / FOLDER / name)  # last: a start that finds it does not look here again
     except Unavailable as error:

@@ -41,7 +41,9 @@ class Init(Settings):
     """
 
     from_: Annotated[
-        str, Field(alias="from"), bits("a run directory (its newest commit), a commit, or a safetensors file")
+        str,
+        Field(alias="from"),
+        bits("a run (its newest commit), a commit, an export, or a safetensors file"),
     ]
     part: Annotated[str | None, bits("load only this network; null: every network")] = None
     map: Annotated[

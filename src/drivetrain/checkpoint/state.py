@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from drivetrain.checkpoint.numbers import (
+    GIVEN,
+    begin_groups_anew,
+    group_numbers,
+    is_number,
+    put_number,
+    require_known,
+    slot_name,
+    state_numbers,
+)
 from drivetrain.checkpoint.snapshot import TensorBytes, put
 from drivetrain.spec.exits import Exit, Failure
 
@@ -79,6 +89,8 @@ def restore(
             device = _step_device(optimizer, parameter)
         # A copy, in torch's own alignment: matrix products round otherwise where a file's bytes happen to lie.
         optimizer.state[parameter][slot] = tensor.to(device, copy=True)
+    if optimizers:
+        _put_numbers(tensors, optimizers)
 
 
 def put_back(
@@ -93,15 +105,37 @@ def put_back(
     """
     held = {piece.name: piece for piece in pieces}
     tensors = capture(networks, optimizers, others)
-    changed = put({name: held[name] for name in tensors if name in held}, tensors)
+    known = {name: tensor for name, tensor in tensors.items() if name in held}
+    # The user's own optimizers may have dropped or replaced what they had, and a number is nothing to put bytes into.
+    lost = {name: piece for name, piece in held.items() if not _takes(known.get(name), piece)}
+    fresh = {name: torch.empty(piece.shape, dtype=piece.dtype) for name, piece in lost.items()}
+    changed = put({name: held[name] for name in known | fresh}, known | fresh)
     if changed is not None:
         hint = "a bit has flipped: suspect this machine's memory; the commit before is whole"
         raise Failure(Exit.CORRUPTION_SUSPECTED, f"the copy of {changed} has changed in memory", hint, tensor=changed)
+    _forget_begun(held, optimizers)
+    for optimizer, parameter, slot, tensor in _slots(fresh, optimizers):
+        optimizer.state[parameter][slot] = tensor.to(parameter.device)
+    _put_numbers(known | fresh, optimizers)
+
+
+def _forget_begun(held: Collection[str], optimizers: Optimizers) -> None:
+    """Take away the state that has begun since then: the optimizer begins it anew, as it did then."""
     for owner, optimizer, parameter in _owners(optimizers):
         slots = optimizer.state.get(parameter, {})
-        # It began within this step: without it the optimizer begins anew, as it did then.
-        if slots and not any(f"{owner}/{slot}" in held for slot in slots):
+        begun = [slot for slot, value in slots.items() if f"{owner}/{slot_name(slot, value)}" not in held]
+        if slots and len(begun) == len(slots):
             del optimizer.state[parameter]
+        elif GIVEN in optimizer.param_groups[0]:
+            for slot in begun:
+                del slots[slot]
+
+
+def _takes(tensor: Tensor | None, piece: TensorBytes) -> bool:
+    """Whether a live tensor, where there is one, is what these bytes were taken from, and keeps them."""
+    if tensor is None or is_number(piece.name):
+        return False
+    return tuple(tensor.shape) == piece.shape and tensor.dtype == piece.dtype
 
 
 def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], where: str) -> None:
@@ -227,12 +261,45 @@ def _optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
         for slot, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
                 yield f"{owner}/{slot}", value
+    for network, optimizer in _own(optimizers):
+        owners = {owner: parameter for owner, _, parameter in _owners({network: optimizer})}
+        yield from state_numbers(optimizer, owners)
+        yield from group_numbers(f"{OPTIMIZERS}/{network}", optimizer)
+
+
+def _own(optimizers: Optimizers) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+    """The optimizers of the user's own: they may keep numbers beside tensors."""
+    for network, optimizer in optimizers.items():
+        if any(GIVEN in group for group in optimizer.param_groups):
+            yield network, optimizer
+
+
+def _number_places(optimizers: Optimizers) -> dict[str, dict[str, Any]]:
+    """Where numbers of the user's own optimizers belong, by what their names begin with."""
+    places: dict[str, dict[str, Any]] = {}
+    for network, optimizer in _own(optimizers):
+        for owner, _, parameter in _owners({network: optimizer}):
+            places[owner] = optimizer.state[parameter]
+        for place, group in enumerate(optimizer.param_groups):
+            places[f"{OPTIMIZERS}/{network}/[{place}]"] = group
+    return places
+
+
+def _put_numbers(tensors: Mapping[str, Tensor], optimizers: Optimizers) -> None:
+    """Put a commit's numbers where they belong; groups of which it has none are as they were built."""
+    for _, optimizer in _own(optimizers):
+        begin_groups_anew(optimizer)
+    places = _number_places(optimizers)
+    for name, tensor in tensors.items():
+        if name.startswith(f"{OPTIMIZERS}/") and is_number(name):
+            put_number(places[name.rpartition("/")[0]], name, tensor)
 
 
 def _owners(optimizers: Optimizers) -> Iterator[tuple[str, torch.optim.Optimizer, nn.Parameter]]:
     """Every parameter that an optimizer moves, and what the names of its state begin with."""
     for network, optimizer in optimizers.items():
         for group in optimizer.param_groups:
+            require_known(optimizer, group)
             for name, parameter in zip(group["names"], group["params"], strict=True):
                 yield f"{OPTIMIZERS}/{network}/{name}", optimizer, parameter
 
@@ -242,10 +309,13 @@ def _slots(
 ) -> list[tuple[torch.optim.Optimizer, nn.Parameter, str, Tensor]]:
     """Where each tensor of optimizer state belongs; Failure(76) where nothing fits."""
     owners = {owner: (optimizer, parameter) for owner, optimizer, parameter in _owners(optimizers)}
+    numbers = _number_places(optimizers)
     found = []
     for name, tensor in tensors.items():
         if name.startswith(f"{OPTIMIZERS}/"):
             owner, _, slot = name.rpartition("/")
+            if is_number(name) and owner in numbers:
+                continue
             if owner not in owners or not _fits(tensor, slot, *owners[owner]):
                 raise Failure(
                     Exit.INCOMPATIBLE,
@@ -257,11 +327,13 @@ def _slots(
 
 
 def _fits(tensor: Tensor, slot: str, optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> bool:
-    """Whether optimizer state may be a parameter's: what an optimizer says that has `state_shapes`, otherwise 0-d, or
-    of its shape, where dimensions may be reduced to 1.
+    """Whether optimizer state may be a parameter's: anything where the optimizer is the user's own; what one says that
+    has `state_shapes`; otherwise 0-d, or of its shape, where dimensions may be reduced to 1.
 
     Adafactor keeps moments of rows and columns: (rows, 1) and (1, columns) for a parameter of (rows, columns).
     """
+    if GIVEN in optimizer.param_groups[0]:
+        return True
     if isinstance(optimizer, Shaped):
         return optimizer.state_shapes(parameter).get(slot) == tuple(tensor.shape)
     if tensor.ndim == 0:

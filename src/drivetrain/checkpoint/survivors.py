@@ -7,7 +7,7 @@ in the form of a commit and verified like one, to a folder that only this superv
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from drivetrain.checkpoint.files import discard, make_folder, require_space
 from drivetrain.checkpoint.manifest import MANIFEST, name_of, step_of
 from drivetrain.checkpoint.snapshot import pieces_of
 
-RECORDS = "records"
+RECORDS, OWED = "records", "owed"
 
 
 def save_survivor_state(
@@ -25,12 +25,12 @@ def save_survivor_state(
     step: int,
     state: StateTree,
     metadata: Mapping[str, Any],
-    records: Sequence[Mapping[str, Any]],
 ) -> None:
     """Leave the state of `step` in `folder`, unless another survivor has left one as high.
 
-    `records` are the newest steps' ledger records: whoever keeps the ledger may have died before it wrote them. Raises
-    OSError where the memory does not suffice.
+    Its values have the newest steps' ledger records at `RECORDS`, since whoever keeps the ledger may have died before
+    it wrote them, and at `OWED` what else the ledger must have, by kind and step. Raises OSError where the memory does
+    not suffice.
     """
     highest = 0
     for name in os.listdir(folder):
@@ -43,7 +43,6 @@ def save_survivor_state(
     pieces = pieces_of(state.tensors)
     require_space(folder, sum(piece.data.numel() for piece in pieces) + (1 << 20), 8)
     make_folder(temporary)
-    values = {**state.values, RECORDS: list(records)}
-    files = write_parts(temporary, pieces, values, threads=1)
+    files = write_parts(temporary, pieces, state.values, threads=1)
     write_manifest(temporary, step, files, {**metadata, "volatile": True})
     os.rename(temporary, folder / f"{name_of(step)}.rank-{rank}")

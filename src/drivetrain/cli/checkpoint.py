@@ -75,7 +75,10 @@ def diff(
     second: Annotated[Path, typer.Argument(help="The same.")],
     as_json: AsJson = False,
 ) -> None:
-    """What two commits do not share: recipe, data, environment, and every tensor whose bits differ."""
+    """What two commits do not share: recipe, data, environment, and every tensor whose bits differ.
+
+    Two runs' code is for `drivetrain diff`, their metrics for `drivetrain compare`.
+    """
     import json
 
     from drivetrain.checkpoint.inspection import difference

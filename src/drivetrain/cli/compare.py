@@ -26,7 +26,10 @@ def compare(
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw it too: a file.png or a file.svg.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Runs side by side: recipes, metrics, losses at equal steps, samples, tokens or seconds, and what it took."""
+    """Runs side by side: recipes, metrics, losses at equal steps, samples, tokens or seconds, and what it took.
+
+    Their code, environment and data are for `diff`, the weights of two commits for `checkpoint diff`.
+    """
     import json
 
     from rich.console import Console

@@ -50,6 +50,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for part in ("validation", "test"):
         sizes = {name: tried["samples"] for name, tried in found[part].items()}
         yield f"{part:<16}{_counted(sizes) or 'none'}"
+    if found["shown"]:
+        yield f"shows           {', '.join(found['shown'])}"
     yield f"budget          {found['steps']:,} steps, {found['samples']:,} samples"
     yield f"processes       {found['processes']}, with {found['lanes']} lanes, on {found['device']}"
     first = found["first_step"]

@@ -23,5 +23,13 @@ def export(
 
     from drivetrain.api import export as export_run
 
-    files = list(map(str, export_run(run, to, commit, weights=weights_of(weights))))
-    typer.echo(json.dumps({"files": files}) if as_json else "\n".join(files))
+    files = export_run(run, to, commit, weights=weights_of(weights))
+    if as_json:
+        typer.echo(json.dumps({"files": list(map(str, files))}))
+        return
+    typer.echo("\n".join(map(str, files)))
+    for file in files:
+        if file.suffix == ".json":
+            told = json.loads(file.read_text()).get("drivetrain", {}).get("tied", {})
+            for name, other in told.items():
+                typer.echo(f"{name} is tied to {other}, and written once: safetensors.torch.load_model ties it again")

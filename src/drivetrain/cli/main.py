@@ -85,6 +85,28 @@ def run(arguments: list[str]) -> int:
         return _say(Failure(Exit.BAD_COMMAND, error.format_message(), f"`{asked} --help` says what there is"))
     except (KeyboardInterrupt, typer.Abort):
         return _say(Failure(Exit.STOPPED, "interrupted"))
+    except Exception as error:
+        return _say(_unexpected(error))
+
+
+def _unexpected(error: Exception) -> Failure:
+    """What no verb has expected: an error in the user's own code, too little memory, or an error of ours."""
+    import tempfile
+    import traceback
+
+    from drivetrain.runtime.mistakes import failure_of
+
+    failure = failure_of(error)
+    if failure is None:
+        traceback.print_exception(error)
+        return Failure(Exit.INTERNAL, f"{type(error).__name__}: {error}", "the traceback is above")
+    # There is not always a run directory that could keep it.
+    with tempfile.NamedTemporaryFile("w", prefix="drivetrain-traceback-", suffix=".txt", delete=False) as file:
+        file.write(failure.trace)
+    told = failure.outcome
+    complete = Failure(told.code, told.cause, f"{told.hint}; the whole traceback is in {file.name}", **told.where)
+    complete.details = failure.details
+    return complete
 
 
 def _told(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:

@@ -13,13 +13,13 @@ from drivetrain.cli.weights import WEIGHTS, weights_of
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
-    data: Annotated[str, typer.Option(help="The name of a validation or test set of the recipe.")],
+    data: Annotated[str, typer.Option(help="The name of a set of the recipe, or a new file.")],
     to: Annotated[Path, typer.Option(help="A new file: .jsonl, .csv or .tsv.")],
     commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a run's commit predicts of each sample of a set, in the set's order."""
+    """Write what a run's commit predicts of each sample of a set or a file, in their order."""
     import json
 
     from drivetrain.api import predict as predict_run

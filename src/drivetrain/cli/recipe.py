@@ -39,7 +39,7 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """The whole recipe with every default."""
+    """The whole recipe with every default: as YAML or JSON a recipe again, with --json --origin beside its origins."""
     import json
 
     from drivetrain.spec.load import load
@@ -49,10 +49,11 @@ def show(
     if not as_json:
         typer.echo(as_yaml(resolved.tree, resolved.origins if origin else None))
         return
-    told: dict[str, object] = {"recipe": resolved.tree}
-    if origin:
-        told["origins"] = {path: str(where) for path, where in resolved.origins.items()}
-    typer.echo(json.dumps(told))
+    if not origin:
+        typer.echo(json.dumps(resolved.tree, indent=2))
+        return
+    origins = {path: str(where) for path, where in resolved.origins.items()}
+    typer.echo(json.dumps({"recipe": resolved.tree, "origins": origins}))
 
 
 @app.command()
@@ -62,9 +63,9 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
 
     from drivetrain.spec.affects import customs
     from drivetrain.spec.code.scan import run_digest, scan
+    from drivetrain.spec.custom import check_custom
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.load import load
-    from drivetrain.spec.registry import check_custom
     from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes, dotted
 
     try:
@@ -87,6 +88,31 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
     else:
         typer.echo("\n".join([*notes, f"{recipe}: no mistakes; digest {digest}"]))
     return 0
+
+
+@app.command()
+def kinds(
+    section: Annotated[str | None, typer.Argument(metavar="[SECTION]", help="Such as optimizer; else all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The kinds of each section, with where they come from; those of installed packages, too."""
+    import json
+
+    from drivetrain.spec.exits import Exit, Failure
+    from drivetrain.spec.kinds import all_kinds
+    from drivetrain.spec.registry import nearest
+
+    found = all_kinds()
+    if section is not None and section not in found:
+        cause = f"no section {section!r} has kinds{nearest(section, list(found))}"
+        raise Failure(Exit.BAD_COMMAND, cause, f"there are {', '.join(found)}")
+    chosen = found if section is None else {section: found[section]}
+    if as_json:
+        typer.echo(json.dumps(chosen, default=vars))
+        return
+    for name, kinds in chosen.items():
+        for kind in kinds:
+            typer.echo(f"{name:10} {kind.name:24} {kind.source:12} {kind.about}")
 
 
 @app.command()

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from drivetrain.data.fingerprint import combined
+from drivetrain.runtime.mistakes import is_out_of_memory, with_place
 from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.registry import Custom, build_custom
 
 _CPU = torch.device("cpu")
 _LOOKED_AT = 8  # samples that enter the fingerprint
@@ -38,7 +39,7 @@ class MapSource:
         """
         self._settings = settings
         self._seed = seed
-        self._dataset = build_custom(settings, "source", "__getitem__", "__len__")
+        self._dataset = build_custom(settings)
         self._size = len(self._dataset)
         if self._size == 0:
             raise Failure(Exit.BAD_DATA, f"{settings.kind} has no sample", "a source needs at least one")
@@ -70,13 +71,16 @@ class MapSource:
         try:
             return self._dataset[index]
         except Exception as error:
-            raise Failure(
+            if is_out_of_memory(error):
+                raise
+            failure = Failure(
                 Exit.BAD_DATA,
                 f"{self._settings.kind}: sample {index} cannot be read: {type(error).__name__}: {error}",
                 "mend the sample or the dataset",
                 sample_id=index,
                 position=position,
-            ) from error
+            )
+            raise with_place(failure, error, self._settings.folder) from error
 
     def _look(self, by_text: bool) -> str:
         """A fingerprint where the dataset gives none: settings, size, some samples. Its code is the run's."""

@@ -8,7 +8,8 @@ from drivetrain.data.recipe import Parted
 from drivetrain.data.recipe import Source as SourceSettings
 from drivetrain.data.source import Source
 from drivetrain.data.split import parted
-from drivetrain.spec.registry import Custom, imported
+from drivetrain.spec.custom import Custom
+from drivetrain.spec.registry import imported
 
 
 def open_source(settings: SourceSettings | Custom, seed: int, cache: Path, *, by_text: bool = False) -> Source:

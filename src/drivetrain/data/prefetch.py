@@ -20,6 +20,7 @@ from drivetrain.data.batch_reader import BatchReader, LocalBatch, Planned, read_
 from drivetrain.data.lifeline import end_with
 from drivetrain.data.source import Source
 from drivetrain.data.transport import pack, unpack
+from drivetrain.runtime.mistakes import failure_of
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -267,6 +268,12 @@ def _open(sent: bytes, trainer: int) -> None:
 
 
 def _read(ids: np.ndarray, positions: np.ndarray) -> bytes:
-    if isinstance(_source, Exception):
-        raise _source
-    return pack(read_samples(_source, ids, positions))
+    try:
+        if isinstance(_source, Exception):
+            raise _source
+        return pack(read_samples(_source, ids, positions))
+    except Failure:
+        raise
+    except Exception as error:
+        # The process that waits gets the words of an exception and none of its frames.
+        raise failure_of(error) or error from error

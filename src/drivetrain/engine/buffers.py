@@ -61,15 +61,24 @@ class Buffers:
     @contextmanager
     def of_rank_before(self) -> Iterator[None]:
         """While entered, this rank has those of the rank before it, to change them as it likes. Every rank enters."""
-        kept = self.keep()
-        try:
+        with self.put_back():
             if self._group.world > 1:
                 self._talk(self._from_rank_before)
+            yield
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Whatever is done to them while this is entered, afterwards all are as they were."""
+        kept = self.keep()
+        empty = [(module, name) for module, name in self._all if module._buffers[name] is None]
+        try:
             yield
         finally:
             # Place and values both: what ran in between may have put another tensor there.
             for one in kept:
                 one.module._buffers[one.name] = one.buffer.copy_(one.before)
+            for module, name in empty:
+                module._buffers[name] = None
 
     def _talk(self, exchanged: Callable[[Tensor], Tensor]) -> None:
         """Take over what comes in exchange for all that commits keep, a message for each type."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.heartbeat import Heartbeat
-from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.runtime.seeds import mix, seed_generators, undrawn
 
 Networks = Mapping[str, nn.Module]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -161,19 +161,14 @@ class Engine:
     def evaluating(self) -> Iterator[Networks]:
         """The networks in evaluation mode, without gradients; every rank sees rank 0's buffers.
 
-        They hold the averages of their weights, where these are to be evaluated.
+        They hold the averages of their weights, where these are to be evaluated. Afterwards buffers, modes and random
+        numbers are as before, whatever a task has done to them: training goes on as if nothing had been evaluated.
         """
         self.buffers.share()
-        modes = {name: network.training for name, network in self.networks.items()}
-        for network in self.networks.values():
-            network.eval()
-        try:
+        with self.buffers.put_back(), undrawn(self.device), _evaluation_mode(self.networks.values()):
             averaged = self.averages.in_place() if self.averages else nullcontext()
             with averaged, torch.no_grad(), self._autocast(self._execution.precision):
                 yield self.networks
-        finally:
-            for name, network in self.networks.items():
-                network.train(modes[name])
 
     def seed(self, *path: int) -> None:
         """Seed the generators that forward passes draw from: the run's seed at a position."""
@@ -290,3 +285,21 @@ class Engine:
         if precision not in _DTYPES:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=_DTYPES[precision])
+
+
+@contextmanager
+def _evaluation_mode(networks: Iterable[nn.Module]) -> Iterator[None]:
+    """Networks in evaluation mode; afterwards each of their modules is in the mode that it was in."""
+    roots = list(networks)
+    modes = [(module, module.training) for root in roots for module in root.modules()]
+    before = [root.training for root in roots]
+    for root in roots:
+        root.eval()
+    try:
+        yield
+    finally:
+        # By `train`, which modules of their own may do more in; then one by one, as some may have been in another mode.
+        for root, mode in zip(roots, before, strict=True):
+            root.train(mode)
+        for module, mode in modes:
+            module.training = mode

@@ -120,6 +120,7 @@ class Statistics(Settings):
     every: Annotated[Amount, cost("between measurements")]
     gradients: Annotated[bool, cost("the gradient noise scale: how large a batch pays")] = True
     weights: Annotated[bool, cost("the size of the weights and of a step's change")] = True
+    histograms: Annotated[bool, cost("how the weights, and a step's change of them, are distributed")] = False
 
 
 def scale_of(batch: Batch, tokens: int | None, epoch: int) -> Scale:

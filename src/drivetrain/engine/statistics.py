@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.recipe import Statistics
+from drivetrain.ledger.records import Histogram
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.group import Group
+
+_BINS = 64
 
 
 class Probe:
@@ -19,10 +23,11 @@ class Probe:
 
     def __init__(self, settings: Statistics, network_optimizers: Mapping[str, NetworkOptimizer]) -> None:
         self.gradients = settings.gradients
+        self._settings = settings
         self._network_optimizers = network_optimizers
         self._before: dict[str, list[Tensor]] = {}
         self._small: dict[str, dict[int, tuple[float, int]]] = {}
-        if settings.weights:
+        if settings.weights or settings.histograms:
             for name, network_optimizer in network_optimizers.items():
                 self._before[name] = [parameter.detach().clone() for parameter in network_optimizer.parameters]
 
@@ -40,8 +45,9 @@ class Probe:
     def result(self, norms: Mapping[str, float], samples: int, group: Group) -> dict[str, dict[str, Any]]:
         """What the ledger keeps, by network. `norms` are those of the whole batch of `samples`; collective."""
         found: dict[str, dict[str, Any]] = {name: {} for name in self._network_optimizers}
-        for name, before in self._before.items():
-            found[name] |= _change(before, self._network_optimizers[name].parameters)
+        if self._settings.weights:
+            for name, before in self._before.items():
+                found[name] |= _change(before, self._network_optimizers[name].parameters)
         if self.gradients:
             own = {name: list(small.values()) for name, small in self._small.items()}
             ranks = group.gather_json(own)
@@ -51,6 +57,32 @@ class Probe:
                     parts += rank.get(name, ())
                 found[name] |= noise(parts, norm**2, samples)
         return found
+
+    def histograms(self) -> dict[str, dict[str, Histogram]]:
+        """By network, of the `weights` before the step and of their `change`; empty where nobody asked for it."""
+        found: dict[str, dict[str, Histogram]] = {}
+        if not self._settings.histograms:
+            return found
+        for name, before in self._before.items():
+            changes = _changes(before, self._network_optimizers[name].parameters)
+            found[name] = {"weights": histogram(before), "change": histogram(changes)}
+        return found
+
+
+def histogram(tensors: Sequence[Tensor]) -> Histogram:
+    """How all finite numbers of tensors are distributed, in bins of equal width from the smallest to the largest; half
+    a unit to both sides where all are equal."""
+    arrays = [tensor.detach().float().flatten().cpu().numpy() for tensor in tensors]
+    finite = [array[np.isfinite(array)] for array in arrays]
+    finite = [array for array in finite if array.size]
+    low = min((float(array.min()) for array in finite), default=0.0)
+    high = max((float(array.max()) for array in finite), default=0.0)
+    if low == high:  # bins must have a width
+        low, high = low - 0.5, high + 0.5
+    counts = np.zeros(_BINS, np.int64)
+    for array in finite:
+        counts += np.histogram(array, _BINS, (low, high))[0]
+    return Histogram(low=low, high=high, counts=tuple(counts.tolist()))
 
 
 def noise(parts: Sequence[Sequence[float]], whole: float, samples: int) -> dict[str, float]:
@@ -75,8 +107,11 @@ def noise(parts: Sequence[Sequence[float]], whole: float, samples: int) -> dict[
 
 def _change(before: Sequence[Tensor], parameters: Sequence[Tensor]) -> dict[str, float]:
     """Norm of the weights before the step, and of what the step has added."""
-    steps = [now.detach() - then for now, then in zip(parameters, before, strict=True)]
-    return {"weights": _square(list(before)) ** 0.5, "change": _square(steps) ** 0.5}
+    return {"weights": _square(list(before)) ** 0.5, "change": _square(_changes(before, parameters)) ** 0.5}
+
+
+def _changes(before: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+    return [now.detach() - then for now, then in zip(parameters, before, strict=True)]
 
 
 def _square(tensors: list[Tensor]) -> float:

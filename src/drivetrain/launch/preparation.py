@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,10 +23,10 @@ from drivetrain.ledger.ledger import parse_line
 from drivetrain.ledger.records import AttemptRecord
 from drivetrain.spec.affects import bits_digest, customs
 from drivetrain.spec.code.scan import UserCode, run_digest, scan
+from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import Custom
 from drivetrain.spec.settings import seconds_of
 from drivetrain.spec.tree import Origin, RecipeMistakes
 
@@ -49,6 +50,7 @@ def prepare_job(
     not what lies there now.
     """
     recipe = resolved.recipe
+    _require_importable(recipe)
     code = code or scan(recipe)
     folder = run
     if folder is None:
@@ -83,6 +85,24 @@ def prepare_job(
         started=options.started,
         began=options.started,
     )
+
+
+def _require_importable(recipe: Recipe) -> None:
+    """Raises Failure(78) where other processes need a class that only this one has: of a notebook, or of a script."""
+    place = getattr(sys.modules["__main__"], "__file__", None)
+    kinds = [custom.kind for custom, _ in customs(recipe) if custom.kind.startswith("__main__:")]
+    asked = ""
+    if recipe.launch.processes > 1:
+        asked = f"{recipe.launch.processes} processes (launch.processes)"
+    elif place is None and recipe.data.train.workers:  # those of a script import it
+        asked = f"processes that read samples (data.train.workers: {recipe.data.train.workers})"
+    if not (kinds and asked):
+        return
+    where = f"the script {Path(place).name}" if place else "the notebook"
+    name = kinds[0].partition(":")[2]
+    # In one sentence: a notebook shows an exception's words, and not its hint.
+    how = f"put it in a module beside {where}, and write 'module:{name}'"
+    raise Failure(Exit.BAD_RECIPE, f"{kinds[0]} is a class of {where}, which {asked} cannot import: {how}")
 
 
 def runs_with_other_code(job: Job, recipe: Recipe) -> list[str]:

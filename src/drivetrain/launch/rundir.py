@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ SCRATCH = Path(f"/var/tmp/drivetrain-{os.getuid()}")
 """Where this user's run directories are on machines that share none: commits and ledger are mirrored from there."""
 ANSWER = 5.0
 """Seconds in which a run directory must take the last word of a run that is over."""
+HEARD = 2.0
+"""Seconds in which the process that failed by itself is heard, where the first one has lost it."""
 _OURS = "drivetrain-"  # how the names of scratch folders begin, whoever has submitted the job
 _COMMIT = re.compile(r"step-(\d{8,})")
 
@@ -82,10 +85,22 @@ def last_word(run: Path) -> tuple[int, int] | None:
 def record_first(run: Path, outcome: Outcome, rank: int, before: tuple[int, int] | None) -> Outcome:
     """Keep the outcome of one of several processes in `exit.json`. It is the first one's to write, or that of one that
     failed by itself; the loss of a peer never hides what that peer said. `before` is the `last_word` at the start."""
-    own = outcome.code not in (Exit.DONE, Exit.STOPPED, Exit.PEER_UNAVAILABLE)
-    if own or (rank == 0 and not (outcome.code is Exit.PEER_UNAVAILABLE and last_word(run) != before)):
+    lost = outcome.code is Exit.PEER_UNAVAILABLE
+    if not lost and (rank == 0 or outcome.code not in (Exit.DONE, Exit.STOPPED)):
+        return record(run, outcome)
+    if lost and rank == 0 and not _said_by_another(run, before):
         return record(run, outcome)
     return outcome
+
+
+def _said_by_another(run: Path, before: tuple[int, int] | None) -> bool:
+    """Whether the process that failed by itself has said so, or does so soon: its loss may be seen before its word."""
+    end = time.monotonic() + HEARD
+    while time.monotonic() < end:
+        if last_word(run) != before:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def record(run: Path, outcome: Outcome) -> Outcome:
@@ -96,10 +111,10 @@ def record(run: Path, outcome: Outcome) -> Outcome:
         where = where | {"last_committed_step": within(ANSWER, lambda: committed(run))}
     complete = replace(outcome, where=where)
     try:
-        if "stalled" in where:
-            _write_apart(run / "exit.json", complete)
-        else:
+        if outcome.code in (Exit.DONE, Exit.STOPPED):  # it has just taken a commit
             within(ANSWER, lambda: write_json(run / "exit.json", complete.to_json()))
+        else:
+            _write_apart(run / "exit.json", complete)
     except OSError as error:  # the disk is full or gone: the line on stderr still says all
         print(f"drivetrain: exit.json cannot be written: {error}", file=sys.stderr)
     return complete
@@ -116,10 +131,9 @@ write_private(Path(sys.argv[1]), sys.stdin.buffer.read())
 def _write_apart(path: Path, outcome: Outcome) -> None:
     """Write an outcome from a process of its own: on a disk that stalls the kernel may let none end that writes."""
     content = (json.dumps(outcome.to_json(), indent=2) + "\n").encode()
-    writer = subprocess.Popen(
-        [sys.executable, "-c", _WRITE, str(path)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    writer = subprocess.Popen([sys.executable, "-c", _WRITE, str(path)], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert writer.stdin is not None
+    assert writer.stderr is not None
     with suppress(BrokenPipeError), writer.stdin:
         writer.stdin.write(content)
     try:
@@ -127,4 +141,5 @@ def _write_apart(path: Path, outcome: Outcome) -> None:
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"no answer within {ANSWER:g} s") from None
     if code:
-        raise OSError("the process that writes it has failed")
+        said = writer.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+        raise OSError(said.partition(": ")[2] or "the process that writes it has failed")

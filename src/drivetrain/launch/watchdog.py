@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from drivetrain.runtime.heartbeat import HeartbeatSlot
 
 SLOW = frozenset(
-    {"start", "evaluation", "show", "snapshot", "commit", "profile", "compare", "rollback", "handover", "teardown"}
+    {
+        *("start", "compile", "evaluation", "show", "snapshot", "commit"),
+        *("profile", "compare", "rollback", "handover", "teardown"),
+    }
 )
-"""Phases that may take long without a sign of getting on: they open data, score large batches, write."""
+"""Phases that may take long without a sign of getting on: they open data, compile, score large batches, write."""
 COMPILING = frozenset({"forward", "backward", "optimizer"})
 """Phases that may compile: before the first step is made, and at any step of a recipe that asks for it."""
 FROZEN = 5.0
@@ -62,12 +65,16 @@ class Watchdog:
     _moves: dict[int, tuple[int, float]] = field(default_factory=dict)
     _steps: deque[float] = field(default_factory=lambda: deque(maxlen=101))
 
+    def forget(self) -> None:
+        """Everybody's time begins anew: what held them up was none of them."""
+        self._beats.clear()
+        self._moves.clear()
+
     def look(self, signs: dict[int, HeartbeatSlot], now: float) -> Hang | None:
         """Judge the processes that are alive, by rank."""
         # This process was not run either, so nothing is known of the others: their time begins anew.
         if self._looked is not None and now - self._looked > FROZEN:
-            self._beats.clear()
-            self._moves.clear()
+            self.forget()
         self._looked = now
         for rank, sign in signs.items():
             _note(self._beats, rank, sign.beats, now)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.launch.forkserver import ForkServer
+from drivetrain.launch.hangs import HangJudge, write_stacks
 from drivetrain.launch.job import Job
 from drivetrain.launch.machine import core_pattern, oom_kills
 from drivetrain.launch.rundir import ANSWER
-from drivetrain.launch.watchdog import Hang, Watchdog
 from drivetrain.runtime.heartbeat import HeartbeatMemory, HeartbeatSlot
 from drivetrain.runtime.place import Node, Place
 from drivetrain.runtime.signals import StopRequests
@@ -29,8 +29,6 @@ GRACE = 1.0
 """Seconds that the other workers have to end by themselves after one has failed."""
 HANDOVER = 30.0
 """Seconds that survivors may take to leave their state in memory."""
-DUMP = 0.5
-"""Seconds that all workers have to write their stacks once one hangs."""
 LEAVING = 60.0
 """Seconds that a worker has to end once it has said how, or was killed: the kernel may keep it, for a disk's sake."""
 LEFT = 5.0
@@ -64,9 +62,7 @@ class WorkerGroup:
     told: dict[str, Any] = field(default_factory=dict)  # step and phase under way, and time, at the first bad end
 
     def __post_init__(self) -> None:
-        self.watchdog = None
-        if self.job.hang_after:
-            self.watchdog = Watchdog(self.job.hang_after, self.job.slow_after, self.job.compiles)
+        self.hangs = HangJudge(self.job, alone=self.node.count == 1, say=self.say)
 
     @property
     def killed(self) -> bool:
@@ -130,9 +126,9 @@ class WorkerGroup:
             self._forward()
         now = time.monotonic()
         self._let_go(now)
-        if self.watchdog and now - self.looked >= _LOOK:
+        if now - self.looked >= _LOOK:
             self.looked = now
-            self._look(self.watchdog, now)
+            self._look(now)
         if self.deadline is not None and now > self.deadline and not self._handing_over(now):
             self._kill()
 
@@ -168,29 +164,23 @@ class WorkerGroup:
         busy = any(signs[rank].phase == "handover" for rank in self.pids if rank not in self.ended)
         return busy and self.deadline is not None and now < self.deadline + HANDOVER
 
-    def _look(self, watchdog: Watchdog, now: float) -> None:
-        """End workers that hang, after their stacks are written; the others then see that a peer is lost."""
-        alive = [rank for rank in self.pids if rank not in self.ended]
-        if self.leaving.keys() & alive:  # the others may merely wait for those
+    def _look(self, now: float) -> None:
+        """End workers that hang; the others then see that a peer is lost."""
+        alive = {self._rank(local): local for local in self.pids if local not in self.ended}
+        # Once one is leaving, the others may merely wait for it.
+        if self.deadline is not None or self.leaving.keys() & set(alive.values()):
             return
         signs = self.signs.look()
-        hang = watchdog.look({self._rank(rank): signs[rank] for rank in alive}, now)
-        if hang is None or self.deadline is not None:
+        verdict = self.hangs.judge({rank: signs[local] for rank, local in alive.items()}, now)
+        if verdict is None:
             return
-        self.say(f"{hang}; writing the stacks of all ranks")
-        stacks = {rank: Path(self.job.folder) / "logs" / f"stacks-{self._rank(rank)}.txt" for rank in alive}
-        before = {rank: _size(path) for rank, path in stacks.items()}
-        # Workers write their stacks at SIGQUIT, by a handler in C that needs no interpreter. One that is stopped hears
-        # it only when it goes on, and is ended before it gets further.
-        self._signal(signal.SIGQUIT)
-        self._signal(signal.SIGCONT)
-        end = now + DUMP
-        while time.monotonic() < end and any(_size(stacks[rank]) == before[rank] for rank in alive):
-            time.sleep(0.001)
-        for number, sign in hang.signs.items():
-            local = number - self._rank(0)
-            where = {"rank": number, "step": sign.step, "phase": sign.phase}
-            self.hung[local] = _hung(hang, where, self.job.folder, alone=self.node.count == 1)
+        if verdict.stalled:
+            self.patience = LEFT
+        else:
+            write_stacks({rank: self.pids[local] for rank, local in alive.items()}, Path(self.job.folder))
+        for rank, outcome in verdict.outcomes.items():
+            local = alive[rank]
+            self.hung[local] = outcome
             self.leaving[local] = now, -signal.SIGKILL
             with suppress(ProcessLookupError):
                 os.kill(self.pids[local], signal.SIGKILL)
@@ -202,6 +192,7 @@ class WorkerGroup:
         elif self.forwarded == 2:
             self.say("the commit is under way; once more ends it at once, and the commit before it stays")
         else:
+            self.patience = LEFT  # nothing is started after it, either
             self._kill()
             return
         self._signal(self.stops.last)
@@ -257,24 +248,6 @@ def _told(word: bytes, file: Path) -> dict[str, Any] | None:
         return json.loads(word or within(ANSWER, file.read_bytes))
     except (OSError, ValueError):
         return None
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file; 0 where it is not there, or its disk stalls."""
-    try:
-        return within(DUMP, path.stat).st_size
-    except OSError:
-        return 0
-
-
-def _hung(hang: Hang, where: dict[str, Any], folder: str, *, alone: bool) -> Outcome:
-    """84; but 69 where all of this machine's processes wait and it is not alone: nothing comes from another one."""
-    stacks = f"the stacks of all ranks here are in {folder}/logs/stacks-*.txt"
-    if hang.waits and not alone:
-        cause = f"nothing has come from the other machines for {hang.seconds:.1f} s: {hang.who}"
-        hint = f"look for the machine that failed first, and at the network between them; {stacks}"
-        return Outcome(code=Exit.PEER_UNAVAILABLE, cause=cause, hint=hint, where=where)
-    return Outcome(code=Exit.HANG, cause=str(hang), hint=stacks, where=where)
 
 
 def _serverless(status: int) -> Outcome:

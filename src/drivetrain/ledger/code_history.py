@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from drivetrain.ledger.records import AttemptRecord, CodeFileRecord, Record, UserCodeRecord
+from drivetrain.ledger.records import AttemptRecord, CodeFileRecord, CodeRecord, Record
 
 NOT_RECORDED = "not recorded"
 
@@ -15,16 +15,18 @@ class CodeStretch:
     """Steps of the history that counts which one state of the user's code has made: those after `from_step`, up to the
     next stretch.
 
-    `digest` is None of attempts that kept no record of code; `attempt` is the first one with this code.
+    `digest` is None of attempts that kept no record of code; `attempt` is the first one with this code, `git` its
+    commit. `files` are those of its start and those that came late, None where no record of them was kept.
     """
 
     from_step: int
     digest: str | None
     attempt: int
-    code: UserCodeRecord | None
+    git: str | None
+    files: Mapping[str, CodeFileRecord] | None
 
     def __str__(self) -> str:
-        git = f", git {self.code.git}" if self.code and self.code.git else ""
+        git = f", git {self.git}" if self.git else ""
         return f"{self.digest or NOT_RECORDED} from step {self.from_step + 1} on{git}"
 
 
@@ -32,6 +34,8 @@ def code_stretches(records: Iterable[Record]) -> list[CodeStretch]:
     """The stretches in order; empty for a run of which no attempt has run code of the user's."""
     found: list[CodeStretch] = []
     for record in records:
+        if isinstance(record, CodeRecord) and found:
+            found[-1] = replace(found[-1], files={**record.files, **(found[-1].files or {})})
         # One that begins at the end of its budget makes no step.
         if not isinstance(record, AttemptRecord) or record.from_step >= record.budget.steps:
             continue
@@ -39,10 +43,17 @@ def code_stretches(records: Iterable[Record]) -> list[CodeStretch]:
         while found and found[-1].from_step >= record.from_step:
             found.pop()
         if not found or found[-1].digest != record.claim.code:
-            found.append(CodeStretch(record.from_step, record.claim.code, record.attempt, record.user_code))
+            found.append(_begun(record))
     if not any(stretch.digest for stretch in found):
         return []
     return found
+
+
+def _begun(attempt: AttemptRecord) -> CodeStretch:
+    """The stretch that an attempt with other code begins."""
+    code = attempt.user_code
+    git, files = (code.git, code.known) if code else (None, None)
+    return CodeStretch(attempt.from_step, attempt.claim.code, attempt.attempt, git, files)
 
 
 def different_files(one: Mapping[str, CodeFileRecord], other: Mapping[str, CodeFileRecord]) -> list[str]:
@@ -61,9 +72,9 @@ def told(stretches: Sequence[CodeStretch]) -> list[str]:
     before: CodeStretch | None = None
     for stretch in stretches:
         changed = ""
-        if before and before.code and stretch.code:
-            files = ", ".join(different_files(before.code.files, stretch.code.files)) or "code that came late"
-            changed = f": {files} changed"
+        if before and before.files is not None and stretch.files is not None:
+            names = ", ".join(different_files(before.files, stretch.files))
+            changed = f": {names} changed" if names else ""
         lines.append(f"{stretch}{changed}")
         before = stretch
     return lines

@@ -159,8 +159,10 @@ def step_body(attempt: int, fields: Mapping[str, Any]) -> str:
     Formatted by hand: there is one in every step, and `json` takes more than twice as long.
     """
     more = ""
+    if compiled := fields.get("compile"):
+        more = f',"compile":{compiled:.7f}'
     if skipped := fields.get("skipped"):
-        more = f',"skipped":{json.dumps(skipped)}'
+        more += f',"skipped":{json.dumps(skipped)}'
     if scale := fields.get("scale"):
         more += f',"scale":{scale!r}'
     return (
@@ -290,6 +292,7 @@ def _float(value: float) -> str:
 def told_step(fields: Mapping[str, Any]) -> StepRecord:
     """The record of a step's fields, as it is when it is read."""
     told = {**fields, "samples": f"{fields['samples']:016x}"}
-    if not told.get("skipped"):
-        told.pop("skipped", None)
+    for name in ("skipped", "compile"):
+        if not told.get(name):
+            told.pop(name, None)
     return reader(StepRecord)(told)

@@ -116,6 +116,13 @@ class UserCodeRecord(Fields):
     """Modules and names that it uses and of which nothing is known."""
     git: str | None
     """The commit of the recipe's folder, with `+` where files differ from it; null outside a repository."""
+    late: Mapping[str, CodeFileRecord] | None = None
+    """Files that came late in an earlier attempt and are still there, as they are now; missing where none did."""
+
+    @property
+    def known(self) -> Mapping[str, CodeFileRecord]:
+        """All of its files that a start knows of."""
+        return {**self.files, **(self.late or {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +232,11 @@ class StepRecord(AttemptPart):
     lr: Mapping[str, float]
     """Learning rate of each network."""
     seconds: float
-    """Its time, without that of its data, to 0.1 microseconds."""
+    """Its time, without that of its data and of compiling, to 0.1 microseconds."""
     wait: float
     """How long it waited for its data, to 0.1 microseconds."""
+    compile: float | None = None
+    """Seconds in which torch's compiler worked, where it did."""
     skipped: Mapping[str, str] | None = None
     """Networks that should have moved and did not, and why: `not finite`, `overflow`, `spike`, `listed` ..."""
     scale: float | None = None
@@ -246,7 +255,7 @@ class EvaluationRecord(AttemptPart):
     seconds: float
     """How long it took."""
     metrics: Scores
-    """Values by set and metric."""
+    """Values by set and metric; none where no metric has gathered anything of a set."""
     counts: Mapping[str, int]
     """Samples that were scored, by set."""
 
@@ -265,7 +274,7 @@ class FinalRecord(AttemptPart):
     seconds: float
     """How long it took."""
     metrics: Scores
-    """Values by set and metric."""
+    """Values by set and metric; none where no metric has gathered anything of a set."""
     counts: Mapping[str, int]
     """Samples that were scored, by set."""
 
@@ -291,6 +300,24 @@ class TelemetryRecord(AttemptPart):
     """Over all ranks: `own_seconds` a step (of its own work), `host_peak` and `device_peak` in bytes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram(Fields):
+    """How many of some numbers lie in each of as many bins of equal width as there are counts."""
+
+    low: float
+    """Where the first bin begins: the smallest number."""
+    high: float
+    """Where the last one ends: the largest."""
+    counts: tuple[int, ...]
+    """How many lie in each."""
+
+    @property
+    def edges(self) -> list[float]:
+        """Where bins begin and end: one more than there are bins."""
+        width = (self.high - self.low) / len(self.counts)
+        return [*(self.low + width * place for place in range(len(self.counts))), self.high]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StatisticsRecord(AttemptPart):
     """What a step tells of gradients and weights, where the recipe asks for it."""
@@ -300,11 +327,13 @@ class StatisticsRecord(AttemptPart):
     """The step that was measured."""
     networks: Mapping[str, Mapping[str, float]]
     """By network: norms of the `weights` before the step and of their `change`; `signal` and `noise` of gradients."""
+    histograms: Mapping[str, Mapping[str, Histogram]] | None = None
+    """By network, of the `weights` before the step and of their `change`, where the recipe asks for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowRecord(AttemptPart):
-    """What the task shows after an evaluation."""
+    """What the task shows of some samples, after an evaluation or when it is time."""
 
     kind: ClassVar[str] = "show"
     step: int
@@ -480,7 +509,8 @@ class ExitRecord(AttemptPart):
     position: int
     """The position."""
     seconds: Mapping[str, float]
-    """The attempt's time by use: `start`, `wait`, `step`, `evaluation`, `commit`, `profile`, `pause`, `rollback`."""
+    """The attempt's time by use: `start`, `wait`, `step`, `evaluation`, `commit`, `profile`, `pause`, `rollback`,
+    `compile` where something was."""
 
 
 @dataclass(frozen=True, kw_only=True)

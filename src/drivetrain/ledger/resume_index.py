@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from drivetrain.ledger.comparison import comparable
+from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import (
     AttemptRecord,
+    CodeFileRecord,
     CodeRecord,
     CommandRecord,
     CommitRecord,
@@ -17,6 +21,7 @@ from drivetrain.ledger.records import (
     Record,
     RollbackRecord,
     Scores,
+    ShowRecord,
     StepRecord,
 )
 
@@ -32,6 +37,8 @@ class ResumeIndex:
     evaluations: dict[int, Scores] = field(default_factory=dict)
     finals: dict[int, dict[str, list[str]]] = field(default_factory=dict)
     """Names of the sets that were scored since the run was done, by step and by what they are (validation, test)."""
+    shown: set[int] = field(default_factory=set)
+    """The steps after which the task has shown something."""
     newest: AttemptRecord | None = None
     """The record of the newest attempt."""
     uncommitted: dict[int, StepRecord] = field(default_factory=dict)
@@ -46,8 +53,12 @@ class ResumeIndex:
     """The pause or stop that the newest attempt was told, where it was cut off in it."""
     undone: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)
     """Bad steps, the ones that the run went back to, and the samples that it has left out since."""
-    late_code: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Digest and place of each file of the user's code that came late, by name, as it was found first."""
+    newest_files: dict[str, CodeFileRecord] | None = None
+    """The user's code that the newest attempt ran, with what came late; None where it kept no record of code."""
+    late_code: dict[str, CodeFileRecord] = field(default_factory=dict)
+    """The files of the user's code that came late, by name, as they were found first."""
+    late_places: dict[str, str] = field(default_factory=dict)
+    """Where each of them lay."""
     tries: dict[int, AttemptRecord] = field(default_factory=dict)
     """All attempts by number."""
 
@@ -71,9 +82,10 @@ class ResumeIndex:
                 self.finals.setdefault(record.step, {}).setdefault(record.part, []).extend(record.metrics)
             case CommandRecord():
                 self._tell(record)
+            case ShowRecord():
+                self.shown.add(record.step)
             case CodeRecord():
-                for name, file in record.files.items():
-                    self.late_code.setdefault(name, (file.digest, record.places[name]))
+                self._find_late(record)
             case ExitRecord():
                 self.pending_command = ""
 
@@ -82,9 +94,16 @@ class ResumeIndex:
         # For good, also where the settings come back: an attempt in between has trained without it.
         self.ended |= {id for id, told in self.commands.items() if told.settings != attempt.settings}
         self.newest = self.tries[attempt.attempt] = attempt
+        self.newest_files = dict(attempt.user_code.known) if attempt.user_code else None
         if self.began is None:
             self.began = attempt.started
         self._back_to(attempt.from_step)
+
+    def _find_late(self, record: CodeRecord) -> None:
+        self.newest_files = {**(self.newest_files or {}), **record.files}
+        for name, file in record.files.items():
+            self.late_code.setdefault(name, file)
+            self.late_places.setdefault(name, record.places[name])
 
     def _tell(self, command: CommandRecord) -> None:
         if command.refused is not None:
@@ -99,6 +118,7 @@ class ResumeIndex:
         """What came after this step is void."""
         self.last_step = step
         self.evaluations = {at: found for at, found in self.evaluations.items() if at <= step}
+        self.shown = {at for at in self.shown if at <= step}
         self.finals = {at: found for at, found in self.finals.items() if at <= step}
 
     def promised(self) -> dict[int, StepRecord]:
@@ -116,13 +136,12 @@ class ResumeIndex:
 
     def scores(self, metric: str) -> dict[int, float]:
         """SET/METRIC by step."""
-        name, _, which = metric.partition("/")
         found = {}
         # A copy: a commit's writer asks from its own thread, while training adds to them.
         for step, metrics in list(self.evaluations.items()):
-            value = metrics.get(name, {}).get(which)
-            if value is not None:
-                found[step] = float(value)
+            score = score_of(metrics, metric)
+            if score is not None:
+                found[step] = score
         return found
 
     def joins(self, records: Sequence[int], step: int) -> bool:
@@ -132,3 +151,27 @@ class ResumeIndex:
             if number == reached + 1:
                 reached = number
         return reached >= step
+
+    def has(self, owed: Sequence[tuple[str, int]]) -> bool:
+        """Whether all evaluations and ways back of these steps, given by kind and step, are there."""
+        known = {(EvaluationRecord.kind, step) for step in self.evaluations}
+        known |= {(RollbackRecord.kind, step) for step, _, _ in self.undone}
+        return all((kind, step) in known for kind, step in owed)
+
+
+def score_of(metrics: Scores, metric: str) -> float | None:
+    """SET/METRIC among an evaluation's metrics; NaN where nothing was gathered of the set, None where it is absent."""
+    name, _, which = metric.partition("/")
+    if name in metrics and not metrics[name]:
+        return math.nan
+    value = metrics.get(name, {}).get(which)
+    return None if value is None else float(value)
+
+
+def history_of(run: Path) -> ResumeIndex:
+    """What the ledger of a run tells that is not trained here. Raises Failure: 66 where there is none, 74 where its
+    chain is broken."""
+    history = ResumeIndex()
+    for record in read(run / "ledger.jsonl"):
+        history.add(record)
+    return history

@@ -327,6 +327,7 @@ class _Try:
             self._reached = record.step
             self.seconds["step"] += record.seconds
             self.seconds["data wait"] += record.wait
+            self.seconds["compile"] += record.compile or 0.0
             return
         for bucket, seconds in _spent(record):
             self.seconds[bucket] += seconds

@@ -64,7 +64,7 @@ class StepChecks:
         for call in calls:
             norms |= call.result.read().norms
         measured = probe.result(norms, counts["samples"], self._group)
-        self._ledger.record(StatisticsRecord(step=step, networks=measured))
+        self._ledger.record(StatisticsRecord(step=step, networks=measured, histograms=probe.histograms() or None))
 
     def _due(self, every: Amount, batch: LocalBatch) -> bool:
         return self._timetable.due(every, Progress(batch.step, batch.stop))

@@ -66,6 +66,7 @@ class Commits:
         self._coverage = coverage
         self._storage = storage
         self._pending: PendingCommit | None = None
+        self._tried = False
         self._covered = -1  # the step that is committed, or whose commit is under way
 
     def resume(self, step: int) -> None:
@@ -93,12 +94,18 @@ class Commits:
         if self._storage:
             tree = state.tree()
             sizes = held(state.engine, tree.tensors)
-            self._storage.committer.begin(step, tree, self.metadata.to_json())  # the state is copied when it returns
+            self._storage.committer.begin(step, tree, self.metadata.to_json())
         self._pending = PendingCommit(state.progress.position, ledger.lap("commit"), waited, sizes)
         self._covered = step
 
     def poll(self) -> None:
-        """Tell the ledger of the commit under way, if it has ended. Nothing waits."""
+        """Tell the ledger of the commit under way, if it has ended. Nothing waits.
+
+        Raises Failure(78) after the first step where a commit could not hold what an optimizer has begun.
+        """
+        if not self._tried and self._state.progress.step > self._covered:
+            self._tried = True
+            require_writable(self._state.tensors)
         if self._storage and self._pending:
             self._record_commit_result(self._storage.committer.finished())
 
@@ -111,6 +118,14 @@ class Commits:
             if told:
                 raise Failure.of(Outcome.from_json(told))
             self._state.engine.heartbeat.enter("commit")
+
+    def hold(self, group: Group) -> None:
+        """Wait for the commit that was begun just now, all ranks together: training stands still for it.
+
+        Raises what `settle` raises.
+        """
+        self.settle(group)
+        self._pending = _longer(self._pending, self._ledger.lap("commit"))
 
     def _turn(self) -> dict[str, Any] | None:
         """Wait a moment for the commit under way: None where none is any more, {} where one is, or the failure."""
@@ -126,9 +141,7 @@ class Commits:
         result = None
         if self._storage:
             result = self._storage.committer.wait()
-        seconds = self._ledger.lap("commit")
-        if self._pending:  # nothing is trained meanwhile: it counts as this commit's own time
-            self._pending = self._pending._replace(seconds=self._pending.seconds + seconds)
+        self._pending = _longer(self._pending, self._ledger.lap("commit"))  # nothing is trained meanwhile
         self._record_commit_result(result)
         if self._storage and self._storage.mirror:
             self._storage.mirror.close(MIRROR_PATIENCE)
@@ -191,6 +204,11 @@ class Commits:
     def _note_mirror(self, mirror: Mirror) -> None:
         for text in mirror.notes():
             self._ledger.record(NoteRecord(text=text))
+
+
+def _longer(pending: PendingCommit | None, seconds: float) -> PendingCommit | None:
+    """The commit under way, for which training has stood still for so much longer."""
+    return pending and pending._replace(seconds=pending.seconds + seconds)
 
 
 def _failed(result: CommitFailure) -> Failure:

@@ -1,4 +1,4 @@
-"""What is due at a boundary: ranks are compared, a commit is begun, sets are scored."""
+"""What is due at a boundary: ranks are compared, a commit is begun, sets are scored, samples are shown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from drivetrain.loop.records import StepRecords
 from drivetrain.loop.replicas import Replicas
 from drivetrain.loop.rollback import Rewind
 from drivetrain.loop.scoring import Scoring
+from drivetrain.loop.showing import Showing
 from drivetrain.loop.state import RunState
 from drivetrain.loop.step_sync import StepSync
 from drivetrain.runtime.group import Group
@@ -23,15 +24,18 @@ class DueWork:
     records: StepRecords
     commits: Commits
     scoring: Scoring
+    showing: Showing
     commands: Commands
     rewind: Rewind
     replicas: Replicas
     sync: StepSync
     group: Group
+    blocking: bool
+    """Whether training waits for each commit."""
 
     def do(self) -> None:
-        """Compare, commit and evaluate, where it is time or a command wants it. Raises Failure(83) where ranks differ,
-        StopAgreed in an evaluation."""
+        """Compare, commit, evaluate and show, where it is time or a command wants it. Raises Failure(83) where ranks
+        differ, StopAgreed in an evaluation."""
         now, timetable, requested = self.state.progress, self.commands.tuning.timetable, self.commands.take_requests()
         if timetable.due(self.state.guard.settings.replicas, now):
             self.replicas.compare(now.step)
@@ -43,6 +47,9 @@ class DueWork:
         if evaluation:
             self.records.drain()  # the steps' records come before the evaluation's
             self.scoring.evaluate(self.state.progress)
+        if self.showing.due(now, timetable, evaluation=evaluation):
+            self.records.drain()
+            self.showing.show(now.step)
 
     def commit(self) -> None:
         """Begin this boundary's commit, unless that is done, or what is here is suspect and the run about to end."""
@@ -60,3 +67,6 @@ class DueWork:
         if self.sync.failure is None:
             self.commits.begin()
             self.rewind.clear()
+        # All ranks, also one that has begun none: nobody waits elsewhere for the one that writes.
+        if self.blocking:
+            self.commits.hold(self.group)

@@ -26,6 +26,12 @@ class EarlyStop(EndAgreed):
     """The run is done before its budget ends: its scores do not become better."""
 
 
+class NeverScored(EndAgreed):
+    """All ranks end the run, whose state is committed: by what should say when to stop, nothing can be said."""
+
+    exit = Exit.DIVERGED
+
+
 def raise_leaders(group: Group, failure: Failure | None) -> None:
     """Raise the leader's failure on every rank, if it has one. Every rank calls it."""
     outcome = group.broadcast_json(failure.outcome.to_json() if failure else None)

@@ -13,12 +13,13 @@ from drivetrain.engine.placement import Placement
 from drivetrain.engine.transfer import to_device
 from drivetrain.loop.ends import StopAgreed
 from drivetrain.loop.gallery import Gallery
-from drivetrain.loop.metrics import Metric
+from drivetrain.loop.metrics import LossMeans, Metric, values
 from drivetrain.loop.step_sync import StepSync
 from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
 
 _EVALUATION, _SHOW = 1 << 32, 1 << 33  # seeds: "minimize calls" that no step has
+_TRIED = 2  # samples, where the metrics' names are looked for
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,17 @@ class ValidationSet:
 
 
 @dataclass(frozen=True)
+class ShownSamples:
+    """Samples of which a task shows what it makes: a source, and their numbers there."""
+
+    source: Source
+    ids: np.ndarray
+
+
+@dataclass(frozen=True)
 class Scores:
-    """One evaluation: {set: {metric: value}} and {set: samples}."""
+    """One evaluation: {set: {metric: value}} and {set: samples}. A set of which no metric has gathered anything has no
+    values."""
 
     metrics: dict[str, dict[str, float]]
     counts: dict[str, int]
@@ -60,24 +70,42 @@ class Evaluator:
         self._placement = placement
         self._sync = sync
 
-    def score(self, sets: Sequence[ValidationSet], step: int, gallery: Gallery | None = None) -> Scores:
+    def score(self, sets: Sequence[ValidationSet], step: int) -> Scores:
         """Score all sets at a step. Every rank calls it, and has the same result.
 
         Lanes take blocks of a set in turn; the last blocks may be short or missing, and nothing is scored twice. The
-        metrics' states are merged in the order of the lanes. Where there is a gallery (on one rank only), the task may
-        put into it what it makes of the first set's first samples. Raises StopAgreed where a stop was asked for on the
-        way.
+        metrics' states are merged in the order of the lanes. Raises StopAgreed where a stop was asked for on the way.
         """
         scores = Scores({}, {})
         with self._engine.evaluating() as networks:
             for number, validation in enumerate(sets):
                 merged = self._merged(self._lanes(validation, networks, step, number))
-                scores.metrics[validation.name] = {name: metric.value() for name, metric in merged.items()}
+                scores.metrics[validation.name] = values(merged, self._task.metrics())
                 scores.counts[validation.name] = validation.size
-            self._engine.heartbeat.enter("show")
-            if gallery:
-                self._show(sets[0], step, gallery)
+            self._engine.heartbeat.enter("show")  # what follows an evaluation is told apart from it, in telemetry too
         return scores
+
+    def show(self, samples: ShownSamples, step: int, gallery: Gallery | None) -> None:
+        """Let the task put into the gallery, which one rank has, what it makes of samples. Every rank calls it."""
+        engine = self._engine
+        with engine.evaluating() as networks:
+            engine.heartbeat.enter("show")
+            if gallery and len(samples.ids):
+                engine.seed(step, _SHOW)
+                batch = to_device(self._task.collate(samples.source.read(samples.ids, samples.ids)), engine.device)
+                self._task.show(networks, batch, gallery)
+            self._group.barrier()  # it may take long: the others wait here, where that is known to be no hang
+
+    def metrics_of(self, validation: ValidationSet) -> list[str]:
+        """What a set is scored by, also losses, whose names are known once they were computed: its first samples are
+        scored for that. Empty where that gathers nothing. Every rank calls it."""
+        metrics, ids = self._task.metrics(), np.arange(min(_TRIED, validation.size), dtype=np.int64)
+        with self._engine.evaluating() as networks:
+            if len(ids):
+                self._engine.seed(0, _EVALUATION)
+                batch = to_device(self._task.collate(validation.source.read(ids, ids)), self._engine.device)
+                self._task.evaluate(networks, batch, metrics)
+        return list(values(metrics, self._task.metrics()))
 
     def _lanes(
         self, validation: ValidationSet, networks: Networks, step: int, number: int
@@ -108,19 +136,12 @@ class Evaluator:
         # Ranks in order, and each one's lanes in order: that is the order of all lanes, however they are shared out.
         for states in self._group.gather_json(own):
             for state in states:
+                if isinstance(total, LossMeans):  # a lane without samples has heard of no loss
+                    total.know(state)
                 for name, metric in total.items():
-                    metric.merge(state[name])
+                    if name in state:
+                        metric.merge(state[name])
         return total
-
-    def _show(self, validation: ValidationSet, step: int, gallery: Gallery) -> None:
-        """Let the task show what it makes of a set's first samples."""
-        task, engine = self._task, self._engine
-        engine.seed(step, _SHOW)
-        count = validation.batch if task.shown is None else task.shown
-        ids = np.arange(min(count, validation.size), dtype=np.int64)
-        if len(ids):
-            batch = to_device(task.collate(validation.source.read(ids, ids)), engine.device)
-            task.show(engine.networks, batch, gallery)
 
 
 def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.ndarray]]:

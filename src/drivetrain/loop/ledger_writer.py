@@ -11,8 +11,16 @@ from typing import Any
 from drivetrain.ledger.comparison import unequal
 from drivetrain.ledger.ledger import told_step
 from drivetrain.ledger.queue import TURN, LedgerQueue
-from drivetrain.ledger.records import AttemptRecord, ExitRecord, LoopRecord, RollbackRecord, StepRecord
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    EvaluationRecord,
+    ExitRecord,
+    LoopRecord,
+    RollbackRecord,
+    StepRecord,
+)
 from drivetrain.ledger.resume_index import ResumeIndex
+from drivetrain.loop.callbacks import Callbacks
 from drivetrain.loop.progress import Progress
 from drivetrain.runtime.heartbeat import Heartbeat
 
@@ -52,29 +60,49 @@ class LedgerWriter:
         watch: Stopwatch,
         history: ResumeIndex | None = None,
         heartbeat: Heartbeat | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.attempt = attempt
         self.watch = watch
         self.seconds: dict[str, float] = dict.fromkeys(_BUCKETS, 0.0)
+        self.compiling: Callable[[], float] = float
+        """Seconds that torch's compiler has taken since this was last asked."""
+        self._compiled = 0.0
         self._writer = writer
         self._history = history or ResumeIndex()
         self._heartbeat = heartbeat or Heartbeat()
         self._promised: dict[int, StepRecord] = {}
         self._kept: list[dict[str, Any]] = []
         self._recent: deque[dict[str, Any]] = deque()
+        self.owed: list[tuple[str, int]] = []
+        """What the ledger must have beside the recent steps, by kind and step: what comes later hangs on it."""
         self._written = watch.last
+        self._callbacks = callbacks or Callbacks((), {}, leader=False)
+        self._told_steps = self._callbacks.hears(StepRecord.kind)
 
     def lap(self, bucket: str) -> float:
-        """End a lap that belongs to this bucket."""
+        """End a lap that belongs to this bucket, but for what was compiled in it: that is a bucket of its own."""
         seconds = self.watch.lap()
+        if compiled := min(self.compiling(), seconds):
+            self.seconds["compile"] = self.seconds.get("compile", 0.0) + compiled
+            seconds -= compiled
+            if bucket == "step":
+                self._compiled += compiled
         self.seconds[bucket] += seconds
         return seconds
+
+    def compiled(self) -> float:
+        """Seconds of steps in which something was compiled, since this was last asked."""
+        compiled, self._compiled = self._compiled, 0.0
+        return compiled
 
     def step(self, **fields: Any) -> str:
         """The record of one step; what of it is not as it was when an equal claim made it before, if anything."""
         self._kept.append(fields)
         if self.watch.last - self._written >= GROUP:
             self.flush()
+        if self._told_steps:
+            self._callbacks.tell(StepRecord(**fields, attempt=self.attempt))
         if not self._promised:
             return ""
         made = self._promised.pop(fields["step"], None)
@@ -83,14 +111,17 @@ class LedgerWriter:
     def record(self, record: LoopRecord) -> None:
         """Any other record; its time and attempt are filled in."""
         self.flush()  # the ledger has the order in which things happened
+        written = replace(record, time=time.time(), attempt=self.attempt)
         if self._writer:
-            written = replace(record, time=time.time(), attempt=self.attempt)
             self._history.add(written)
             if isinstance(written, AttemptRecord):
                 self._promised = self._history.promised()
             elif isinstance(written, RollbackRecord):  # what comes after it is made of other samples
                 self._promised = {step: made for step, made in self._promised.items() if step <= written.to}
             self._writer.append(written.to_json())
+        else:
+            self._remember(written)
+        self._callbacks.tell(written)
 
     @property
     def tail(self) -> str:
@@ -143,6 +174,15 @@ class LedgerWriter:
             self._recent.extend(kept)
             while self._recent and self._recent[0]["time"] < time.time() - RECENT:
                 self._recent.popleft()
+
+    def _remember(self, record: LoopRecord) -> None:
+        """The rank that writes it may die before it has; then nobody may go on from what came after it."""
+        oldest = self._recent[0]["step"] if self._recent else 0
+        self.owed = [(kind, step) for kind, step in self.owed if step >= oldest - 1]
+        if isinstance(record, RollbackRecord):
+            self.owed = [(kind, step) for kind, step in self.owed if step <= record.to]
+        if isinstance(record, (EvaluationRecord, RollbackRecord)):
+            self.owed.append((record.kind, record.step))
 
     def exit(self, code: int, cause: str, progress: Progress) -> None:
         """The last record of an attempt; it is durable once `sync` returns."""

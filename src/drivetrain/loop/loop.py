@@ -31,7 +31,8 @@ _PAUSE = 0.1  # seconds between two looks for commands while the run is paused
 
 @dataclass(frozen=True)
 class LoopEnd:
-    """How a loop has ended: DONE or STOPPED, and why; empty for the budget, a signal, or another rank's request."""
+    """How a loop has ended: DONE, STOPPED or DIVERGED, and why; empty for the budget, a signal, or another rank's
+    request."""
 
     exit: Exit
     why: str = ""
@@ -111,7 +112,7 @@ class Loop:
         return heard
 
     def _boundary(self, heard: SyncResult) -> None:
-        """Everything between two steps. Raises StopAgreed or EarlyStop where the run ends here, or a rank's Failure."""
+        """Everything between two steps. Raises EndAgreed where the run ends here, or a rank's Failure."""
         self.commits.poll()
         heard = self._obey(heard)
         self.due.do()  # 7 commit, 8 evaluation
@@ -160,6 +161,7 @@ class Loop:
         """Go back before a bad step, and read on from there without its samples."""
         step = self.rewind.undo(bad)
         self.scoring.forget_after(step)
+        self.due.showing.forget_after(step)
         self.replicas.forget()
         self.observer.back(step)
         self.reader.leave_out(self.state.guard.quarantine)

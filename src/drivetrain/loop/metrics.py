@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 
 class Metric(Protocol):
@@ -45,3 +47,36 @@ class Mean:
     def value(self) -> float:
         """The mean, NaN where nothing was added."""
         return self._total / self._count * self._scale if self._count else float("nan")
+
+
+class LossMeans(dict[str, Any]):
+    """The mean of each loss by its name. How a task names its losses is known once they were computed, so a mean is
+    made for each one that comes."""
+
+    def know(self, names: Iterable[str]) -> None:
+        """Have a mean for each of these losses."""
+        for name in names:
+            self.setdefault(name, Mean())
+
+    def __or__(self, others: Mapping[str, Metric]) -> LossMeans:  # type: ignore[override]
+        """These and others: it still takes what losses come."""
+        return LossMeans({**self, **others})
+
+
+def values(metrics: Mapping[str, Metric], fresh: Mapping[str, Metric]) -> dict[str, float]:
+    """What metrics come to; empty where none has gathered anything, such as of samples without labels.
+
+    `fresh` are the same as they are made. A mean that was there for a loss of which nothing was heard is left out.
+    """
+    found = {name: float(metric.value()) for name, metric in metrics.items()}
+    idle = [name for name, value in found.items() if math.isnan(value) and _as_made(name, metrics, fresh)]
+    if len(idle) == len(found):
+        return {}
+    if isinstance(metrics, LossMeans):
+        for name in idle:
+            del found[name]
+    return found
+
+
+def _as_made(name: str, metrics: Mapping[str, Metric], fresh: Mapping[str, Metric]) -> bool:
+    return name in fresh and list(metrics[name].state()) == list(fresh[name].state())

@@ -31,6 +31,7 @@ class Observer:
         settings: Profile | None,
         open_window: Callable[[Profile], Window],
         ledger: LedgerWriter,
+        group: Group,
         heartbeat: Heartbeat,
     ) -> None:
         """`settings` are of the recipe's profile, `open_window` makes what watches one."""
@@ -40,6 +41,7 @@ class Observer:
         if settings:
             self._window = open_window(settings)
         self._ledger = ledger
+        self._group = group
         self._heartbeat = heartbeat
 
     @contextmanager
@@ -91,6 +93,8 @@ class Observer:
         except OSError as error:
             text = f"the profile cannot be written: {error}"
             print(f"drivetrain: {text}", file=sys.stderr)
+        if text:
+            self._group.barrier()  # a large one takes long: the others wait here, where that is known to be no hang
         self._ledger.lap("profile")
         if text:
             self._ledger.record(NoteRecord(text=text))
@@ -103,4 +107,4 @@ def build_observer(
     device, heartbeat = engine.device, engine.heartbeat
     meter = Meter(recipe.telemetry, timetable, group, heartbeat, ledger, device)
     open_window = partial(Window, rank=group.rank, device=device, run=run)
-    return Observer(meter, recipe.profile, open_window, ledger, heartbeat)
+    return Observer(meter, recipe.profile, open_window, ledger, group, heartbeat)

@@ -42,7 +42,8 @@ class Progress(NamedTuple):
 class Timetable:
     """When a run ends, in samples and steps, and when it evaluates and commits on the way.
 
-    `commit_evaluated`: every evaluation finds a commit of its step, so that the best one can be kept.
+    `commit_evaluated`: every evaluation finds a commit of its step, so that the best one can be kept. `scores_every`
+    are the intervals at which schedules read scores.
     """
 
     total: int
@@ -51,10 +52,15 @@ class Timetable:
     evaluate_every: Amount | None
     commit_every: Amount | None
     commit_evaluated: bool = False
+    scores_every: tuple[Amount, ...] = ()
 
     def evaluation_due(self, now: Progress) -> bool:
         """Whether there is an evaluation after this step. The end of the budget has one."""
-        return self._ends(now) or self.due(self.evaluate_every, now)
+        return self._ends(now) or any(self.due(every, now) for every in (self.evaluate_every, *self.scores_every))
+
+    def show_due(self, every: Amount | None, now: Progress) -> bool:
+        """Whether something is shown after this step, where that has times of its own. The end of the budget is one."""
+        return self._ends(now) or self.due(every, now)
 
     def commit_due(self, now: Progress) -> bool:
         """Whether there is a commit after this step: also at the end of the budget, and before another batch size."""
@@ -67,11 +73,4 @@ class Timetable:
 
     def due(self, every: Amount | None, now: Progress) -> bool:
         """Whether a multiple of this amount lies in the step that has just ended."""
-        if every is None or now.step == 0:
-            return False
-        if every.steps is not None:
-            return now.step % every.steps == 0
-        # Samples and tokens need not come to whole steps: a multiple that a step has passed is due at its end.
-        before = self.scale.batches.span(now.step)[0]
-        passed = every.multiples(now.step - 1, before, self.scale)
-        return every.multiples(now.step, now.position, self.scale) > passed
+        return every is not None and every.is_due(now.step, now.position, self.scale)

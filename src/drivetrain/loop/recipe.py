@@ -17,6 +17,13 @@ Steps = Count | Annotated[str, StringConstraints(pattern=r"^[1-9]\d*-[1-9]\d*$")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Show(Settings):
+    """When the task shows what it makes of some samples, evaluated or not. It shows at the end in any case."""
+
+    every: Annotated[Amount | None, nothing("between two times; null: only at the end")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluate(Settings):
     """When the validation sets are scored. They are scored at the end in any case."""
 
@@ -28,6 +35,7 @@ class Evaluate(Settings):
         Amount | None, cost("score only so many samples or tokens of each set, its first ones; null: all of them")
     ] = None
     full_at_end: Annotated[bool, cost("where `budget` leaves some out, also score whole sets once it is done")] = True
+    show: Annotated[Show | None, nothing("when the task shows something; null: after each evaluation")] = None
 
     def most(self, tokens_per_sample: int | None) -> int | None:
         """How many samples of each set are scored at most; None: all."""

@@ -20,7 +20,7 @@ class StepEntry(NamedTuple):
     """A step that is made, and not in the ledger yet.
 
     `samples` is the digest of all ranks' sample ids, `rates` are learning rates by network, `time` is Unix time,
-    `wait` (for data) and `seconds` (the rest of the step) are durations.
+    `wait` (for data), `compile` and `seconds` (the rest of the step) are durations.
     """
 
     made: OpenStep
@@ -28,6 +28,7 @@ class StepEntry(NamedTuple):
     rates: Mapping[str, float]
     time: float
     wait: float
+    compile: float
     seconds: float
 
 
@@ -57,7 +58,7 @@ class StepRecords:
         rates = {name: optimizer.lr for name, optimizer in engine.network_optimizers.items()}
         seconds = before + self._ledger.lap("step")
         engine.heartbeat.seconds = seconds
-        self._entries.append(StepEntry(made, samples, rates, time.time(), wait, seconds))
+        self._entries.append(StepEntry(made, samples, rates, time.time(), wait, self._ledger.compiled(), seconds))
         self.drain(self._lag)
 
     def drain(self, lag: int = 0) -> None:
@@ -84,6 +85,7 @@ class StepRecords:
             lr=entry.rates,
             seconds=entry.seconds,
             wait=entry.wait,
+            compile=entry.compile,
             time=entry.time,
             skipped=outcome.skipped,
             scale=outcome.scale,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from drivetrain.ledger.records import EvaluationRecord, FinalRecord, ShowRecord
-from drivetrain.loop.ends import EarlyStop
+from drivetrain.ledger.records import EvaluationRecord, FinalRecord, NoteRecord
+from drivetrain.ledger.resume_index import score_of
+from drivetrain.loop.ends import EarlyStop, NeverScored
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
-from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Patience
-from drivetrain.loop.stopping import exhausted, score_of
+from drivetrain.loop.stopping import exhausted, why_exhausted
+from drivetrain.optim.score_history import ScoreHistory
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,17 @@ class Scoring:
         ledger: LedgerWriter,
         sets: ScoredSets,
         patience: Patience | None,
-        gallery: Path | None,
+        deciding: Mapping[str, str],
+        history: ScoreHistory,
     ) -> None:
-        """`gallery` is the run directory on the rank that keeps what tasks show, None on the others."""
+        """`deciding` are the metrics (SET/METRIC) by which something is decided, by their places in the recipe.
+        `history` has the scores so far, for whoever follows them."""
         self.sets = sets
         self._evaluator = evaluator
         self._ledger = ledger
         self._patience = patience
-        self._gallery = gallery
+        self._deciding = deciding
+        self._history = history
         self._evaluated = -1  # the step of the newest evaluation that counts
         self._scores: list[tuple[int, float]] = []  # after which step, and what: by these it may stop early
         self._before = ScoredBefore()
@@ -72,10 +76,7 @@ class Scoring:
         if self._evaluated == step or not self.sets.validation:
             return
         self._ledger.flush()  # it may take long, and nobody else would have these records
-        gallery = None
-        if self._gallery:
-            gallery = Gallery(self._gallery, step)
-        scores, seconds = self._score(self.sets.validation, step, gallery)
+        scores, seconds = self._score(self.sets.validation, step)
         self._ledger.record(
             EvaluationRecord(
                 step=step,
@@ -85,19 +86,23 @@ class Scoring:
                 counts=scores.counts,
             )
         )
-        if gallery and gallery.files:
-            self._ledger.record(ShowRecord(step=step, text=gallery.texts, files=gallery.files))
+        self._tell_unknown(scores, step)
         self._evaluated = step
+        self._history.add(step, scores.metrics)
         if self._patience:
             score = score_of(scores.metrics, self._patience.metric)
             if score is not None:
                 self._scores.append((step, score))
 
     def check_patience(self) -> None:
-        """Raises EarlyStop where the scores have not become better for too long."""
-        patience = self._patience
-        if patience and exhausted([score for _, score in self._scores], patience):
-            raise EarlyStop(f"{patience.metric} has not become better in {patience.evaluations} evaluations")
+        """Raises EarlyStop where the scores have not become better for too long, NeverScored where none of them was a
+        number: what is wrong then is the metric or the run, which is not done."""
+        patience, scores = self._patience, [score for _, score in self._scores]
+        if patience is None or not exhausted(scores, patience):
+            return
+        if all(map(math.isnan, scores)):
+            raise NeverScored(f"stop.patience: {patience.metric} was not a number in {len(scores)} evaluations")
+        raise EarlyStop(why_exhausted(scores, patience))
 
     def score_finals(self, progress: Progress) -> None:
         """Score what is scored once, and is not in the ledger yet.
@@ -121,8 +126,20 @@ class Scoring:
     def forget_after(self, step: int) -> None:
         """The run has gone back to this step: later evaluations are void."""
         self._scores = [(at, score) for at, score in self._scores if at <= step]
+        self._history.forget_after(step)
         if self._evaluated > step:
             self._evaluated = -1
+
+    def _tell_unknown(self, scores: Scores, step: int) -> None:
+        """A note where a score that decides something is no number."""
+        places: dict[str, list[str]] = {}
+        for place, metric in self._deciding.items():
+            score = score_of(scores.metrics, metric)
+            if score is None or math.isnan(score):
+                places.setdefault(metric, []).append(place)
+        told = [f"{metric} is not a number, for {' and '.join(found)} never better" for metric, found in places.items()]
+        if told:
+            self._ledger.record(NoteRecord(text=f"after step {step} {'; '.join(told)}"))
 
     def _left(self, step: int) -> Iterator[tuple[str, list[ValidationSet]]]:
         for part, sets in self.sets.finals.items():
@@ -133,10 +150,10 @@ class Scoring:
             if left := [each for each in sets if each.name not in done]:
                 yield part, left
 
-    def _score(self, sets: Sequence[ValidationSet], step: int, gallery: Gallery | None = None) -> tuple[Scores, float]:
+    def _score(self, sets: Sequence[ValidationSet], step: int) -> tuple[Scores, float]:
         """The scores, and the seconds that they took; these count as evaluation also where a stop was heard."""
         try:
-            scores = self._evaluator.score(sets, step, gallery)
+            scores = self._evaluator.score(sets, step)
         finally:
             seconds = self._ledger.lap("evaluation")
         return scores, seconds

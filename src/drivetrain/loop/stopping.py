@@ -25,11 +25,13 @@ def exhausted(scores: Sequence[float], patience: Patience) -> bool:
     return since >= patience.evaluations
 
 
-def score_of(metrics: Mapping[str, Mapping[str, float]], metric: str) -> float | None:
-    """SET/METRIC among an evaluation's metrics; None where it is not there."""
-    name, _, which = metric.partition("/")
-    value = metrics.get(name, {}).get(which)
-    return None if value is None else float(value)
+def why_exhausted(scores: Sequence[float], patience: Patience) -> str:
+    """Why the run ends where the patience is exhausted, with the scores that were no number."""
+    count = patience.evaluations
+    why = f"{patience.metric} has not become better in {count} evaluations"
+    if unknown := sum(map(math.isnan, scores[-count:])):
+        why += f"; in {unknown} of them it was not a number"
+    return why
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from drivetrain.checkpoint import survivors
 from drivetrain.checkpoint.commit import StateTree
+from drivetrain.ledger.records import EvaluationRecord
 from drivetrain.loop.loop import Loop
 
 
@@ -28,6 +29,9 @@ def save_survivor_state(loop: Loop, folder: Path) -> None:
     if loop.records.bad:  # the way back would be told to the ledger first, and takes all ranks
         return
     step, metadata = loop.step, loop.commits.metadata.to_json()
+    # An evaluation of this very step is none of it: the next start scores it again.
+    owed = [(kind, at) for kind, at in loop.ledger.owed if (kind, at) != (EvaluationRecord.kind, step)]
+    told = {survivors.RECORDS: loop.ledger.recent, survivors.OWED: owed}
     # This rank stands for all, so it writes every tensor, though another one would write them into a commit.
-    state = StateTree(loop.state.tensors, loop.state.values.to_json())
-    survivors.save_survivor_state(folder, loop.group.rank, step, state, metadata, loop.ledger.recent)
+    state = StateTree(loop.state.tensors, loop.state.values.to_json() | told)
+    survivors.save_survivor_state(folder, loop.group.rank, step, state, metadata)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from drivetrain.engine.losses import Losses, as_losses
-from drivetrain.loop.metrics import Mean, Metric
+from drivetrain.loop.metrics import LossMeans, Mean, Metric
 
 if TYPE_CHECKING:
     from drivetrain.checkpoint.export import Exported
@@ -32,7 +32,7 @@ class Task:
     """
 
     shown: int | None = None
-    """How many of the first validation samples `show` gets; None: as many as are scored at a time."""
+    """How many of the first samples `show` gets; None: as many as are scored at a time."""
 
     notes: Sequence[str] = ()
     """Lines on how the networks were made, for the ledger; read once `networks` was called."""
@@ -73,18 +73,22 @@ class Task:
         step.minimize(step.networks, self.loss)
 
     def metrics(self) -> dict[str, Metric]:
-        """Fresh metrics for one evaluation of one validation set."""
-        return {"loss": Mean()}
+        """Fresh metrics for one evaluation of one validation set; by default one for each loss."""
+        return LossMeans(loss=Mean())
 
     def evaluate(self, nets: Mapping[str, nn.Module], batch: Batch, metrics: Mapping[str, Any]) -> None:
         """Add one batch to the metrics; by default each loss to the metric of its name."""
         counts = {"samples": sample_count(batch)} | self.counts(batch)
-        for name, term in as_losses(self.loss(nets, batch), counts["samples"]).items():
+        losses = as_losses(self.loss(nets, batch), counts["samples"])
+        if isinstance(metrics, LossMeans):
+            metrics.know(losses)
+        for name, term in losses.items():
             if name in metrics:
                 metrics[name].add(float(term.value) * term.times, counts[term.over])
 
     def show(self, nets: Mapping[str, nn.Module], batch: Batch, gallery: Gallery) -> None:
-        """Put something worth looking at into the gallery; called on rank 0 after an evaluation, in evaluation mode."""
+        """Put something worth looking at into the gallery; called on rank 0 after an evaluation or as `evaluate.show`
+        says, in evaluation mode. The batch are validation samples or, without a validation set, training samples."""
 
     def predict(self, nets: Mapping[str, nn.Module], batch: Batch) -> list[dict[str, Any]]:
         """What is predicted of each sample, as JSON data, in evaluation mode."""
@@ -99,6 +103,11 @@ class Task:
     ) -> Callable[[Mapping[str, Tensor]], Exported | tuple[dict[str, Tensor], dict]] | None:
         """How a network is exported for others: a function from its tensors to renamed tensors and a `config.json`, or
         to an `Exported`, which says more."""
+        return None
+
+    def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None:
+        """The way back, for `init`: a function from the tensors of an export, or of what others publish in that layout,
+        to those of the network, by their names in it. None: they are called alike."""
         return None
 
 

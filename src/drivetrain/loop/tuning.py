@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from drivetrain.checkpoint.numbers import mark
 from drivetrain.data.blend import Blend, BlendStage
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.recipe import waits_of
@@ -18,7 +19,8 @@ from drivetrain.ledger.records import Effect, Stage
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.reader import Reader
 from drivetrain.optim.network_optimizer import NetworkOptimizer, build_network_optimizers, retuned
-from drivetrain.spec.affects import bits_digest, differences, leaves
+from drivetrain.optim.schedules import Horizon
+from drivetrain.spec.affects import bits_digest, differences, leaves, reads_scores
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.override import chosen
@@ -72,10 +74,13 @@ class LiveRecipe:
 class Tuning:
     """Changes of settings while a run trains: what each comes to, and where it takes hold."""
 
-    def __init__(self, live: LiveRecipe, timetable: Timetable, engine: Engine, reader: Reader) -> None:
+    def __init__(
+        self, live: LiveRecipe, timetable: Timetable, horizon: Horizon, engine: Engine, reader: Reader
+    ) -> None:
         self.timetable = timetable
         """With the intervals that were set last."""
         self._live = live
+        self._horizon = horizon
         self._engine = engine
         self._reader = reader
 
@@ -94,7 +99,7 @@ class Tuning:
         stage = None
         if weights:
             stage = Stage(start=self._stage_start(step), weights=tuple(weights))
-        optimizers_of(recipe, self._engine.networks, self.timetable)  # raises where groups or schedule cannot be
+        optimizers_of(recipe, self._engine.networks, self._horizon)  # raises where groups or schedule cannot be
         return Effect(changed=tuple(paths), stage=stage)
 
     def apply(self, text: str, effect: Effect, step: int) -> None:
@@ -102,9 +107,12 @@ class Tuning:
         self._live.accept(text)
         recipe = self._live.recipe
         optimizers = self._engine.network_optimizers
-        optimizers.update(retuned(optimizers, optimizers_of(recipe, self._engine.networks, self.timetable)))
+        optimizers.update(retuned(optimizers, optimizers_of(recipe, self._engine.networks, self._horizon)))
         self.timetable = replace(
-            self.timetable, evaluate_every=recipe.evaluate.every, commit_every=recipe.checkpoint.every
+            self.timetable,
+            evaluate_every=recipe.evaluate.every,
+            commit_every=recipe.checkpoint.every,
+            scores_every=reads_scores(recipe),
         )
         if effect.stage is not None:
             order = self._reader.batches.order
@@ -138,14 +146,14 @@ class Tuning:
         return self.timetable.scale.batches.span(step + 1)[1]
 
 
-def optimizers_of(
-    recipe: Recipe, networks: Mapping[str, nn.Module], timetable: Timetable
-) -> dict[str, NetworkOptimizer]:
+def optimizers_of(recipe: Recipe, networks: Mapping[str, nn.Module], horizon: Horizon) -> dict[str, NetworkOptimizer]:
     """The networks' optimizers as a recipe wants them. Raises what `build_network_optimizers` raises."""
     waits = waits_of(recipe.networks)
-    return build_network_optimizers(
-        networks, recipe.optimizer, recipe.schedule, timetable.total, timetable.scale, waits
-    )
+    built = build_network_optimizers(networks, recipe.optimizer, recipe.schedule, horizon, waits)
+    for network_optimizer in built.values():
+        if network_optimizer.own:
+            mark(network_optimizer.optimizer)
+    return built
 
 
 def settings_digest(recipe: Recipe) -> str:

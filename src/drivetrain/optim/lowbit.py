@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from drivetrain.optim.bases import Shape
 from drivetrain.optim.loading import load_typed
+from drivetrain.runtime.quiet import quiet_libraries
 from drivetrain.spec.exits import Exit, Failure
 
 Groups = Sequence[dict[str, Any]]
@@ -66,6 +67,7 @@ def bitsandbytes(groups: Groups, *, name: str, betas: tuple[float, float], eps: 
 def _library(package: str, module: str) -> Any:
     if find_spec(package) is None:
         raise Failure(Exit.INPUT_MISSING, f"the optimizer needs {package}", f"pip install 'drivetrain[{package}]'")
+    quiet_libraries()
     return import_module(module)
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.groups import Parameters, assign
+from drivetrain.optim.own import own_optimizer
 from drivetrain.optim.projecting import Projecting
-from drivetrain.optim.recipe import Optimizer, Schedule
-from drivetrain.optim.schedules import Factor, build_decay, build_factor
-from drivetrain.spec.amount import Scale
+from drivetrain.optim.recipe import Optimizer, OwnOptimizer, Schedule
+from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 
@@ -28,7 +28,7 @@ class NetworkOptimizer:
 
     Its schedules begin after the first `before` samples of the run; until then its learning rates are zero.
     `layerwise`: parameters move within the backward pass. `projected`: GaLore's matrices may be given their gradients
-    as projections.
+    as projections. `own`: the optimizer is of the user's own kind.
     """
 
     network: str
@@ -39,6 +39,7 @@ class NetworkOptimizer:
     before: int = 0
     layerwise: bool = False
     projected: bool = False
+    own: bool = False
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -100,14 +101,13 @@ def build_network_optimizers(
     networks: Mapping[str, nn.Module],
     optimizer: Optimizer | Mapping[str, Optimizer],
     schedule: Schedule | Mapping[str, Schedule],
-    budget: int,
-    scale: Scale,
+    horizon: Horizon,
     waits: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, NetworkOptimizer]:
     """A NetworkOptimizer for each network that has a trainable parameter.
 
-    `budget` is the run's length in samples; `waits` are the steps that some networks stand still for at first, which
-    their schedules do not count. Raises Failure(78) where a mapping by network names another set of networks than the
+    `horizon` is the run's; `waits` are the steps that some networks stand still for at first, which their schedules do
+    not count. Raises Failure(78) where a mapping by network names another set of networks than the
     task's, where a group takes no parameter, where a schedule's landmarks are not in order, and where a network waits
     for longer than the budget.
     """
@@ -121,8 +121,8 @@ def build_network_optimizers(
             groups |= assign({name: module}, optimizers[name])
     built = {}
     for name in trainable:
-        stretch = _stretch(name, budget, scale, waits.get(name, 0))
-        built[name] = _build(name, optimizers[name], schedules[name], groups[name], stretch)
+        own = _require_time(name, horizon.since(waits.get(name, 0)))
+        built[name] = _build(name, optimizers[name], schedules[name], groups[name], own)
     return built
 
 
@@ -135,36 +135,28 @@ def _trainable(networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     return found
 
 
-@dataclass(frozen=True)
-class _Stretch:
-    """The part of a run in which a network moves: `length` samples, after the first `before` of the run. `scale` turns
-    amounts from its start on into samples."""
-
-    before: int
-    length: int
-    scale: Scale
-
-
-def _stretch(network: str, budget: int, scale: Scale, wait: int) -> _Stretch:
-    before = scale.batches.samples(wait)
-    if before >= budget:
-        cause = f"networks.{network} moves first after {before} samples, and the budget is {budget}"
+def _require_time(network: str, horizon: Horizon) -> Horizon:
+    """The horizon of a network, where it moves before the run is over."""
+    if horizon.total <= 0:
+        budget = horizon.before + horizon.total
+        cause = f"networks.{network} moves first after {horizon.before} samples, and the budget is {budget}"
         raise Failure(Exit.BAD_RECIPE, cause, "let it begin earlier, or train for longer")
-    return _Stretch(before, budget - before, replace(scale, batches=scale.batches.since(wait)))
+    return horizon
 
 
 def _build(
-    name: str, optimizer: Optimizer, schedule: Schedule, groups: Sequence[Parameters], stretch: _Stretch
+    name: str, optimizer: Optimizer, schedule: Schedule, groups: Sequence[Parameters], horizon: Horizon
 ) -> NetworkOptimizer:
     return NetworkOptimizer(
         network=name,
         optimizer=_torch_optimizer(optimizer, groups),
-        factors=tuple(build_factor(group.schedule or schedule, stretch.length, stretch.scale) for group in groups),
-        decay=build_decay(optimizer.weight_decay_schedule, stretch.length, stretch.scale),
+        factors=tuple(build_factor(group.schedule or schedule, horizon) for group in groups),
+        decay=build_decay(optimizer.weight_decay_schedule, horizon),
         clip=optimizer.clip,
-        before=stretch.before,
+        before=horizon.before,
         layerwise=optimizer.layerwise,
         projected=optimizer.sums_projections,
+        own=isinstance(optimizer, OwnOptimizer),
     )
 
 
@@ -206,6 +198,8 @@ def _by_network(settings, networks: Mapping[str, nn.Module], section: str) -> di
 
 def _torch_optimizer(settings: Optimizer, groups: Sequence[Parameters]) -> torch.optim.Optimizer:
     """The optimizer with its groups; fused where torch has kernels for all of their devices."""
+    if isinstance(settings, OwnOptimizer):
+        return own_optimizer(settings, [_torch_group(group) for group in groups])
     options = settings.arguments()
     if settings.fused_on:
         tensors = chain.from_iterable(group.parameters for group in groups)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from drivetrain.optim.recipe import (
@@ -15,12 +15,14 @@ from drivetrain.optim.recipe import (
     Exponential,
     InverseSqrt,
     Linear,
+    Plateau,
     Polynomial,
     Schedule,
     StepSchedule,
     WarmupStableDecay,
     WeightDecaySchedule,
 )
+from drivetrain.optim.score_history import ScoreHistory, ScoresByPlace
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
@@ -30,12 +32,46 @@ Factor = Callable[[int], float]
 
 
 @dataclass(frozen=True)
+class Horizon:
+    """What schedules are laid along: the run's length in samples, what turns amounts into samples, the scores so far.
+
+    They begin after the first `before` samples of the run, and `total` is counted from there; scores are the whole
+    run's, and so is `whole`, by which it counts steps.
+    """
+
+    total: int
+    scale: Scale
+    scores: ScoreHistory = field(default_factory=ScoreHistory)
+    before: int = 0
+    whole: Scale | None = None
+
+    def since(self, wait: int) -> Horizon:
+        """That of a network which stands still for the first `wait` steps."""
+        before = self.scale.batches.samples(wait)
+        scale = replace(self.scale, batches=self.scale.batches.since(wait))
+        return Horizon(self.total - before, scale, self.scores, before, self.scale)
+
+    def scores_before(self, position: int, every: Amount) -> ScoresByPlace:
+        """What was scored before the step that ends at this position, at multiples of an interval."""
+        return self.scores.before(self.before + position, every, self.whole or self.scale)
+
+
+@dataclass(frozen=True)
 class Span:
-    """Where a schedule's landmarks lie, in samples; `scale` turns its amounts into samples."""
+    """Where a schedule's landmarks lie, in samples, along its `horizon`."""
 
     warmup: int
     total: int
-    scale: Scale
+    horizon: Horizon
+
+    @property
+    def scale(self) -> Scale:
+        """What turns its amounts into samples."""
+        return self.horizon.scale
+
+    def scores(self, every: Amount, position: int) -> ScoresByPlace:
+        """What was scored before the step that ends at this position."""
+        return self.horizon.scores_before(position, every)
 
     def samples(self, amount: Amount) -> int:
         """An amount in samples."""
@@ -56,33 +92,33 @@ class Span:
         return max(0.0, (position - self.warmup) / (self.total - self.warmup))
 
 
-def build_factor(settings: Schedule, budget: int, scale: Scale) -> Factor:
-    """A schedule's factor. Its end is its `length` where it gives one, otherwise the budget (in samples).
+def build_factor(settings: Schedule, horizon: Horizon) -> Factor:
+    """A schedule's factor. Its end is its `length` where it gives one, otherwise that of the horizon.
 
     Raises Failure(78) where its landmarks are not in order.
     """
-    warmup = settings.warmup.samples_at(scale) if settings.warmup else 0
-    total, what = budget, "budget"
+    warmup = settings.warmup.samples_at(horizon.scale) if settings.warmup else 0
+    total, what = horizon.total, "budget"
     if settings.end:
-        total, what = settings.end.samples_at(scale), "length"
+        total, what = settings.end.samples_at(horizon.scale), "length"
     if warmup >= total and warmup > 0:
         raise Failure(
             Exit.BAD_RECIPE,
             f"schedule.warmup: {warmup} samples, but the {what} is {total}",
             f"shorten the warm-up or lengthen the {what}",
         )
-    return imported(settings.factory)(settings, Span(warmup, total, scale))
+    return imported(settings.factory)(settings, Span(warmup, total, horizon))
 
 
-def build_decay(settings: WeightDecaySchedule | None, budget: int, scale: Scale) -> Factor:
+def build_decay(settings: WeightDecaySchedule | None, horizon: Horizon) -> Factor:
     """The factor on weight decays: from `start` to `end`, as Megatron-LM's `get_wd`.
 
     linear: start + (end - start) * progress. cosine: start + (end - start) * (1 - cos(pi * progress)) / 2.
     """
     if settings is None:
         return lambda position: 1.0
-    total = settings.length.samples_at(scale) if settings.length else budget
-    span = Span(0, total, scale)
+    total = settings.length.samples_at(horizon.scale) if settings.length else horizon.total
+    span = Span(0, total, horizon)
     change = settings.end - settings.start
     if settings.kind == "linear":
         return lambda position: settings.start + change * span.progress(position)
@@ -127,7 +163,7 @@ def warmup_stable_decay(settings: WarmupStableDecay, span: Span) -> Factor:
             f"schedule.decay: {span.warmup} samples of warm-up and {decay} of decay, but it ends at {span.total}",
             "shorten them, or lengthen the schedule",
         )
-    tail = Span(span.total - decay, span.total, span.scale)
+    tail = Span(span.total - decay, span.total, span.horizon)
     return lambda position: span.rise(position) * shape(tail.progress(position), floor)
 
 
@@ -211,3 +247,36 @@ def steps(settings: StepSchedule, span: Span) -> Factor:
     factors = [1.0]
     factors.extend(milestone.factor for milestone in settings.milestones)
     return lambda position: span.rise(position) * factors[bisect_left(starts, position)]
+
+
+def plateau(settings: Plateau, span: Span) -> Factor:
+    """factor ** falls, at least the floor, after the warm-up; falls as torch's `ReduceLROnPlateau` counts them, with a
+    relative threshold. A score that is no number is no better."""
+
+    def factor(position: int) -> float:
+        told = span.scores(settings.every, position)
+        if told and settings.metric not in told:
+            cause = f"schedule.metric: {settings.metric} is nothing that is scored; there are {', '.join(told)}"
+            raise Failure(Exit.BAD_RECIPE, cause, "name one of them")
+        scores = [score for _, score in told.get(settings.metric, [])]
+        return span.rise(position) * max(settings.floor, settings.factor ** _falls(scores, settings))
+
+    return factor
+
+
+def _falls(scores: Sequence[float], settings: Plateau) -> int:
+    """How often the rate has been lowered after these scores."""
+    sign = 1.0 if settings.mode == "min" else -1.0
+    best, bad, rests, falls = math.inf, 0, 0, 0
+    for score in scores:
+        value = sign * score
+        # With infinity for a best one there is no share of it.
+        if value < best - (settings.threshold * abs(best) if math.isfinite(best) else 0.0):
+            best, bad = value, 0
+        else:
+            bad += 1
+        if rests:
+            rests, bad = rests - 1, 0
+        if bad > settings.patience:
+            falls, bad, rests = falls + 1, 0, settings.cooldown
+    return falls

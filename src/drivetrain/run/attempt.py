@@ -6,12 +6,12 @@ Each stage is a frozen value that the next one reads; what must be closed again 
 from __future__ import annotations
 
 import sys
-import traceback
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from drivetrain.launch.job import Job
+from drivetrain.launch.rundir import ANSWER
 from drivetrain.run.context import AttemptContext, StartupTimes
 from drivetrain.run.dry_run import dry_run
 from drivetrain.run.ending import failure_of, internal, run_loop
@@ -26,6 +26,7 @@ from drivetrain.runtime.place import Place
 from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.code.scan import scan
 from drivetrain.spec.exits import Failure, Outcome
+from drivetrain.spec.files import within, write_private
 from drivetrain.spec.load import Resolved, load
 
 
@@ -46,15 +47,29 @@ def execute(
         try:
             return _run(job, place, stops, listen_fd, heartbeat or Heartbeat(), resolved)
         except Failure as failure:
-            if failure.details:
-                print(failure.details, file=sys.stderr)
-            outcome = failure.outcome
-            if place.world > 1:
-                outcome = replace(outcome, where={"rank": place.rank} | outcome.where)
-            return outcome
-        except Exception as error:
-            traceback.print_exc()
-            return internal(error, place)
+            return _told(failure, Path(job.folder) / "logs", place)
+        except BaseException as error:  # also what a library means to end the process by
+            failure = internal(error, place)
+            failure.__cause__ = error
+            return _told(failure, Path(job.folder) / "logs", place)
+
+
+def _told(failure: Failure, logs: Path, place: Place) -> Outcome:
+    """Print what there is to say before the last line, and keep the whole traceback where there is one."""
+    outcome = replace(failure.outcome, raised=failure.__cause__)
+    if place.world > 1:
+        outcome = replace(outcome, where={"rank": place.rank} | outcome.where)
+    if failure.details:
+        print(failure.details, file=sys.stderr, flush=True)
+    if not failure.trace:
+        return outcome
+    kept = logs / f"traceback-{place.rank}.txt"
+    try:
+        within(ANSWER, lambda: write_private(kept, f"{failure.trace.rstrip()}\n".encode(errors="replace")))
+    except OSError:  # the disk is full or gone
+        print(failure.trace, file=sys.stderr, flush=True)
+        return outcome
+    return replace(outcome, hint=f"{outcome.hint}; the whole traceback is in {kept}")
 
 
 def _run(
@@ -84,8 +99,10 @@ def _run(
         # Only in peace: after the loss of a peer it may wait for those that are left.
         group.close()
         return outcome
-    except RuntimeError as error:
-        raise failure_of(error, group) or error from error
+    except Failure:
+        raise
+    except Exception as error:
+        raise failure_of(error, context, group) from error
     finally:
         heartbeat.enter("teardown")
         resumer.release()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,16 +23,19 @@ from drivetrain.engine.placement import Placement
 from drivetrain.engine.recipe import Average, Network, scale_of
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
-from drivetrain.loop.evaluation import ValidationSet
+from drivetrain.loop.evaluation import Evaluator, ShownSamples, ValidationSet
+from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.check import source_names
+from drivetrain.spec.components import FollowsScore
+from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import Custom, build_custom, imported
+from drivetrain.spec.registry import imported
 
 _INITIAL_WEIGHTS = 1 << 34
 """A place in the seeds' path that no step has."""
@@ -82,7 +86,7 @@ class Inputs:
 
         `lanes` are those of `ValidationSet`.
         """
-        batch = recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // lanes)
+        batch = evaluation_batch(recipe, lanes)
         sets = {}
         for part, sources in (("validation", self.validation), ("test", self.test)):
             sets[part] = [ValidationSet(name, source, batch, most, lanes) for name, source in sources.items()]
@@ -131,6 +135,11 @@ def most_scored(recipe: Recipe) -> int | None:
     return recipe.evaluate.most(_tokens_per_sample(recipe))
 
 
+def evaluation_batch(recipe: Recipe, lanes: int) -> int:
+    """How many samples are scored at a time."""
+    return recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // lanes)
+
+
 def run_scale(recipe: Recipe, samples: int) -> Scale:
     """What steps, tokens and epochs of a run are in samples, where it has so many to train on. Raises as `scale_of`."""
     return scale_of(recipe.batch, _tokens_per_sample(recipe), samples)
@@ -149,20 +158,61 @@ def only_training(recipe: Recipe) -> Recipe:
 def build_task(recipe: Recipe) -> Task:
     """The recipe's task: a shipped one from its settings, a user's own from its arguments."""
     if isinstance(recipe.task, Custom):
-        return build_custom(recipe.task, "task", "networks", "loss")
+        return build_custom(recipe.task)
     return imported(recipe.task.factory)(recipe.task)
 
 
 def require_metrics(recipe: Recipe, task: Task) -> None:
-    """Raises Failure(78) where the recipe decides by a metric that the task does not have."""
-    best, patience = recipe.checkpoint.keep_best, recipe.stop.patience
-    for place, chosen in (("checkpoint.keep_best", best), ("stop.patience", patience)):
-        if chosen is None:
-            continue
-        name = chosen.metric.partition("/")[2]
-        if name not in task.metrics():
-            there = ", ".join(task.metrics()) or "none"
-            raise Failure(Exit.BAD_RECIPE, f"{place}.metric: the task has no metric {name!r}", f"there are {there}")
+    """Raises Failure(78) where the recipe decides by a metric that the task does not have. What losses there are is not
+    known yet."""
+    there = task.metrics()
+    if isinstance(there, LossMeans):
+        return
+    for place, chosen in deciding_metrics(recipe).items():
+        _require_metric(place, chosen, there)
+
+
+def require_losses(recipe: Recipe, task: Task, evaluator: Evaluator, sets: Sequence[ValidationSet]) -> None:
+    """The same where each loss is a metric: they are computed for it. Every rank calls it."""
+    deciding = deciding_metrics(recipe)
+    if not deciding or not isinstance(task.metrics(), LossMeans):
+        return
+    by_name = {each.name: each for each in sets}
+    for place, chosen in deciding.items():
+        # Nothing, where its first samples have no loss: then the first evaluation tells.
+        if there := evaluator.metrics_of(by_name[chosen.partition("/")[0]]):
+            _require_metric(place, chosen, there)
+
+
+def shown_samples(recipe: Recipe, task: Task, inputs: Inputs, lanes: int) -> ShownSamples | None:
+    """The first samples of the first validation set or, where there is none, of the first training source without those
+    in quarantine. None where the task shows nothing."""
+    if type(task).show is Task.show:
+        return None
+    sets = inputs.sets(recipe, lanes, most_scored(recipe))
+    count = evaluation_batch(recipe, lanes) if task.shown is None else task.shown
+    if sets["validation"]:
+        first = sets["validation"][0]
+        return ShownSamples(first.source, np.arange(min(count, first.size), dtype=np.int64))
+    source = next(iter(inputs.train.values()))
+    ids = np.setdiff1d(np.arange(min(count + len(recipe.guard.quarantine), len(source))), recipe.guard.quarantine)
+    return ShownSamples(source, ids[:count].astype(np.int64))
+
+
+def deciding_metrics(recipe: Recipe) -> dict[str, str]:
+    """SET/METRIC by which something is decided, by its place in the recipe."""
+    chosen = {"checkpoint.keep_best": recipe.checkpoint.keep_best, "stop.patience": recipe.stop.patience}
+    by_network = recipe.schedule if isinstance(recipe.schedule, Mapping) else {"": recipe.schedule}
+    for network, schedule in by_network.items():
+        chosen[f"schedule.{network}".rstrip(".")] = schedule
+    return {place: settings.metric for place, settings in chosen.items() if isinstance(settings, FollowsScore)}
+
+
+def _require_metric(place: str, chosen: str, there: Collection[str]) -> None:
+    name = chosen.partition("/")[2]
+    if name not in there:
+        cause = f"{place}.metric: the task has no metric {name!r}"
+        raise Failure(Exit.BAD_RECIPE, cause, f"there are {', '.join(there) or 'none'}")
 
 
 def require_loss(recipe: Recipe, task: Task) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.checkpoint.compatible import deciding
-from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import AttemptRecord, CodeFileRecord
+from drivetrain.ledger.records import CodeFileRecord
+from drivetrain.ledger.resume_index import ResumeIndex, history_of
 from drivetrain.run.build import build_task, open_inputs
-from drivetrain.run.user_code import Contents, changes, contents, kept, recorded, shown
+from drivetrain.run.user_code import Contents, changes, contents, recorded, shown
 from drivetrain.runtime import device as devices
 from drivetrain.spec.affects import differences
-from drivetrain.spec.code.scan import scan
+from drivetrain.spec.code.kept import kept
+from drivetrain.spec.code.scan import files_today, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
@@ -68,21 +69,18 @@ def compared(run: Path, other: Path | None = None, *, data: bool = True) -> Comp
 
     Without `data` no source is opened today. Raises Failure: 66 where one is no run, and what loading a recipe raises.
     """
-    old = _of_run(run)
-    new = _of_run(other) if other else _today(run, data=data)
+    history = history_of(run)
+    old = _of_run(run, history)
+    new = _of_run(other, history_of(other)) if other else _today(run, history, data=data)
     found = [*_recipe(old, new), *_code(old, new), *_environment(old, new), *_data(old, new)]
     return Comparison(old.name, new.name, tuple(found), tuple(_unknown(old, new)))
 
 
-def _of_run(run: Path) -> _Side:
-    newest: AttemptRecord | None = None
-    for record in read(run / "ledger.jsonl"):
-        if isinstance(record, AttemptRecord):
-            newest = record
+def _of_run(run: Path, history: ResumeIndex) -> _Side:
+    newest, files = history.newest, history.newest_files
     if newest is None:
         raise Failure(Exit.INPUT_MISSING, f"{run}: the ledger has no attempt", "train it first")
     recipe = load(run).recipe
-    files = newest.user_code.files if newest.user_code else None
     if files is None and not scan(recipe).files:
         files = {}  # there is no code of the user's to know of
     environment = newest.environment
@@ -99,7 +97,7 @@ def _kept_environment(path: Path) -> Mapping[str, Any]:
         raise Failure(Exit.BAD_DATA, f"{path} is damaged: {error}", "the next attempt writes it anew") from error
 
 
-def _today(run: Path, *, data: bool) -> _Side:
+def _today(run: Path, history: ResumeIndex, *, data: bool) -> _Side:
     """What the run would be if its command was given now, here."""
     before = load(run)
     recipe: Recipe | None = None
@@ -108,11 +106,12 @@ def _today(run: Path, *, data: bool) -> _Side:
         recipe = load(before.source, before.given).recipe
     now = recipe or before.recipe
     code = scan(now)
+    files = files_today(code, history.late_places)
     threads = devices.threads_per_process(now.launch.processes, now.launch.threads, exact=now.exact)
     devices.configure_determinism(devices.choose(now.device, 0), threads, now.matmul, exact=now.exact)
     digests, unread = _digests(now, run) if data else (None, "not looked at")
     environment = devices.environment(code.installed)
-    return _Side("today", recipe, recorded(code.files), contents(code), environment, digests, unread)
+    return _Side("today", recipe, recorded(files), contents(files), environment, digests, unread)
 
 
 def _digests(recipe: Recipe, run: Path) -> tuple[Mapping[str, str] | None, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     engine = loop.state.engine
     networks = {name: _parameters(network) for name, network in engine.networks.items()}
     sources = {name: len(source) for name, source in inputs.train.items()}
+    shown = _try_show(loop)
     summary = {
         "networks": networks,
         "device": str(engine.device),
@@ -41,6 +44,7 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
         "sources": sources,
         "validation": _try_sets(engine, opened.task, inputs.validation),
         "test": _try_sets(engine, opened.task, inputs.test),
+        "shown": shown,
         "first_step": {"samples": batch.stop - batch.start, "micro_batches": group.gather_json(own)},
         "bytes": held(engine, loop.state.tensors),
     }
@@ -58,6 +62,14 @@ def _try_step(loop: Loop, batch: LocalBatch) -> None:
         for unit, number in own.items():
             counts[unit] = counts.get(unit, 0) + number
     loop.runner.run(batch, counts)
+
+
+def _try_show(loop: Loop) -> list[str]:
+    """What the task shows, into a folder that is gone at once."""
+    if not loop.group.leader:
+        return loop.due.showing.rehearse(None)
+    with tempfile.TemporaryDirectory(prefix="drivetrain-") as folder:
+        return loop.due.showing.rehearse(Path(folder))
 
 
 def _parameters(network: nn.Module) -> dict[str, int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -14,20 +15,24 @@ from torch import nn
 
 from drivetrain.checkpoint.commits import LoadedCommit, newest, pick
 from drivetrain.checkpoint.compatible import accept_data
-from drivetrain.checkpoint.export import export
+from drivetrain.checkpoint.export import export, tied_names
+from drivetrain.checkpoint.initial import load_initial
+from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Placement, Replicated
+from drivetrain.ledger.resume_index import history_of
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.task import Task
 from drivetrain.run.build import averages_of, build_networks, build_task, digests_beside, open_inputs
+from drivetrain.run.user_code import identity
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.signals import StopRequests
-from drivetrain.spec.code.scan import scan
+from drivetrain.spec.code.scan import UserCode, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
@@ -75,17 +80,54 @@ def evaluate_run(
         if place.rpartition(".")[2] in scored:
             digests[place] = digest
     accept_data(told, digests, (), found.path.name)
+    return _scored(finished.task, finished.engine(Replicated(Group())), sets, found.step)
+
+
+def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None, init: str | None = None) -> Scores:
+    """Score what a recipe begins with, in this process: nothing is trained and no run is made.
+
+    `init` is where weights come from, as in a recipe's `init.from`; None: as the recipe's own `init` says. `data` and
+    `samples` as for `evaluate_run`. Raises Failure: 64 where there are no weights to score, and what `load_initial`
+    raises.
+    """
+    given = recipe.init if isinstance(recipe.init, tuple) else (recipe.init,)
+    if init:
+        given = (Init(from_=init),)
+    if given == (None,):
+        raise Failure(Exit.BAD_COMMAND, "the recipe has no init, so there are no weights to score", "name some: --init")
+    device, task = _device(recipe), build_task(recipe)
+    with tempfile.TemporaryDirectory() as nothing_kept:
+        inputs = open_inputs(recipe, Path(nothing_kept), task)
+    sets = chosen(inputs.sets(recipe, 1, samples), data)
+    networks = build_networks(task, recipe, device)
+    layouts = {name: task.published_layout(name) for name in networks}
+    for settings in given:
+        load_initial(settings, networks, layouts)
+    execution = Execution(Replicated(Group()), device, recipe.precision, recipe.seed)
+    return _scored(task, Engine(networks, {}, execution), sets, 0)
+
+
+def _scored(task: Task, engine: Engine, sets: Sequence[ValidationSet], step: int) -> Scores:
+    """Score sets in this process, as training would after this step."""
     group = Group()
-    placement = Replicated(group)
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)  # nobody asks this process to stop
-    evaluator = Evaluator(finished.task, finished.engine(placement), group, placement, sync)
-    return evaluator.score(sets, found.step)
+    return Evaluator(task, engine, group, Replicated(group), sync).score(sets, step)
+
+
+def _device(recipe: Recipe) -> torch.device:
+    """The device that a recipe asks for, made ready for one process."""
+    device = devices.choose(recipe.device, 0)
+    threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)
+    devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
+    return device
 
 
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
     finished = open_finished(run, commit, weights)
-    return export(finished.commit, to, {name: finished.task.layout(name) for name in finished.networks})
+    layouts = {name: finished.task.layout(name) for name in finished.networks}
+    tied = {name: tied_names(network) for name, network in finished.networks.items()}
+    return export(finished.commit, to, layouts, tied)
 
 
 def open_finished(run: Path, commit: str | None, weights: Weights | None) -> FinishedRun:
@@ -93,15 +135,12 @@ def open_finished(run: Path, commit: str | None, weights: Weights | None) -> Fin
     if not run.exists():
         raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
-    device = devices.choose(recipe.device, 0)
-    threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)
-    devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
-    task = build_task(recipe)
+    device, task = _device(recipe), build_task(recipe)
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
     made_by = found.metadata.get("user_code", "")
-    if made_by and scan(recipe).digest != made_by:
+    if made_by and _is_other_code(scan(recipe), made_by, run):
         text = f"{found.path.name} was made by other code than there is now: `drivetrain diff {run}` shows it"
         warnings.warn(text, CodeChanged, stacklevel=3)
     learned = found.metadata.get("task")
@@ -115,6 +154,14 @@ def open_finished(run: Path, commit: str | None, weights: Weights | None) -> Fin
         found = replace(found, state=replace(found.state, tensors=tensors))
     restore(found.state.tensors, networks, {})
     return FinishedRun(recipe, task, networks, found, device)
+
+
+def _is_other_code(code: UserCode, made_by: str, run: Path) -> bool:
+    """Whether today's code is another one than the one of a digest that a commit of the run has."""
+    if code.digest == made_by:
+        return False
+    # What came late in the run may count in the digest, too.
+    return identity(code, history_of(run)).digest != made_by
 
 
 def chosen(sets: Mapping[str, list[ValidationSet]], data: str | None) -> list[ValidationSet]:

@@ -17,10 +17,11 @@ from drivetrain.plan.flops import peak
 from drivetrain.run.context import AttemptContext
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.restored import RestoredRun
-from drivetrain.run.user_code import MOST, keep, record_of
+from drivetrain.run.user_code import record_of
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.spec.affects import bits_digest
+from drivetrain.spec.code.kept import MOST, keep
 from drivetrain.spec.code.scan import UserCode
 from drivetrain.spec.files import write_json
 
@@ -33,7 +34,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     recipe, progress, timetable = context.recipe, restored.values.progress, restored.timetable
     device, batches = devices.name(opened.device), reader.batches
     claim, before = _claim(opened, restored), restored.history.newest
-    left_out = keep(context.folder, context.code.files)
+    left_out = keep(context.folder, {**context.code.files, **restored.code.late})
     sizes = timetable.scale.batches
     parameters = {}
     for name, network in restored.engine.networks.items():
@@ -60,7 +61,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             settings=settings_digest(recipe),
             data=inputs.digests,
             environment=deciding(context.environment),
-            user_code=record_of(context.code, context.job.modules),
+            user_code=record_of(context.code, restored.code.late, context.job.modules),
             order=batches.order.metadata,
             quarantine=quarantine,
             batch=BatchSizes(size=sizes.size, ramp=ramp),
@@ -113,7 +114,7 @@ def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetab
 
 def _claim(opened: OpenedRun, restored: RestoredRun) -> Claim:
     """Which class of bits is promised, and digests of what they depend on (docs/exactness.md)."""
-    code = restored.code or None
+    code = restored.code.digest or None
     if opened.context.recipe.exact:
         return Claim(class_="exact", key=devices.claim_key(opened.device, lanes=restored.lanes), code=code)
     return Claim(class_="same-world", key=devices.claim_key(opened.device, world=opened.group.world), code=code)

@@ -35,10 +35,10 @@ from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.tuning import stage_of
 from drivetrain.run.build import build_task, digests_beside, open_inputs
 from drivetrain.run.replay import Replay, kept_in
-from drivetrain.run.user_code import kept
 from drivetrain.runtime.lease import fenced, takeovers
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.batches import Batches, Change
+from drivetrain.spec.code.kept import kept
 from drivetrain.spec.code.scan import digest_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
@@ -325,9 +325,8 @@ def _prove_code(run: Path, records: Sequence[Record], certificate: Certificate) 
             files |= {file.sha256: file for file in record.files.values()}
     stretches = code_stretches(records)
     for stretch, line in zip(stretches, told(stretches), strict=True):
-        git = stretch.code.git if stretch.code else None
         place = {"from_step": stretch.from_step, "attempt": stretch.attempt}
-        certificate.code.append({"digest": stretch.digest, **place, "git": git, "told": line})
+        certificate.code.append({"digest": stretch.digest, **place, "git": stretch.git, "told": line})
     if not stretches:
         return
     whole = sum(kept(run, sha256) is not None for sha256 in files)

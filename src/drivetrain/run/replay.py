@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import AttemptRecord, CommandRecord, UserCodeRecord
+from drivetrain.ledger.records import AttemptRecord, CodeFileRecord, CommandRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.control import read_command
 from drivetrain.spec.exits import Exit, Failure
@@ -25,14 +25,16 @@ class Replay:
     commands by id, each with the digest of the settings that it was given to.
 
     Known to the start that reads the other run's ledger: `changed`, the steps after which that went on with another
-    recipe or other code, and `code`, its newest code where it has a record of it.
+    recipe or other code, and its newest code's `files` where it has a record of them; `late_places` says where those
+    lay that came late.
     """
 
     run: str
     ledger: str
     commands: dict[str, CommandRecord]
     changed: tuple[int, ...] = ()
-    code: UserCodeRecord | None = None
+    files: Mapping[str, CodeFileRecord] | None = None
+    late_places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
@@ -100,4 +102,4 @@ def _taken(run: Path, recipe: str) -> Replay:
     for before, after in pairwise(counted):
         if (before.recipe, before.claim.code) != (after.recipe, after.claim.code):
             changed.append(after.from_step)
-    return Replay(str(run), tail, history.commands, tuple(changed), history.newest.user_code)
+    return Replay(str(run), tail, history.commands, tuple(changed), history.newest_files, history.late_places)

@@ -20,6 +20,7 @@ from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.tuning import LiveRecipe, optimizers_of, settings_digest
+from drivetrain.optim.schedules import Horizon
 from drivetrain.run.build import (
     Inputs,
     build_engine,
@@ -32,8 +33,9 @@ from drivetrain.run.build import (
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.replay import Replay, replayed
-from drivetrain.run.user_code import accept, changes, identity, recorded
-from drivetrain.spec.affects import bits_digest
+from drivetrain.run.user_code import CodeIdentity, accept, changes, identity, recorded
+from drivetrain.spec.affects import bits_digest, reads_scores
+from drivetrain.spec.code.scan import files_today
 from drivetrain.spec.recipe import Recipe
 
 
@@ -43,18 +45,19 @@ class RestoredRun:
 
     `ledger_queue` is open on the rank that keeps the ledger; on the others `history` is empty. `commit` is where the
     state comes from, None at the start of a run, `initial` tells of weights that were loaded there. `code` is the
-    digest of the user's own code, "" where there is none. `replay` is the run whose commands are done again, known on
+    user's own code; its digest is "" where there is none. `replay` is the run whose commands are done again, known on
     the leader.
     """
 
     ledger_queue: LedgerQueue | None
     history: ResumeIndex
     commit: LoadedCommit | None
-    code: str
+    code: CodeIdentity
     replay: Replay | None
     commands: ReplayedCommands
     live: LiveRecipe
     timetable: Timetable
+    horizon: Horizon
     engine: Engine
     values: StateValues
     lanes: int
@@ -72,7 +75,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     if group.leader:
         ledger_queue = stack.enter_context(closing(resumer.open_ledger(history)))
     commit = resumer.find(group, history)
-    code = _code_digest(opened, history, commit)
+    code = _code_identity(opened, history, commit)
     context.startup.lap("find")
     # After the code is known to be the commit's: other code may make networks of which nothing can be restored.
     networks = build_networks(opened.task, recipe, opened.device)
@@ -84,9 +87,11 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     commands = ReplayedCommands.from_json(group.broadcast_json(own))
     live = LiveRecipe(context.resolved, commands.texts)
     timetable = _timetable(recipe, live.recipe, opened.inputs)
-    initial = resumer.initialize(networks, fresh=commit is None)
+    layouts = {name: opened.task.published_layout(name) for name in networks}
+    initial = resumer.initialize(networks, layouts, fresh=commit is None)
     freeze_networks(recipe, networks)
-    optimizers = optimizers_of(live.recipe, networks, timetable)
+    horizon = Horizon(timetable.total, timetable.scale)
+    optimizers = optimizers_of(live.recipe, networks, horizon)
     lanes = _lanes(recipe, opened.placement.data.world, commit)
     execution = execution_of(recipe, opened.placement, opened.device, lanes)
     engine = build_engine(recipe, networks, optimizers, execution, context.heartbeat)
@@ -103,22 +108,22 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     replicas.agree("the weights", digest)
     context.startup.lap("load")
     return RestoredRun(
-        ledger_queue, history, commit, code, replay, commands, live, timetable, engine, values, lanes, initial
+        ledger_queue, history, commit, code, replay, commands, live, timetable, horizon, engine, values, lanes, initial
     )
 
 
-def _code_digest(opened: OpenedRun, history: ResumeIndex, commit: LoadedCommit | None) -> str:
-    """The digest of the user's code that this attempt claims; the ledger's keeper knows what came late before.
+def _code_identity(opened: OpenedRun, history: ResumeIndex, commit: LoadedCommit | None) -> CodeIdentity:
+    """Which of the user's code this attempt claims; the ledger's keeper knows what came late before, the other ranks
+    know the digest.
 
     Raises Failure(76) there where the commit was made by other code.
     """
-    context, digest = opened.context, None
+    context, today = opened.context, CodeIdentity("")
     if opened.group.leader:
-        today = identity(context.code, history, context.job.modules)
+        today = identity(context.code, history)
         if commit:
             opened.resumer.notes += accept(commit, history, context.code, today, context.job.override, context.folder)
-        digest = today.digest
-    return opened.group.broadcast_json(digest)
+    return replace(today, digest=opened.group.broadcast_json(today.digest))
 
 
 def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:
@@ -127,8 +132,9 @@ def _replay(opened: OpenedRun, history: ResumeIndex) -> Replay | None:
     before = history.newest.replay if history.newest else None  # a run that was begun as a replay stays one
     found = replayed(context.folder, job.replay, before, bits_digest(context.recipe), anew=not job.restarts)
     opened.resumer.notes += found.notes if found else []
-    if found and found.code:
-        changed = changes(found.code.files, recorded(context.code.files))
+    if found and found.files is not None:
+        today = files_today(context.code, found.late_places)
+        changed = changes(found.files, recorded(today))
         if changed:
             names = ", ".join(map(str, changed))
             opened.resumer.notes.append(f"{found.run} is made again with other code than it had: {names}")
@@ -167,6 +173,7 @@ def _timetable(recipe: Recipe, tuned: Recipe, inputs: Inputs) -> Timetable:
         evaluate_every=tuned.evaluate.every,
         commit_every=tuned.checkpoint.every,
         commit_evaluated=recipe.checkpoint.keep_best is not None,
+        scores_every=reads_scores(tuned),
     )
 
 

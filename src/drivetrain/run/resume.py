@@ -16,9 +16,10 @@ from drivetrain.checkpoint.compatible import accept_data, accept_environment, ac
 from drivetrain.checkpoint.initial import freeze, load_initial
 from drivetrain.checkpoint.manifest import step_of
 from drivetrain.checkpoint.mirror import Mirror, fetch
+from drivetrain.checkpoint.published import Names
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import AVERAGES, has_any, restore
-from drivetrain.checkpoint.survivors import RECORDS
+from drivetrain.checkpoint.survivors import OWED, RECORDS
 from drivetrain.engine.engine import Engine
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import prepare
@@ -117,9 +118,11 @@ class Resumer:
         # The rank that kept the ledger may be the one that died: survivors bring the records of their last steps, and
         # are passed over where these do not join it. Only the leader has the ledger, so it decides for all.
         if found and found.volatile:
-            gap = not history.joins([record["step"] for record in found.state.values[RECORDS]], found.step)
-            if group.broadcast_json(gap):
-                self.notes.append(f"passed over {found.path.name}: the ledger lacks steps before it")
+            values = found.state.values
+            joined = history.joins([record["step"] for record in values[RECORDS]], found.step)
+            if group.broadcast_json(not (joined and history.has(values[OWED]))):
+                lacks = "scores or a way back" if joined else "steps"
+                self.notes.append(f"passed over {found.path.name}: the ledger lacks {lacks} before it")
                 found = newest(self.folder, group)
         if found is None:
             if self.job.resume == "must":
@@ -142,8 +145,11 @@ class Resumer:
             return found.step
         return max((step_of(name) or 0 for name in names(self.folder)), default=0)
 
-    def initialize(self, networks: Mapping[str, nn.Module], *, fresh: bool) -> list[InitialRecord]:
-        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt.
+    def initialize(
+        self, networks: Mapping[str, nn.Module], layouts: Mapping[str, Names | None], *, fresh: bool
+    ) -> list[InitialRecord]:
+        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt. `layouts` as for
+        `load_initial`.
 
         Returns what the ledger keeps of the weights that were loaded.
         """
@@ -154,7 +160,7 @@ class Resumer:
             given = (self.recipe.init,)
         records = []
         for settings in given:
-            report = load_initial(settings, networks) if fresh else None
+            report = load_initial(settings, networks, layouts) if fresh else None
             # In every attempt: a commit has weights, not whether they train.
             frozen = freeze(settings, networks)
             if report:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import unified_diff
 from functools import partial
 from pathlib import Path
@@ -16,19 +15,14 @@ from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.checkpoint.compatible import accepts
 from drivetrain.launch.job import Job
 from drivetrain.ledger.code_history import different_files
-from drivetrain.ledger.records import CodeFileRecord, CodeRecord, UserCodeRecord
+from drivetrain.ledger.records import AttemptRecord, CodeFileRecord, CodeRecord, UserCodeRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.runtime.device import git_commit
-from drivetrain.spec.code.scan import CodeFile, UserCode, digest_today, late
+from drivetrain.spec.code.kept import keep, kept
+from drivetrain.spec.code.scan import CodeFile, UserCode, files_today, late
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import write_private
 from drivetrain.spec.text import printable
 
-FOLDER = "code"
-"""Below the run directory: sources, named by the SHA-256 of their content."""
-MOST = 8 << 20
-"""Bytes of sources that an attempt keeps."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LINES = 60  # of a file's diff that are shown
 _IMPORTED: dict[str, tuple[object, str]] = {}
 """By the place of a file: the spec of the module that was made of it, and the digest that the file had."""
@@ -63,25 +57,25 @@ class CodeChange:
 
 @dataclass(frozen=True)
 class CodeIdentity:
-    """Which code an attempt runs: the digest that its claim has, and the files that came late in this run before and
-    are others today, by name with today's digest (None: they are gone)."""
+    """Which code an attempt runs: the digest that its claim has, and the files that came late in this run before, as
+    they are now; `changed` are those that are others than when they were found first."""
 
     digest: str
-    changed_late: Mapping[str, str | None]
+    late: Mapping[str, CodeFile] = field(default_factory=dict)
+    changed: tuple[CodeChange, ...] = ()
 
 
-def identity(code: UserCode, history: ResumeIndex, folder: str | None) -> CodeIdentity:
-    """What today's code is to a run; `folder` is the recipe's. Late files count as they were found first, so a run that
-    none of them has changed in has one digest from its first attempt on."""
-    changed: dict[str, str | None] = {}
-    for name, (digest, place) in history.late_code.items():
-        today = code.files[name].digest if name in code.files else digest_today(name, place, folder)
-        if today != digest:
-            changed[name] = today
+def identity(code: UserCode, history: ResumeIndex) -> CodeIdentity:
+    """What today's code is to a run. Late files count as they were found first, so a run that none of them has changed
+    in has one digest from its first attempt on."""
+    files = files_today(code, history.late_places)
+    late = {name: files[name] for name in history.late_code if name in files}
+    changed = changes(history.late_code, recorded(late))
     if not changed:
-        return CodeIdentity(code.digest, changed)
-    content = json.dumps([code.digest, sorted(changed.items())])
-    return CodeIdentity(hashlib.sha256(content.encode()).hexdigest()[:12], changed)
+        return CodeIdentity(code.digest, late)
+    digests = [(change.name, change.new and change.new.digest) for change in changed]
+    content = json.dumps([code.digest, digests])
+    return CodeIdentity(hashlib.sha256(content.encode()).hexdigest()[:12], late, tuple(changed))
 
 
 def accept(
@@ -98,7 +92,9 @@ def accept(
         return [f"{found.path.name} was made before runs kept a record of their code, which may have been another"]
     before = made.user_code.files if made and made.user_code else {}
     changed = [change for change in changes(before, recorded(code.files)) if change.bits]
-    names = ", ".join([*map(str, changed), *today.changed_late]) or "files that came late"
+    seen = {change.name for change in changed}
+    changed += [change for change in _late_changes(made, history, today) if change.name not in seen]
+    names = ", ".join(map(str, changed)) or "files that came late"
     if accepts(override, _KEY):
         return [f"accepted by --override code: {names} changed since {found.path.name}: this is another claim"]
     failure = Failure(
@@ -106,8 +102,16 @@ def accept(
         f"{found.path.name} in {run} was made by other code: {names}",
         "restore the code, choose another --run, or go on with the new one by --override code",
     )
-    failure.details = shown(changed, partial(kept, run), contents(code))
+    failure.details = shown(changed, partial(kept, run), contents({**code.files, **today.late}))
     raise failure
+
+
+def _late_changes(made: AttemptRecord | None, history: ResumeIndex, today: CodeIdentity) -> list[CodeChange]:
+    """What of late code is not as the attempt had it that made a commit: an earlier one may have had other code, which
+    was accepted since."""
+    known = (made.user_code.late if made and made.user_code else None) or {}
+    then = {name: known.get(name, first) for name, first in history.late_code.items()}
+    return changes(then, recorded(today.late))
 
 
 def require_code_of_command(code: UserCode, job: Job) -> None:
@@ -135,11 +139,18 @@ def require_as_imported(code: UserCode) -> None:
         _IMPORTED[place] = now
 
 
-def record_of(code: UserCode, folder: str | None) -> UserCodeRecord | None:
-    """What an attempt's record says of its code; None where the recipe names none. `folder` is the recipe's."""
+def record_of(code: UserCode, late: Mapping[str, CodeFile], folder: str | None) -> UserCodeRecord | None:
+    """What an attempt's record says of its code, and of what came `late` before; None where the recipe names none.
+    `folder` is the recipe's."""
     if not code.kinds:
         return None
-    return UserCodeRecord(digest=code.digest, files=recorded(code.files), unread=code.unread, git=git_commit(folder))
+    return UserCodeRecord(
+        digest=code.digest,
+        files=recorded(code.files),
+        unread=code.unread,
+        git=git_commit(folder),
+        late=recorded(late) if late else None,
+    )
 
 
 def changes(old: Mapping[str, CodeFileRecord], new: Mapping[str, CodeFileRecord]) -> list[CodeChange]:
@@ -170,41 +181,9 @@ def shown(changed: Sequence[CodeChange], old: Contents, new: Contents) -> str:
     return "\n".join(lines)
 
 
-def keep(run: Path, files: Mapping[str, CodeFile]) -> list[str]:
-    """Keep the sources below the run directory, small ones first; the names of those that there is no room for.
-
-    Without a wait for the disk: each has its digest for a name, so one that a power cut has torn is told from a whole
-    one, and is written again by the next attempt. Raises Failure(77) where something else stands in the folder's place.
-    """
-    room, left = MOST, []
-    folder = run / FOLDER
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise Failure(Exit.SECURITY, f"{folder} is a link or a file", "see who made it, and remove it")
-    for name, file in sorted(files.items(), key=lambda item: (len(item[1].content or b""), item[0])):
-        if file.content is None or len(file.content) > room:
-            left.append(name)
-            continue
-        room -= len(file.content)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if kept(run, file.sha256) is None:
-            write_private(folder / file.sha256, file.content, durable=False)
-    return left
-
-
-def kept(run: Path, sha256: str) -> bytes | None:
-    """The content that is kept by this SHA-256; None where there is none, or where it is damaged."""
-    if not _SHA256.fullmatch(sha256):  # a ledger may have been changed by hand: no name leaves the directory
-        return None
-    try:
-        content = (run / FOLDER / sha256).read_bytes()
-    except OSError:
-        return None
-    return content if hashlib.sha256(content).hexdigest() == sha256 else None
-
-
-def contents(code: UserCode) -> Contents:
-    """The contents of today's files."""
-    return {file.sha256: file.content for file in code.files.values()}.get
+def contents(files: Mapping[str, CodeFile]) -> Contents:
+    """The contents of files that are there."""
+    return {file.sha256: file.content for file in files.values()}.get
 
 
 class LateCode:

@@ -20,6 +20,7 @@ from drivetrain.data.order import Sampler
 from drivetrain.data.prefetch import BatchIterator, prefetch
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.launch.inbox import Inbox, WatchedInbox
+from drivetrain.loop.callbacks import Callbacks
 from drivetrain.loop.checks import StepChecks
 from drivetrain.loop.commands import Commands
 from drivetrain.loop.commits import Commits, CommitStorage
@@ -36,16 +37,19 @@ from drivetrain.loop.replicas import Replicas
 from drivetrain.loop.rollback import Judge, Rewind
 from drivetrain.loop.rollback_buffer import RollbackBuffer
 from drivetrain.loop.scoring import ScoredBefore, ScoredSets, Scoring
+from drivetrain.loop.showing import Showing
 from drivetrain.loop.state import CommitMetadata, RunState
 from drivetrain.loop.step_runner import StepRunner
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.stopping import PlannedStops, deadline
 from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
-from drivetrain.run.build import most_scored
+from drivetrain.run.build import deciding_metrics, most_scored, require_losses, shown_samples
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.opening import keep_suspects, record_attempt
 from drivetrain.run.restored import RestoredRun
 from drivetrain.run.user_code import LateCode
+from drivetrain.runtime.compiling import watch_compiler
+from drivetrain.runtime.group import Group
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.amount import Scale
@@ -59,11 +63,12 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     """
     context, group, engine, task = opened.context, opened.group, restored.engine, opened.task
     recipe, placement, timetable = context.recipe, opened.placement, restored.timetable
-    ledger, guard = _ledger_writer(opened, restored), _guard(opened, restored)
+    ledger, guard = _ledger_writer(opened, restored, stack), _guard(opened, restored)
     state = RunState(engine, placement, guard, restored.values.progress)
     inbox = _inbox(context.folder, stack) if group.leader else None  # one rank hears commands, and tells the others
     control = Control(inbox, group, ledger, _command_history(opened, restored))
     sync = _sync(opened, restored, control)
+    scoring, showing = _evaluations(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
     reader = _reader(opened, restored, guard, sync)
     keep_suspects(context, group, reader.batches.order, timetable)
     if group.leader:
@@ -79,8 +84,8 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
         commits.resume(state.progress.step)
     buffer = RollbackBuffer(recipe.guard.rollback) if recipe.guard.undoes else None
     rewind = Rewind(state, ledger, buffer)
-    scoring = _scoring(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
-    tuning = Tuning(restored.live, timetable, engine, reader)
+    tuning = Tuning(restored.live, timetable, restored.horizon, engine, reader)
+    blocking = recipe.checkpoint.blocking
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
     replicas = Replicas(engine, placement.replicas, opened.unlike)
     return Loop(
@@ -91,7 +96,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
         commits=commits,
         scoring=scoring,
         commands=commands,
-        due=DueWork(state, records, commits, scoring, commands, rewind, replicas, sync, group),
+        due=DueWork(state, records, commits, scoring, showing, commands, rewind, replicas, sync, group, blocking),
         rewind=rewind,
         replicas=replicas,
         observer=observer,
@@ -126,10 +131,15 @@ def _sync(opened: OpenedRun, restored: RestoredRun, control: Control) -> StepSyn
     return sync
 
 
-def _ledger_writer(opened: OpenedRun, restored: RestoredRun) -> LedgerWriter:
+def _ledger_writer(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> LedgerWriter:
     """The attempt's writer; steps that survivors have made and nobody wrote are in the ledger before anything else."""
     startup, history, commit = opened.context.startup, restored.history, restored.commit
-    ledger = LedgerWriter(restored.ledger_queue, 1 + history.attempts, startup.watch, history, opened.context.heartbeat)
+    recipe, leader = opened.context.recipe, opened.group.leader
+    callbacks = Callbacks(recipe.callbacks, restored.engine.networks, leader=leader)
+    heartbeat = opened.context.heartbeat
+    attempt = opened.group.broadcast_json(1 + history.attempts)
+    ledger = LedgerWriter(restored.ledger_queue, attempt, startup.watch, history, heartbeat, callbacks)
+    ledger.compiling = watch_compiler(heartbeat, stack).take
     ledger.seconds["start"] = sum(startup.seconds.values())
     if commit and commit.volatile:
         ledger.complete(commit.state.values[RECORDS], history.last_step, history.attempts)
@@ -171,6 +181,13 @@ def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSy
     return Reader(batches, sync, names, open_iterator)
 
 
+def _evaluations(
+    opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, ledger: LedgerWriter
+) -> tuple[Scoring, Showing]:
+    """What uses the evaluator."""
+    return _scoring(opened, restored, evaluator, ledger), _showing(opened, restored, evaluator, ledger)
+
+
 def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, ledger: LedgerWriter) -> Scoring:
     """What scores, with what the ledger has of earlier scores."""
     context, group, history = opened.context, opened.group, restored.history
@@ -180,8 +197,9 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     sets = ScoredSets(
         validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
     )
-    gallery = context.folder if group.leader else None
-    scoring = Scoring(evaluator, ledger, sets, patience, gallery)
+    require_losses(recipe, opened.task, evaluator, sets.validation)
+    scoring = Scoring(evaluator, ledger, sets, patience, deciding_metrics(recipe), restored.horizon.scores)
+    _fill(restored, group)
     past = history.scores(patience.metric) if patience else {}
     # The leader's, as it alone has read the ledger. Scores of steps that are made again do not count.
     finals = group.broadcast_json(history.finals.get(step, {}))
@@ -189,6 +207,26 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     scores = group.broadcast_json([past[at] for at in sorted(past) if at <= step])
     scoring.resume(ScoredBefore(evaluated, scores, finals), step)
     return scoring
+
+
+def _fill(restored: RestoredRun, group: Group) -> None:
+    """Every rank follows the scores that count, and the leader alone has read the ledger."""
+    step = restored.values.progress.step
+    scored = [(at, metrics) for at, metrics in sorted(restored.history.evaluations.items()) if at <= step]
+    for at, metrics in group.broadcast_json(scored):
+        restored.horizon.scores.add(at, metrics)
+
+
+def _showing(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, ledger: LedgerWriter) -> Showing:
+    """What shows samples, with what the ledger has of earlier times."""
+    recipe, group = opened.context.recipe, opened.group
+    lanes = restored.lanes if recipe.exact else opened.placement.data.world
+    samples = shown_samples(recipe, opened.task, opened.inputs, lanes)
+    run = opened.context.folder if group.leader else None
+    showing = Showing(evaluator, ledger, samples, recipe.evaluate.show, run)
+    # The leader's, as it alone has read the ledger; of steps that are made again nothing counts.
+    showing.resume(group.broadcast_json([at for at in restored.history.shown if at <= restored.values.progress.step]))
+    return showing
 
 
 def _metadata(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter) -> CommitMetadata:
@@ -201,7 +239,7 @@ def _metadata(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter) ->
         lanes=restored.lanes,
         task=dict(opened.task.learned),
         attempt=ledger.attempt,
-        user_code=restored.code,
+        user_code=restored.code.digest,
     )
 
 

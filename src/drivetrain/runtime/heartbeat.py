@@ -16,6 +16,7 @@ PHASES = (
     "backward",
     "reduce",
     "optimizer",
+    "compile",
     "pulse",
     "evaluation",
     "show",
@@ -90,6 +91,11 @@ class Heartbeat:
         self._phase, self._since = number, now
         self._moves += 1
         _SLOT.pack_into(self._memory, self._at, self._beats, self._moves, self.step, number, self.seconds)
+
+    @property
+    def phase(self) -> str:
+        """What the process is at."""
+        return PHASES[self._phase]
 
     def again(self) -> None:
         """It waits for what has a bound of its own, such as a disk that stalls: that is no hang."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import torch
 
 _MASK = (1 << 64) - 1
@@ -28,3 +33,30 @@ def seed_generators(device: torch.device, value: int) -> None:
         torch.cuda.default_generators[device.index or 0].manual_seed(value)
     elif device.type == "mps":
         torch.mps.manual_seed(value)
+
+
+@contextmanager
+def undrawn(device: torch.device) -> Iterator[None]:
+    """Whatever is drawn while this is entered, afterwards the default generators go on from where they were: torch's of
+    the CPU and of the device, Python's and NumPy's."""
+    own, numpys = random.getstate(), np.random.get_state()
+    torchs = [(generator, generator.get_state()) for generator in _generators(device)]
+    on_mps = None
+    if device.type == "mps":
+        on_mps = torch.mps.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(own)
+        np.random.set_state(numpys)
+        for generator, state in torchs:
+            generator.set_state(state)
+        if on_mps is not None:
+            torch.mps.set_rng_state(on_mps)
+
+
+def _generators(device: torch.device) -> list[torch.Generator]:
+    """Torch's default ones that Python can reach."""
+    if device.type == "cuda":
+        return [torch.default_generator, torch.cuda.default_generators[device.index or 0]]
+    return [torch.default_generator]

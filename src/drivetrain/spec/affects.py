@@ -11,11 +11,14 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
+from drivetrain.spec.amount import Amount
+from drivetrain.spec.components import ReadsScores
+from drivetrain.spec.custom import Custom
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import Custom
 from drivetrain.spec.settings import Affects, Setting, key_of
 from drivetrain.spec.tree import dotted
 
+_EVALUATE = ("evaluate",)
 _STRENGTH: dict[Affects, int] = {"nothing": 0, "cost": 1, "bits": 2}
 
 
@@ -48,14 +51,7 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested:
             yield from leaves(value.parted, (*path, "parted"), affects, digested=digested)
         yield from leaves(value.settings, path, affects, digested=digested)
     elif is_dataclass(value):
-        declared = settings_of(type(value))
-        for field in fields(value):
-            setting, part = declared[field.name], getattr(value, field.name)
-            if digested and setting.later and part == _default(field):
-                continue
-            # What only costs cannot have a part that changes bits, whatever the part's own class says.
-            weaker = min(affects, setting.affects, key=_STRENGTH.__getitem__)
-            yield from leaves(part, (*path, key_of(field.name)), weaker, digested=digested)
+        yield from _field_leaves(value, path, affects, digested)
     elif isinstance(value, Mapping) and value:
         for key, part in value.items():
             yield from leaves(part, (*path, key), affects, digested=digested)
@@ -64,6 +60,41 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested:
             yield from leaves(part, (*path, index), affects, digested=digested)
     else:
         yield path, value, affects
+
+
+def _field_leaves(value: Any, path: tuple, affects: Affects, digested: bool) -> Iterator[Leaf]:
+    """The leaves of settings."""
+    declared = settings_of(type(value))
+    decides = isinstance(value, Recipe) and bool(reads_scores(value))
+    for field in fields(value):
+        setting, part = declared[field.name], getattr(value, field.name)
+        if digested and setting.later and part == _default(field):
+            continue
+        # What only costs cannot have a part that changes bits, whatever the part's own class says.
+        weaker = min(affects, setting.affects, key=_STRENGTH.__getitem__)
+        inner = path if setting.inline else (*path, key_of(field.name))
+        found = leaves(part, inner, weaker, digested=digested)
+        yield from map(_decided, found) if decides and inner == _EVALUATE else found
+
+
+def _decided(leaf: Leaf) -> Leaf:
+    """What becomes of a leaf of `evaluate` where learning rates follow scores: how these are made decides bits."""
+    path, value, affects = leaf
+    if path[1] in ("batch", "budget"):
+        return path, value, "bits"
+    return path, value, affects
+
+
+def reads_scores(recipe: Recipe) -> tuple[Amount, ...]:
+    """The intervals at which the schedules of a recipe read scores."""
+    schedules = [recipe.schedule]
+    if isinstance(recipe.schedule, Mapping):
+        schedules = list(recipe.schedule.values())
+    found: list[Amount] = []
+    for schedule in schedules:
+        if isinstance(schedule, ReadsScores) and schedule.reads_scores is not None:
+            found.append(schedule.reads_scores)
+    return tuple(found)
 
 
 def customs(value: Any, affects: Affects = "bits") -> Iterator[tuple[Custom, Affects]]:

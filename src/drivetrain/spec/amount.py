@@ -59,6 +59,16 @@ class Amount(Settings):
             raise ValueError("an amount in epochs needs the size of the training data")
         return math.ceil(self.epochs * scale.epoch)
 
+    def is_due(self, step: int, position: int, scale: Scale) -> bool:
+        """Whether a multiple of this amount lies in the step that has just ended at this position."""
+        if step == 0:
+            return False
+        if self.steps is not None:
+            return step % self.steps == 0
+        # Samples and tokens need not come to whole steps: a multiple that a step has passed is due at its end.
+        before = scale.batches.span(step)[0]
+        return self.multiples(step, position, scale) > self.multiples(step - 1, before, scale)
+
     def multiples(self, step: int, position: int, scale: Scale) -> int:
         """How many whole multiples of this amount lie behind a run that has made `step` steps to `position`."""
         if self.steps is not None:

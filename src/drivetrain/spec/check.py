@@ -12,6 +12,7 @@ from drivetrain.spec.amount import Amount
 from drivetrain.spec.components import (
     CountsTokens,
     Decays,
+    FollowsScore,
     GivesTokens,
     HasLength,
     KeepsDocuments,
@@ -22,8 +23,8 @@ from drivetrain.spec.components import (
     ReadsPart,
     WarmsUp,
 )
+from drivetrain.spec.custom import Custom
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import Custom
 from drivetrain.spec.settings import key_of
 from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import Path_
@@ -333,7 +334,9 @@ def _landmarks(recipe: Recipe) -> Iterator[Contradiction]:
 def _best(recipe: Recipe) -> Iterator[Contradiction]:
     best = recipe.checkpoint.keep_best if recipe.checkpoint else None
     patience = recipe.stop.patience if recipe.stop else None
-    for path, chosen in ((("checkpoint", "keep_best"), best), (("stop", "patience"), patience)):
+    followed: list[tuple[Path_, Any]] = [(("checkpoint", "keep_best"), best), (("stop", "patience"), patience)]
+    followed += [found for found in _parts(recipe.schedule, ("schedule",)) if isinstance(found[1], FollowsScore)]
+    for path, chosen in followed:
         if chosen is None or recipe.data is None:
             continue
         name, slash, metric = chosen.metric.partition("/")

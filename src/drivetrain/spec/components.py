@@ -97,6 +97,23 @@ class Decays(Protocol):
 
 
 @runtime_checkable
+class ReadsScores(Protocol):
+    """A schedule that may follow the scores of validation sets: `reads_scores` says how often it wants them."""
+
+    @property
+    def reads_scores(self) -> Amount | None:
+        """None where it is a function of the samples alone."""
+        ...
+
+
+@runtime_checkable
+class FollowsScore(Protocol):
+    """What goes by the SET/METRIC of a validation set."""
+
+    metric: str
+
+
+@runtime_checkable
 class MovesLayers(Protocol):
     """An optimizer that may move weights within the backward pass."""
 

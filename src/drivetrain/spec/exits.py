@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ _TITLES = {
     Exit.OWNED_ELSEWHERE: "run directory owned by another run",
     Exit.NO_VALID_COMMIT: "no valid commit left",
 }
+_CLASSES = {"own code": "error in your own code", "oom": "out of memory"}
+"""What 70 is called instead, by the `class` that an outcome's `where` has."""
 _RETRYABLE = {Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION_SUSPECTED, Exit.HANG}
 
 
@@ -67,17 +69,27 @@ _RETRYABLE = {Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION
 class Outcome:
     """How one process, or a whole run, ended: the content of `exit.json`.
 
-    `where` holds what is known of: file, line, rank, step, phase, sample_ids, last_committed_step.
+    `where` holds what is known of: file, line, rank, step, phase, sample_ids, last_committed_step. `raised` is the
+    exception behind it, in the process that met it.
     """
 
     code: Exit
     cause: str
     hint: str = ""
     where: dict[str, Any]
+    raised: BaseException | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def title(self) -> str:
+        """The code in words; of an error in the user's own code and of too little memory, those words."""
+        if self.code is not Exit.INTERNAL:
+            return self.code.title
+        return _CLASSES.get(self.where.get("class", ""), self.code.title)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `exit.json`; `class` is the code in words."""
-        return asdict(self) | {"code": int(self.code), "class": self.code.title}
+        told = {"cause": self.cause, "hint": self.hint, "where": dict(self.where)}
+        return {"code": int(self.code), **told, "class": self.title}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Outcome:
@@ -91,10 +103,13 @@ class Outcome:
 
     def line(self) -> str:
         """The last line on stderr: code, cause, place, hint."""
-        text = f"drivetrain: {int(self.code)} {self.code.title}"
+        text = f"drivetrain: {int(self.code)} {self.title}"
         if self.cause:
             text += f": {self.cause.rstrip('.')}"
-        known = [f"{name} {value}" for name, value in self.where.items() if value is not None]
+        said = {"class"}
+        if f"{self.where.get('file')}:{self.where.get('line')}" in self.cause:
+            said |= {"file", "line"}
+        known = [f"{name} {value}" for name, value in self.where.items() if value is not None and name not in said]
         if known:
             text += f" ({', '.join(known)})"
         if self.hint:
@@ -106,10 +121,12 @@ class Outcome:
 class Failure(Exception):  # noqa: N818 - it also carries ends that are no error, such as 75
     """Ends a run with a documented exit code, a cause, a place and a hint.
 
-    `details` are lines to print before the one that says all of that, where there is more to say.
+    `details` are lines to print before the one that says all of that, where there is more to say; `trace` is the whole
+    traceback, where it is worth keeping.
     """
 
     details = ""
+    trace = ""
 
     def __init__(self, code: Exit, cause: str, hint: str = "", **where: Any) -> None:
         super().__init__(cause)
@@ -122,4 +139,10 @@ class Failure(Exception):  # noqa: N818 - it also carries ends that are no error
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Data workers send it to the process that waits for them."""
-        return Failure.of, (self.outcome,)
+        return _sent, (replace(self.outcome, raised=None), self.details, self.trace)
+
+
+def _sent(outcome: Outcome, details: str, trace: str) -> Failure:
+    failure = Failure.of(outcome)
+    failure.details, failure.trace = details, trace
+    return failure

@@ -13,6 +13,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.override import override, sets_kind
 from drivetrain.spec.parse import parse_file
 from drivetrain.spec.registry import nearest
+from drivetrain.spec.removal import without_removed
 from drivetrain.spec.sections import Checker, Resolved
 from drivetrain.spec.tree import (
     Mistake,
@@ -61,15 +62,17 @@ def load(
             tree, text = _with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
             origin = str(path.resolve()) if folder else str(source)
     tree, dropped = _overridden(tree, overrides, mistakes)
-    resolved = Checker(tree, folder, mistakes).resolved()
+    resolved = Checker(without_removed(tree), folder, mistakes).resolved()
     return replace(resolved, text=text, dropped=dropped, source=origin, given=tuple(given))
 
 
 def find(source: str) -> tuple[Path, Path | None]:
     """The file that a name, a path or a run directory means, and the folder of its modules (None for a shipped one)."""
-    given = Path(source)
-    if given.is_dir():
-        resolved = given / "resolved.json"
+    given, shipped = Path(source), SHIPPED / f"{source}.yaml"
+    is_name = re.fullmatch(r"[a-z0-9_-]+", source) is not None and shipped.is_file()
+    resolved = given / "resolved.json"
+    # A folder that happens to be called as a shipped recipe, such as one of GLUE's data, is not meant.
+    if given.is_dir() and (resolved.is_file() or not is_name):
         if not resolved.is_file():
             raise Failure(
                 Exit.INPUT_MISSING, f"{source} is a folder, but no run directory", "give a recipe file or a run"
@@ -78,8 +81,7 @@ def find(source: str) -> tuple[Path, Path | None]:
         return resolved, Path(folder) if folder else None
     if given.suffix in (".yaml", ".yml", ".json") or given.is_file():
         return given, given.resolve().parent
-    shipped = SHIPPED / f"{source}.yaml"
-    if not re.fullmatch(r"[a-z0-9_-]+", source) or not shipped.is_file():
+    if not is_name:
         names = shipped_names()
         raise Failure(
             Exit.INPUT_MISSING,

@@ -44,4 +44,5 @@ class Recipe(Settings):
     telemetry: Annotated[Any, cost("what the ledger is told about the processes")]
     profile: Annotated[Any, cost("steps that torch's profiler watches; null: none")] = None
     watch: Annotated[Any, nothing("sinks")]
+    callbacks: Annotated[Any, nothing("your own functions and classes that hear what the ledger is told")] = ()
     launch: Annotated[Any, cost("where it runs")]

@@ -7,10 +7,10 @@ from typing import Any, get_type_hints
 
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
+from drivetrain.spec.custom import OWN, POINTS, ExtensionPoint
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
     BY_NETWORK,
-    CUSTOM_SECTIONS,
     DEFAULT_KINDS,
     KINDS,
     LISTED_SECTIONS,
@@ -73,9 +73,21 @@ def _component_schema(section: str) -> dict[str, Any]:
         if kind != DEFAULT_KINDS.get(section):
             schema["required"] = ["kind", *schema.get("required", [])]
         kinds.append(schema)
-    if section in CUSTOM_SECTIONS:
-        kinds.append(_OWN)
+    if section in POINTS:
+        kinds.append(_own_schema(POINTS[section]))
     return {"anyOf": kinds}
+
+
+def _own_schema(point: ExtensionPoint) -> dict[str, Any]:
+    """A kind of the user's own, with what its section has beside its arguments."""
+    if point.settings is None:
+        return _OWN
+    schema = _class_schema(imported(point.settings))
+    common = {name: part for name, part in schema["properties"].items() if name != OWN}
+    return _OWN | {
+        "properties": {**_OWN["properties"], **common},
+        "required": ["kind", *schema.get("required", [])],
+    }
 
 
 def _class_schema(cls: type) -> dict[str, Any]:

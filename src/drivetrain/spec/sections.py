@@ -10,21 +10,22 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from drivetrain.spec.affects import settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.components import Derives
+from drivetrain.spec.custom import OWN, POINTS, Custom
+from drivetrain.spec.installed import OWN_PATH, installed_kinds, path_of
 from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
     BY_NETWORK,
-    CUSTOM_SECTIONS,
     DEFAULT_KINDS,
     KINDS,
     LISTED_SECTIONS,
     NAMED_SECTIONS,
     NULLABLE_SECTIONS,
     SECTIONS,
-    Custom,
     imported,
     nearest,
 )
@@ -125,7 +126,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Amount):
         return dict(value.given)
     if is_dataclass(value):
-        return {key_of(f.name): plain(getattr(value, f.name)) for f in fields(value)}
+        return _plain_fields(value)
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -133,15 +134,64 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _plain_fields(settings: Any) -> dict[str, Any]:
+    inline: dict[str, Any] = {}
+    found = {}
+    for field in fields(settings):
+        part = plain(getattr(settings, field.name))
+        if settings_of(type(settings))[field.name].inline:
+            inline |= part
+        else:
+            found[key_of(field.name)] = part
+    return {**inline, **found}
+
+
+class Notes:
+    """Where each value of a recipe comes from, and what is wrong with it."""
+
+    def __init__(self, origins: Mapping[Path_, Origin], mistakes: list[Mistake]) -> None:
+        self._origins = origins
+        self._mistakes = mistakes
+        self._derived: dict[str, Origin] = {}
+
+    def add(self, path: Path_, message: str, refused: bool = False) -> None:
+        """Add a mistake, unless this very value is known to be wrong already."""
+        if not path or not self.has(path):
+            self._mistakes.append(Mistake(path, message, self.origin(path), refused))
+
+    def has(self, path: Path_) -> bool:
+        """Whether this very value is known to be wrong."""
+        return any(path == mistake.path for mistake in self._mistakes)
+
+    def derive(self, path: Path_, text: str) -> None:
+        """This value was taken from another one."""
+        self._derived[dotted(path)] = Origin("derived", text=text)
+
+    def origin(self, path: Path_) -> Origin:
+        """The origin of the longest part of a path that the recipe has."""
+        while path not in self._origins:
+            path = path[:-1]
+        return self._origins[path]
+
+    def origins_of(self, tree: Any, path: Path_ = ()) -> dict[str, Origin]:
+        """The origin of every leaf of the resolved tree."""
+        if isinstance(tree, (dict, list)) and tree:
+            found: dict[str, Origin] = {}
+            for key, part in pairs(tree):
+                found |= self.origins_of(part, (*path, key))
+            return found
+        name = dotted(path)
+        return {name: self._derived.get(name) or self._origins.get(path) or Origin("default")}
+
+
 class Checker:
     """Checks a tree section by section and gathers every mistake."""
 
     def __init__(self, tree: Tree, folder: Path | None, mistakes: list[Mistake]) -> None:
-        self._origins = origins_of(tree)
+        self._notes = Notes(origins_of(tree), mistakes)
         self._data = amounts(to_data(tree))
         self._folder = folder
         self._mistakes = mistakes
-        self._derived: dict[str, Origin] = {}
 
     def resolved(self) -> Resolved:
         """The recipe, or RecipeMistakes with all that is wrong."""
@@ -158,22 +208,26 @@ class Checker:
                 values[name] = field.default
             else:
                 values[name] = None
-                self._note((), f"{name!r} is missing")
+                self._notes.add((), f"{name!r} is missing")
         for key in given.keys() - values.keys():
             near = _elsewhere(key, self._data) or nearest(key, list(values))
-            self._note((key,), f"unknown key {key!r}{near}")
+            self._notes.add((key,), f"unknown key {key!r}{near}")
         recipe = Recipe(**values)
         for path, message, refused in contradictions(recipe):
-            self._note(path, message, refused)
+            self._notes.add(path, message, refused)
         if self._mistakes:
             raise RecipeMistakes(sorted(self._mistakes, key=lambda m: (m.origin.file, m.origin.line, m.origin.text)))
         tree = plain(recipe)
-        return Resolved(recipe, tree, self._all_origins(tree), self._folder)
+        return Resolved(recipe, tree, self._notes.origins_of(tree), self._folder)
 
     def _section(self, name: str, data: Any, above: Mapping[str, Any], hint: Any = None) -> Any:
         """One value of the top level as its settings, or None with its mistakes noted."""
         if name == "data":
             return self._sources(data, above["task"])
+        if name == "callbacks":
+            return self._listed("callback", data, (name,))
+        if name == "watch":
+            return self._watched(data)
         if name in SECTIONS:
             return self._one_kind(imported(SECTIONS[name]), name, data)
         if name in KINDS:
@@ -224,45 +278,69 @@ class Checker:
                 if _taken_inside(inner, found, problems):
                     continue
                 for message in messages(cls, data, inner, found):
-                    self._note((*path, *inner), message)
+                    self._notes.add((*path, *inner), message)
         return None
 
     def _component(self, section: str, data: Any, path: Path_) -> Any:
         """A component by its kind, or None with its mistakes noted."""
         if not isinstance(data, dict):
             such = f", such as {{kind: {data}}}" if isinstance(data, str) else ""
-            self._note(path, f"is a mapping with a kind{such} (got {shown(data)})")
+            self._notes.add(path, f"is a mapping with a kind{such} (got {shown(data)})")
             return None
-        kinds = KINDS[section]
+        kinds = KINDS.get(section, {})
         kind = data.get("kind", DEFAULT_KINDS.get(section))
-        own = " or package.module:Name" if section in CUSTOM_SECTIONS else ""
-        if kind is None:
-            self._note(path, f"needs a kind: {', '.join(kinds)}{own}")
-        elif isinstance(kind, str) and kind in kinds:
+        if isinstance(kind, str) and kind in kinds:
             return self._settings(imported(kinds[kind]), data, path)
-        elif isinstance(kind, str) and section in CUSTOM_SECTIONS and re.fullmatch(r"[\w.]+:\w+", kind):
-            return self._custom(section, kind, data, path)
-        else:
-            self._note(
-                (*path, "kind"),
-                f"unknown kind {shown(kind)}; there are {', '.join(kinds)}{own}{nearest(str(kind), list(kinds))}",
-            )
+        if own := path_of(section, kind):
+            return self._custom(section, own, data, path)
+        known = list(kinds)
+        if section in POINTS:
+            known += [*installed_kinds(section), OWN_PATH]
+        if kind is None and not self._notes.has((*path, "kind")):
+            self._notes.add(path, f"needs a kind: {', '.join(known)}")
+        elif kind is not None:
+            near = nearest(str(kind), known) or (_own_kind(kind) if section in POINTS else "")
+            self._notes.add((*path, "kind"), f"unknown kind {shown(kind)}; there are {', '.join(known)}{near}")
         return None
 
-    def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Custom | None:
-        """A user's own component: its arguments, without what every source has."""
+    def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Any:
+        """A component of the user's own: a `Custom`, by itself or in the settings that its section has besides; None
+        with their mistakes noted."""
         own, common = dict(data), {}
         own.pop("kind", None)
-        for key in _OF_A_SOURCE:
-            if section == "source" and key in own:
-                common[key] = own.pop(key)
-        checked = self._settings(imported("drivetrain.data.recipe:OwnSource"), common, path)
         folder = str(self._folder) if self._folder else None
-        places = {key: f"{self._origin((*path, key))}: " for key in data}
+        places = {key: f"{self._notes.origin((*path, key))}: " for key in data}
+        custom = Custom(section=section, kind=kind, settings=own, folder=folder, places=places)
+        settings = POINTS[section].settings
+        if settings is None:
+            return custom
+        cls = imported(settings)
+        for key in keys_of(cls):
+            if key in own and key != OWN:
+                common[key] = own.pop(key)
+        checked = self._settings(cls, common, path)
         if checked is None:
             return None
-        taken = {key: getattr(checked, key) for key in _OF_A_SOURCE}
-        return Custom(kind=kind, settings=own, folder=folder, places=places, **taken)
+        if section == "source":
+            return replace(custom, **{key: getattr(checked, key) for key in _OF_A_SOURCE})
+        return replace(checked, **{OWN: custom})
+
+    def _listed(self, section: str, data: Any, path: Path_) -> tuple[Any, ...] | None:
+        """Components in a list; None with their mistakes noted."""
+        if not isinstance(data, list):
+            self._notes.add(path, f"is a list of kinds (got {shown(data)})")
+            return None
+        found = [self._component(section, part, (*path, place)) for place, part in enumerate(data)]
+        return None if None in found else tuple(found)
+
+    def _watched(self, data: Any) -> Any:
+        """The sinks, with those of the user's own."""
+        settings = self._settings(imported(SECTIONS["watch"]), data, ("watch",))
+        own = at(data, ("sinks",))
+        if settings is None or own is None:
+            return settings
+        sinks = self._listed("sink", own, ("watch", "sinks"))
+        return None if sinks is None else replace(settings, sinks=sinks)
 
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""
@@ -293,29 +371,8 @@ class Checker:
             name = field.name
             if name in _DERIVED and name in derived and getattr(source, name) is None:
                 source = replace(source, **{name: derived[name]})
-                self._derived[dotted((*path, name))] = Origin("derived", text=_DERIVED[name])
+                self._notes.derive((*path, name), _DERIVED[name])
         return source
-
-    def _note(self, path: Path_, message: str, refused: bool = False) -> None:
-        """Add a mistake, unless this very value is known to be wrong already."""
-        if not path or all(path != mistake.path for mistake in self._mistakes):
-            self._mistakes.append(Mistake(path, message, self._origin(path), refused))
-
-    def _origin(self, path: Path_) -> Origin:
-        """The origin of the longest part of a path that the recipe has."""
-        while path not in self._origins:
-            path = path[:-1]
-        return self._origins[path]
-
-    def _all_origins(self, tree: Any, path: Path_ = ()) -> dict[str, Origin]:
-        """The origin of every leaf of the resolved tree."""
-        if isinstance(tree, (dict, list)) and tree:
-            found: dict[str, Origin] = {}
-            for key, part in pairs(tree):
-                found |= self._all_origins(part, (*path, key))
-            return found
-        name = dotted(path)
-        return {name: self._derived.get(name) or self._origins.get(path) or Origin("default")}
 
 
 def _elsewhere(key: str, data: Any) -> str:
@@ -332,6 +389,14 @@ def _elsewhere(key: str, data: Any) -> str:
     if not found:
         return ""
     return f"; did you mean {' or '.join(found)}?"
+
+
+def _own_kind(kind: Any) -> str:
+    """How a class of the user's own is written, where a kind looks like one."""
+    if not isinstance(kind, str) or not re.fullmatch(r"\w+(\.\w+)*", kind):
+        return ""
+    module, _, name = kind.rpartition(".")
+    return f"; a class of your own is '{module or 'module'}:{name}'"
 
 
 def _names_networks(section: str, value: dict[str, Any]) -> bool:

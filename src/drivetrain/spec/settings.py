@@ -17,17 +17,18 @@ class Setting:
     """What a field of a recipe affects, and a sentence about it.
 
     `later`: the field was added when there were runs already. Digests leave it out while it has its default, so that
-    they stay what they were.
+    they stay what they were. `inline`: its keys stand among those of the section that it is in.
     """
 
     affects: Affects
     doc: str
     later: bool = False
+    inline: bool = False
 
 
-def bits(doc: str, *, later: bool = False) -> Setting:
+def bits(doc: str, *, later: bool = False, inline: bool = False) -> Setting:
     """A field that changes the numbers: a resume with another value stops with 76."""
-    return Setting("bits", doc, later)
+    return Setting("bits", doc, later, inline)
 
 
 def cost(doc: str) -> Setting:

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from drivetrain.spec.exits import Exit, Failure
@@ -41,10 +41,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Value:
-    """A scalar with its origin."""
+    """A scalar with its origin; `removes`: a null that was put over something."""
 
     value: Any
     origin: Origin
+    removes: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,19 @@ def from_data(data: Any, origin: Origin, mistakes: list[Mistake], written: Mappi
     if isinstance(data, os.PathLike):
         data = os.fspath(data)
     if not isinstance(data, (str, int, float, type(None))):
-        mistakes.append(Mistake(path, f"is no plain data, but a {type(data).__name__}", origin))
+        what = f"a {type(data).__name__}"
+        if isinstance(data, type):
+            what = f"the class {data.__name__}: {_written(data)}"
+        mistakes.append(Mistake(path, f"is no plain data, but {what}", origin))
         return Value(None, origin)
     return Value(fitting(data, path, origin, mistakes), origin)
+
+
+def _written(kind: type) -> str:
+    """How a recipe says a class."""
+    if "." in kind.__qualname__:
+        return "move it out of where it is defined, and write 'module:Name'"
+    return f"write '{kind.__module__}:{kind.__qualname__}'"
 
 
 def to_data(tree: Tree) -> Any:
@@ -170,12 +181,14 @@ UNITS = frozenset({"steps", "samples", "tokens", "epochs"})
 
 
 def merge(lower: Tree, upper: Tree) -> Tree:
-    """`upper` over `lower`: mappings merge, everything else replaces.
+    """`upper` over `lower`: mappings merge, everything else replaces. A null remembers that it did.
 
     A mapping that switches `kind` drops the lower one, whose keys mean nothing to the new kind; so does one that gives
     an amount in another unit.
     """
-    if not (isinstance(lower, TreeNode) and isinstance(upper, TreeNode)):
+    if isinstance(upper, Value):
+        return _over(lower, upper)
+    if isinstance(lower, Value):
         return upper
     if not (isinstance(lower.items, dict) and isinstance(upper.items, dict)):
         return upper
@@ -191,6 +204,12 @@ def merge(lower: Tree, upper: Tree) -> Tree:
             value = merge(items[key], value)
         items[key] = value
     return TreeNode(items, upper.origin, {**(lower.keys or {}), **(upper.keys or {})})
+
+
+def _over(lower: Tree, upper: Value) -> Value:
+    """A scalar over something; a null remembers that something was there."""
+    there = isinstance(lower, TreeNode) or lower.value is not None or lower.removes
+    return replace(upper, removes=there and upper.value is None)
 
 
 def dotted(path: Path_) -> str:

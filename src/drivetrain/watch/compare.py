@@ -308,6 +308,8 @@ def _told(report: Mapping[str, Any]) -> dict[str, str]:
         told[f"last {name}"] = f"{value:.5g}"
     told["wall-clock"] = span(report["wall_clock"])
     told["goodput"] = f"{report['goodput']:.1%}"
+    if report["code"]:
+        told["code"] = "; ".join(report["code"])
     told["attempts"] = str(len(attempts))
     told["ended"] = "not yet, or cut off"
     if attempts and attempts[-1]["code"] is not None:

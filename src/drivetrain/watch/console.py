@@ -6,6 +6,7 @@ import io
 import math
 import shlex
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -25,6 +26,7 @@ from drivetrain.ledger.records import (
     Record,
     RollbackRecord,
     ShowRecord,
+    StatisticsRecord,
     StepRecord,
 )
 from drivetrain.ledger.run_summary import goes_back_to
@@ -125,6 +127,9 @@ class ConsoleSink:
                 self._scores("test" if record.part == "test" else "full evaluation", record)
             case ShowRecord():
                 self._show(record)
+            case StatisticsRecord():
+                for words in _statistics(record):
+                    self._print(Text(words, style="dim"))
             case CommitRecord():
                 self._commit(record)
             case CommandRecord():
@@ -184,6 +189,7 @@ class ConsoleSink:
     def _scores(self, what: str, record: EvaluationRecord | FinalRecord) -> None:
         for name, metrics in record.metrics.items():
             words = "  ".join(f"{printable(metric)} {_number(float(value))}" for metric, value in metrics.items())
+            words = words or f"{record.counts[name]} samples, of which no metric has gathered anything"
             self._print(Text(f"{what} at step {record.step}  {printable(name)}  {words}", style="bold"))
 
     def _show(self, record: ShowRecord) -> None:
@@ -292,6 +298,14 @@ def _near(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _statistics(record: StatisticsRecord) -> Iterator[str]:
+    """A line for each network of which something was measured."""
+    for network, numbers in record.networks.items():
+        words = "  ".join(f"{printable(name)} {_number(value)}" for name, value in numbers.items())
+        if words:
+            yield f"statistics of step {record.step}  {printable(network)}  {words}"
 
 
 def _number(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
@@ -56,3 +56,4 @@ class Watch(Settings):
     wandb: Annotated[Wandb | None, nothing("Weights & Biases (extra: wandb)")] = None
     mlflow: Annotated[Mlflow | None, nothing("MLflow (extra: mlflow)")] = None
     trackio: Annotated[Trackio | None, nothing("Trackio (extra: trackio)")] = None
+    sinks: Annotated[tuple[Any, ...], nothing("your own: kinds as package.module:Name")] = ()

@@ -60,7 +60,7 @@ class Follower:
                 # Looked at before the ledger is read: what was written before the end is then handed over.
                 ended = self._ended.wait(_POLL)
                 self._hand_over()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             _tell(f"the ledger cannot be followed, the run goes on: {error}")
         finally:
             for sink in list(self._sinks):

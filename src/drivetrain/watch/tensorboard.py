@@ -16,9 +16,11 @@ from drivetrain.ledger.records import (
     AttemptRecord,
     EvaluationRecord,
     FinalRecord,
+    Histogram,
     Record,
     Scores,
     ShowRecord,
+    StatisticsRecord,
     StepRecord,
     TelemetryRecord,
 )
@@ -67,6 +69,7 @@ class TensorBoardSink:
             for name, text in record.text.items():
                 values.append(_text(f"gallery/{name}", text))
             values += self._media(record.files)
+        values += [_bars(tag, one) for tag, one in histograms(record)]
         if values and is_of_step(record):
             event = Event(wall_time=record.time, step=record.step, summary=Summary(value=values))
             self._writer.add_event(event)
@@ -135,8 +138,36 @@ def scalars(record: Record, full_rate: float = 0.0) -> Iterator[tuple[str, float
         case FinalRecord():
             for tag, value in _scores(record.metrics):
                 yield f"{record.part}/{tag}", value
+        case StatisticsRecord():
+            for network, numbers in record.networks.items():
+                yield from _below(f"statistics/{network}", numbers)
         case TelemetryRecord():
             yield from telemetry.scalars(record)
+
+
+def histograms(record: Record) -> Iterator[tuple[str, Histogram]]:
+    """The tags and histograms of a record of statistics, where it has some."""
+    if isinstance(record, StatisticsRecord) and record.histograms:
+        for network, told in record.histograms.items():
+            for name, one in told.items():
+                yield f"histograms/{network}/{name}", one
+
+
+def _bars(tag: str, one: Histogram) -> Any:
+    """As TensorBoard's page of histograms wants it: [bins, 3] of left edge, right edge and count."""
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # type: ignore[attr-defined]
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto  # type: ignore[attr-defined]
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto  # type: ignore[attr-defined]
+    from tensorboard.compat.proto.types_pb2 import DT_DOUBLE  # type: ignore[attr-defined]
+
+    edges, rows = one.edges, []
+    for place, count in enumerate(one.counts):
+        rows += [edges[place], edges[place + 1], float(count)]
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=len(one.counts)), TensorShapeProto.Dim(size=3)])
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="histograms"))
+    return Summary.Value(
+        tag=tag, metadata=metadata, tensor=TensorProto(dtype=DT_DOUBLE, double_val=rows, tensor_shape=shape)
+    )
 
 
 def _below(group: str, values: Mapping[str, float]) -> Iterator[tuple[str, float]]:

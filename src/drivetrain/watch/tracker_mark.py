@@ -15,12 +15,14 @@ from drivetrain.ledger.records import (
     EvaluationRecord,
     ExitRecord,
     FinalRecord,
+    Histogram,
     Record,
+    StatisticsRecord,
     StepRecord,
     TelemetryRecord,
 )
 from drivetrain.ledger.throughput import full_rate
-from drivetrain.watch.tensorboard import scalars
+from drivetrain.watch.tensorboard import histograms, scalars
 
 _WORDS = 500  # characters of an attempt's cause
 
@@ -32,15 +34,17 @@ Change: TypeAlias = tuple[dict[str, Any], "TrackerRow | None"]
 class TrackerRow:
     """What a record says to a tracker: values at a step, with the samples and tokens up to it as further axes.
 
-    `notes` are words about the run as a whole, of which the newest counts.
+    `histograms` are for trackers that show them; `notes` are words about the run as a whole, of which the newest
+    counts.
     """
 
-    kind: str  # attempt, step, evaluation, final, telemetry or exit
+    kind: str  # attempt, step, evaluation, final, telemetry, statistics or exit
     key: str  # the same for the same thing made again
     step: int
     time: float
     values: Mapping[str, float]
     notes: Mapping[str, str] = field(default_factory=dict)
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)
     number: int = 0  # counted from the run's first row
 
 
@@ -62,6 +66,7 @@ class Mark:
     evaluated: int = -1
     finals: Sequence[str] = ()
     telemetry: int = 0
+    statistics: int = 0
     attempt: int = 0
     exited: int = 0
     rows: int = 0
@@ -95,6 +100,8 @@ class Mark:
                 return self._final(record)
             case TelemetryRecord():
                 return self._telemetry(record)
+            case StatisticsRecord():
+                return self._statistics(record)
             case ExitRecord():
                 return self._exit(record)
         return {}, None
@@ -143,6 +150,13 @@ class Mark:
             return {}, None
         row = TrackerRow("telemetry", f"telemetry-{number}", number, record.time, dict(scalars(record)))
         return {"telemetry": number}, row
+
+    def _statistics(self, record: StatisticsRecord) -> Change:
+        number = record.step
+        if number <= self.statistics:
+            return {}, None
+        row = TrackerRow("statistics", f"statistics-{number}", number, record.time, dict(scalars(record)))
+        return {"statistics": number}, replace(row, histograms=dict(histograms(record)))
 
     def _exit(self, record: ExitRecord) -> Change:
         if self.attempt <= self.exited:

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from drivetrain.ledger.records import Histogram
 from drivetrain.watch.recipe import Wandb
 from drivetrain.watch.tracker_mark import TrackerRow
 from drivetrain.watch.trackers import PATIENCE, About, require
@@ -69,13 +70,19 @@ class WandbTracker:
     def send(self, rows: Sequence[TrackerRow]) -> None:
         """Hand the rows to the journal."""
         for row in rows:
-            self._run.log({**row.values, "step": row.step, "_timestamp": row.time}, step=row.number, commit=True)
+            drawn = {name: _histogram(one) for name, one in row.histograms.items()}
+            told = {**row.values, **drawn, "step": row.step, "_timestamp": row.time}
+            self._run.log(told, step=row.number, commit=True)
             if row.notes:
                 self._run.summary.update(dict(row.notes))
 
     def close(self) -> None:
         """Upload what is left; raises TimeoutError where that takes too long."""
         self._run.finish()
+
+
+def _histogram(one: Histogram) -> Any:
+    return import_module("wandb").Histogram(np_histogram=(one.counts, one.edges))
 
 
 def _quiet(wandb: Any) -> Any:

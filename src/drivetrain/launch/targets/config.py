@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drivetrain.launch.targets.recipe import ResourceSpec
+from drivetrain.spec.custom import Custom, found_custom
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.installed import OWN_PATH, installed_kinds, path_of
 from drivetrain.spec.registry import imported, nearest
 
 if TYPE_CHECKING:
@@ -67,15 +69,27 @@ def settings_from(name: str, data: Mapping[str, Any]) -> ResourceSpec:
     """Checked settings of a target. Raises RecipeMistakes (78) with all that is wrong with them."""
     from pydantic import TypeAdapter, ValidationError
 
-    kind = data.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise _unknown(name, kind)
-    cls = imported(KINDS[kind])
+    cls = _class_of(name, data.get("kind"))
     # As JSON: in strict mode Python's own lists would not be taken for tuples.
     try:
         return TypeAdapter(cls).validate_json(json.dumps(dict(data)), strict=True)
     except ValidationError as error:
         raise _mistakes(name, cls, data, error) from None
+
+
+def _class_of(name: str, kind: Any) -> type[ResourceSpec]:
+    """The settings class of a kind: a shipped one, one that a package adds, or the user's own.
+
+    Raises RecipeMistakes (78) for another kind, Failure(77) for a path that leads to no such class.
+    """
+    if isinstance(kind, str) and kind in KINDS:
+        return imported(KINDS[kind])
+    path = path_of("target", kind)
+    if not path:
+        raise _unknown(name, kind, list(dict.fromkeys([*KINDS, *installed_kinds("target")])))
+    cls = found_custom(Custom(section="target", kind=path, folder=str(Path.cwd())))
+    assert isinstance(cls, type)
+    return cls
 
 
 def build(settings: ResourceSpec) -> Any:
@@ -98,11 +112,11 @@ def _written(path: Path) -> dict[str, dict[str, Any]]:
     return data
 
 
-def _unknown(name: str, kind: Any) -> Failure:
+def _unknown(name: str, kind: Any, known: list[str]) -> Failure:
     from drivetrain.spec.check import shown
     from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes
 
-    text = f"is {', '.join(KINDS)} (got {shown(kind)}){nearest(str(kind), list(KINDS))}"
+    text = f"is {', '.join(known)} or {OWN_PATH} (got {shown(kind)}){nearest(str(kind), known)}"
     return RecipeMistakes([Mistake((name, "kind"), text, Origin("target"))])
 
 

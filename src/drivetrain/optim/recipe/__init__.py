@@ -13,6 +13,7 @@ from drivetrain.optim.recipe.galore import (
 from drivetrain.optim.recipe.lowbit import BitsandbytesAdamW8bit, LowBitAdamW, TorchaoAdamW4bit, TorchaoAdamW8bit
 from drivetrain.optim.recipe.muon import Muon
 from drivetrain.optim.recipe.optimizer import OUTPUTS, MatrixChoice, Optimizer, ParameterGroup
+from drivetrain.optim.recipe.own import OwnOptimizer, OwnSchedule
 from drivetrain.optim.recipe.schedules import (
     AnySchedule,
     Constant,
@@ -23,6 +24,7 @@ from drivetrain.optim.recipe.schedules import (
     InverseSqrt,
     Linear,
     Milestone,
+    Plateau,
     Polynomial,
     Schedule,
     StepSchedule,
@@ -55,7 +57,10 @@ __all__ = [
     "Milestone",
     "Muon",
     "Optimizer",
+    "OwnOptimizer",
+    "OwnSchedule",
     "ParameterGroup",
+    "Plateau",
     "Polynomial",
     "Projected",
     "ProjectedAdafactor",

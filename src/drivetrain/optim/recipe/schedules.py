@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Gt, Le, MinLen
+from annotated_types import Gt, Le, Lt, MinLen
 from pydantic import Field
 
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, bits
+from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, Whole, bits
 
 Ratio = Annotated[float, Gt(0), Le(1)]
 
@@ -148,6 +148,27 @@ class StepSchedule(Schedule):
     milestones: Annotated[tuple[Milestone, ...], MinLen(1), bits("in order; before the first: the peak")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plateau(Schedule):
+    """A smaller factor each time that a score has not become better for a while, as torch's `ReduceLROnPlateau`."""
+
+    factory: ClassVar[str] = "drivetrain.optim.schedules:plateau"
+    kind: Annotated[Literal["plateau"], bits("lower whenever a score stays as it is")] = "plateau"
+    metric: Annotated[str, bits("SET/METRIC of a validation set")]
+    every: Annotated[Amount, bits("how often it is scored for this; other evaluations do not count")]
+    mode: Annotated[Literal["min", "max"], bits("whether small or large scores are good")] = "min"
+    factor: Annotated[float, Gt(0), Lt(1), bits("the rate is multiplied by this")] = 0.1
+    patience: Annotated[Whole, bits("so many scores in a row may be no better; the next one lowers the rate")] = 10
+    threshold: Annotated[NonNegative, bits("a score is better if it is so by this share of the best one")] = 1e-4
+    cooldown: Annotated[Whole, bits("so many scores after a fall do not count")] = 0
+    floor: Annotated[Fraction, bits("the least factor")] = 0.0
+
+    @property
+    def reads_scores(self) -> Amount:
+        """As `every` says."""
+        return self.every
+
+
 AnySchedule = Annotated[
     Constant
     | Linear
@@ -157,6 +178,7 @@ AnySchedule = Annotated[
     | CosineRestarts
     | InverseSqrt
     | Exponential
+    | Plateau
     | StepSchedule,
     Field(discriminator="kind"),
 ]

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 _STANDARD = tuple({f"{sysconfig.get_path('stdlib')}/", f"{sysconfig.get_path('platstdlib')}/"})
-_INSTALLED = ("/site-packages/", "/dist-packages/")
+INSTALLED = ("/site-packages/", "/dist-packages/")
 """Folders that package managers install to."""
 PACKAGE = __name__.partition(".")[0]
 """This package, which has a digest of its own: another version of it makes no other run."""
@@ -92,7 +92,7 @@ def is_own(module: Module, folder: str | None = None) -> bool:
 
 def is_installed(place: str) -> bool:
     """Whether a file lies where packages are installed."""
-    return any(folder in place for folder in _INSTALLED)
+    return any(folder in place for folder in INSTALLED)
 
 
 def is_standard(place: str) -> bool:

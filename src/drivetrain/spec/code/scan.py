@@ -22,9 +22,9 @@ from drivetrain.spec.code.cache import SyntaxCache
 from drivetrain.spec.code.canonical import DIGITS, Import, ModuleSyntax, bytes_digest
 from drivetrain.spec.code.modules import Module, ModuleFinder, is_installed, is_own
 from drivetrain.spec.code.notebook import source_in_memory
+from drivetrain.spec.custom import Custom, module_path
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.registry import Custom, module_path
 
 LARGEST = 8 << 20
 """Bytes of a file up to which its content is held, so that it can be kept."""
@@ -131,20 +131,36 @@ def late(code: UserCode, loaded: Collection[str]) -> dict[str, CodeFile]:
     return files
 
 
-def digest_today(name: str, place: str, folder: str | None) -> str | None:
-    """The digest of what the file that once lay at this place does today; None where there is none.
+def files_today(code: UserCode, places: Mapping[str, str]) -> dict[str, CodeFile]:
+    """The files that were found now, and those that once came late and are still there.
 
-    Where it lies elsewhere now, as on another machine, it is looked up by its name as the modules of `folder` are.
+    `places` says of the latter, by name, where they lay. What lies elsewhere now, as on another machine, is looked up
+    by its name.
     """
+    files = dict(code.files)
+    for name, place in places.items():
+        file = files.get(name) or _at(place) or _called(name, code.folder)
+        if file is not None:
+            files[name] = file
+    return files
+
+
+def _at(place: str) -> CodeFile | None:
+    """The file that came late and lay at this place."""
     try:
-        return _digest(place, Path(place).read_bytes(), SyntaxCache())
+        content = Path(place).read_bytes()
     except OSError:
-        dotted = name.partition(".")[0].removesuffix("/__init__").replace("/", ".")
-        module = ModuleFinder(module_path(folder)).find(dotted)
+        return None
+    return _file(content, _digest(place, content, SyntaxCache()), "bits", place)
+
+
+def _called(name: str, folder: str | None) -> CodeFile | None:
+    """The module's file that has this name below the places where modules are looked up."""
+    dotted = name.partition(".")[0].removesuffix("/__init__").replace("/", ".")
+    module = ModuleFinder(module_path(folder)).find(dotted)
     if module is None or module.file is None:
         return None
-    file = _file_of(module, "bits", SyntaxCache())
-    return file.digest if file else None
+    return _file_of(module, "bits", SyntaxCache())
 
 
 def _loaded(name: str) -> Module | None:

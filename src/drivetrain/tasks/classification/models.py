@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from drivetrain.runtime.quiet import quiet_libraries
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.classification.recipe import Classification, Lora
 
@@ -305,6 +306,7 @@ def _told(settings: Classification) -> Iterator[None]:
 
 def _library(name: str) -> Any:
     """Raises Failure(66) where it is not installed."""
+    quiet_libraries()
     try:
         return import_module(name)
     except ImportError:

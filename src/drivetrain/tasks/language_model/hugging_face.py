@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ _OUTSIDE = {
     "norm.weight": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
+_LAYER_HERE = {theirs: ours for ours, theirs in _LAYER.items()}
+_OUTSIDE_HERE = {theirs: ours for ours, theirs in _OUTSIDE.items()}
 
 
 def llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -62,3 +65,26 @@ def _name(name: str) -> str:
         return _OUTSIDE[name]
     _, index, rest = name.split(".", 2)
     return f"model.layers.{index}.{_LAYER[rest]}"
+
+
+def from_llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> dict[str, Tensor]:
+    """Tensors of Hugging Face's layout under their names here; names that it does not have stay as they are.
+
+    Left out are the head of a tied model, which is the embedding, and the frequencies that older files hold.
+    """
+    named = {}
+    for name, tensor in tensors.items():
+        own = _own_name(name)
+        if own.endswith("rotary_emb.inv_freq") or (own == "head.weight" and settings.tied):
+            continue
+        named[own] = tensor
+    return named
+
+
+def _own_name(name: str) -> str:
+    if name in _OUTSIDE_HERE:
+        return _OUTSIDE_HERE[name]
+    match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name)
+    if match is None or match[2] not in _LAYER_HERE:
+        return name
+    return f"layers.{match[1]}.{_LAYER_HERE[match[2]]}"

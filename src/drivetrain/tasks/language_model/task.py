@@ -19,7 +19,7 @@ from drivetrain.loop.task import Task
 from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
-from drivetrain.tasks.language_model.hugging_face import llama_layout
+from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout
 from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
 
@@ -121,6 +121,10 @@ class LanguageModelTask(Task):
     def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], dict]]:
         """Hugging Face's Llama layout."""
         return lambda tensors: llama_layout(tensors, self._model)
+
+    def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """From Hugging Face's Llama layout, or as it is."""
+        return lambda tensors: from_llama_layout(tensors, self._model)
 
 
 def _predicted(batch: Mapping[str, Tensor]) -> int:

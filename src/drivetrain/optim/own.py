@@ -1,0 +1,78 @@
+"""Optimizers and schedules of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+
+from drivetrain.optim.recipe import OwnOptimizer, OwnSchedule
+from drivetrain.optim.schedules import Factor, Span
+from drivetrain.spec.custom import Custom, build_custom, found_custom, takes
+from drivetrain.spec.exits import Exit, Failure
+
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def own_optimizer(settings: OwnOptimizer, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
+    """An optimizer of the user's own, over these parameter groups.
+
+    Raises Failure(78) where it heeds no learning rate or weight decay, or wants a closure; and what `build_custom`
+    raises.
+    """
+    custom: Custom = settings.own
+    factory = found_custom(custom)
+    decays = any(group["weight_decay"] for group in groups)
+    for name, wanted in (("lr", True), ("weight_decay", decays)):
+        if wanted and not takes(factory, name):
+            cause = f"{custom.kind} takes no {name}, so what the recipe says of it would be without effect"
+            raise Failure(Exit.BAD_RECIPE, cause, f"leave optimizer.{name} out, or choose another optimizer")
+    if _needs_closure(factory):
+        cause = f"{custom.kind} computes losses by itself (its step needs a closure), which no step here can give it"
+        raise Failure(Exit.BAD_RECIPE, cause, "choose another optimizer")
+    return build_custom(custom, params=list(groups), lr=settings.lr, weight_decay=settings.weight_decay)
+
+
+def own_schedule(settings: OwnSchedule, span: Span) -> Factor:
+    """A schedule of the user's own: a function of the samples consumed and of where the schedule ends (in samples), and
+    of the scores so far where it has `every`. Raises Failure(78) in a step where it gives no factor."""
+    custom: Custom = settings.own
+    built = build_custom(custom)
+    factor = getattr(built, "factor", built)
+    if isinstance(built, partial):
+        _require_scores(built.func, custom.kind, settings)
+
+    def checked(position: int) -> float:
+        scores = []
+        if settings.every is not None:
+            scores.append(span.scores(settings.every, position))
+        value = factor(position, span.total, *scores)
+        if not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
+            cause = f"{custom.kind} gives {value!r} at {position} samples"
+            raise Failure(Exit.BAD_RECIPE, cause, "a schedule gives a factor on the peak learning rate: 0 or more")
+        return span.rise(position) * value
+
+    return checked
+
+
+def _require_scores(function: Any, kind: str, settings: OwnSchedule) -> None:
+    """Raises Failure(78) where a function is to read scores and has no place for them, or the other way round."""
+    third = next(islice(inspect.signature(function).parameters.values(), 2, None), None)
+    any_number = third is not None and third.kind is third.VAR_POSITIONAL
+    named = third is not None and third.name == "scores"
+    if settings.every is not None and not (named or any_number):
+        cause = f"{kind} takes no scores, so schedule.every would be without effect"
+        raise Failure(Exit.BAD_RECIPE, cause, "leave it out, or let the third parameter be scores")
+    if settings.every is None and third is not None and named and not any_number and third.default is third.empty:
+        cause = f"{kind} reads scores, and schedule.every does not say how often they are made"
+        raise Failure(Exit.BAD_RECIPE, cause, "give every, such as {epochs: 1}")
+
+
+def _needs_closure(factory: Any) -> bool:
+    parameters = list(inspect.signature(factory.step).parameters.values())
+    return len(parameters) > 1 and parameters[1].default is parameters[1].empty and parameters[1].kind not in _ANY

@@ -1,0 +1,89 @@
+"""An exception told as what it is: too little memory, or an error in the user's own code."""
+
+from __future__ import annotations
+
+import errno
+import re
+import traceback
+from typing import Any
+
+from drivetrain.spec.code.blame import folded, own_place, words
+from drivetrain.spec.exits import Exit, Failure
+
+_HOST = "DefaultCPUAllocator"
+_SIGNS = (_HOST, "out of memory", "OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "Cannot allocate memory")
+"""What torch and the libraries below it say where an allocation fails: few of them have a class of error for it."""
+_ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+ ?[A-Za-z]+)")
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+_LESS = (
+    "lower batch.micro, or take a smaller model, or one that keeps fewer activations (shorter samples, checkpointing)"
+)
+
+
+def failure_of(error: BaseException, folder: str | None = None, **where: Any) -> Failure | None:
+    """The failure that an exception stands for; None where it is neither too little memory nor the user's own.
+
+    `folder` is the recipe's, `where` what is known of the place: rank, step, phase.
+    """
+    if is_out_of_memory(error):
+        return _kept(_out_of_memory(error, where), error, folder)
+    place = own_place(error, folder)
+    if place is None:
+        return None
+    failure = Failure(
+        Exit.INTERNAL,
+        f"{words(error)}, at {place}",
+        "mend it there",
+        **where,
+        **{"file": place.file, "line": place.line, "class": "own code"},
+    )
+    return _kept(failure, error, folder)
+
+
+def with_place(failure: Failure, error: BaseException, folder: str | None = None) -> Failure:
+    """A failure that the user's own code has caused by raising `error`, with the place where it did; as it is where
+    that is not known."""
+    place = own_place(error, folder)
+    if place is None:
+        return failure
+    told = failure.outcome
+    where = {"file": place.file, "line": place.line}
+    found = Failure(told.code, f"{told.cause}, at {place}", told.hint, **told.where, **where)
+    return _kept(found, error, folder)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation has failed, on the host or on an accelerator."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError):  # of a fork, or of a file that is mapped
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+def _out_of_memory(error: BaseException, where: dict[str, Any]) -> Failure:
+    host = isinstance(error, (MemoryError, OSError)) or _HOST in str(error) or "Cannot allocate memory" in str(error)
+    there, less = "the accelerator has", _LESS
+    if host:
+        there, less = "this machine has", f"{_LESS}, or data.train.workers"
+    cause = f"more memory was asked for than {there}"
+    if asked := _ASKED.search(str(error)):
+        cause = f"{_readable(asked.group(1))} more memory were asked for than {there}"
+    return Failure(Exit.INTERNAL, cause, f"{less}: the same again would end the same", **where, **{"class": "oom"})
+
+
+def _readable(amount: str) -> str:
+    """An amount as torch tells it, in bytes where they are few."""
+    number, _, unit = amount.partition(" ")
+    if unit != "bytes":
+        return amount
+    size, place = float(number), 0
+    while size >= 1024 and place < len(_UNITS) - 1:
+        size, place = size / 1024, place + 1
+    return f"{size:,.1f} {_UNITS[place]}"
+
+
+def _kept(failure: Failure, error: BaseException, folder: str | None) -> Failure:
+    failure.details = folded(error, folder)
+    failure.trace = "".join(traceback.format_exception(error))
+    return failure

@@ -1,0 +1,137 @@
+"""Whose code an exception comes from, and how it is shown: the user's own frames whole, all others counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from traceback import FrameSummary, StackSummary, TracebackException
+from typing import Any
+
+from drivetrain.spec.code.modules import INSTALLED, PACKAGE, Module, is_own
+from drivetrain.spec.text import printable, shortened
+
+_HERE = f"{Path(__file__).parents[2]}/"  # the folder of this package
+_IN_MEMORY = ("<ipython-input", "<stdin>")  # how the names of code begin that a user has typed
+_LONGEST = 400  # characters of an exception's words, in one line
+
+
+@dataclass(frozen=True)
+class OwnPlace:
+    """A line of the user's own code."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}"
+        return printable(f"{place}: {shortened(self.text, _LONGEST)}" if self.text else place)
+
+
+def own_place(error: BaseException, folder: str | None = None) -> OwnPlace | None:
+    """Where the user's own code has gone wrong; None where the exception is not that code's: none of it was under way,
+    or it had called this package, which then raised. `folder` is the recipe's.
+
+    Of an exception that was raised from another one, that one is asked where the first says nothing.
+    """
+    told: BaseException | None = error
+    seen: set[int] = set()
+    while told is not None and id(told) not in seen:
+        seen.add(id(told))
+        if found := _place(TracebackException.from_exception(told), folder):
+            return found
+        told = told.__cause__
+    return None
+
+
+def own_caller(error: BaseException, folder: str | None = None) -> OwnPlace | None:
+    """The innermost line of the user's own code that was under way, whoever has raised the exception."""
+    for frame in reversed(TracebackException.from_exception(error).stack):
+        if not _owner(frame.filename, folder):
+            return _of_frame(frame)
+    return None
+
+
+def words(error: BaseException) -> str:
+    """An exception's kind and words in one line."""
+    said = shortened(printable(" ".join(str(error).split())), _LONGEST)
+    if isinstance(error, SyntaxError):  # whose words end with the place, which is told as such
+        said = error.msg
+    kind = type(error).__name__
+    return f"{kind}: {said}" if said else kind
+
+
+def folded(error: BaseException, folder: str | None = None) -> str:
+    """The traceback with the user's own frames whole, and how many of whom there are between them."""
+    told = TracebackException.from_exception(error)
+    for part in _chain(told):
+        part.stack = _Folded(part.stack, folder)
+    return "".join(told.format()).rstrip("\n")
+
+
+class _Folded(StackSummary):
+    """Frames of which only the user's own are shown."""
+
+    def __init__(self, frames: StackSummary, folder: str | None) -> None:
+        super().__init__(frames)
+        self._folder = folder
+
+    def format(self, **options: Any) -> list[str]:
+        """The lines of a traceback; `options` are of newer Pythons."""
+        lines: list[str] = []
+        for owner, frames in groupby(self, lambda frame: _owner(frame.filename, self._folder)):
+            run = list(frames)
+            if owner:
+                word = "frame" if len(run) == 1 else "frames"
+                lines.append(f"  ... {len(run)} {word} of {owner}\n")
+            else:
+                lines += StackSummary.from_list(run).format(**options)
+        return lines
+
+
+def _place(told: TracebackException, folder: str | None) -> OwnPlace | None:
+    # A module that cannot be compiled has no frame: its error names the place.
+    if isinstance(getattr(told, "lineno", None), (int, str)) and told.filename:
+        if not _owner(told.filename, folder):
+            return OwnPlace(told.filename, int(told.lineno or 0), (told.text or "").strip())
+        return None
+    for frame in reversed(told.stack):
+        owner = _owner(frame.filename, folder)
+        # A name that this package does not have is a mistake of whoever asks for it.
+        if owner == PACKAGE and frame.name != "__getattr__":
+            return None
+        if not owner:
+            return _of_frame(frame)
+    return None
+
+
+def _of_frame(frame: FrameSummary) -> OwnPlace:
+    return OwnPlace(frame.filename, frame.lineno or 0, frame.line or "")
+
+
+def _owner(file: str, folder: str | None) -> str:
+    """Who has written a file: this package, Python, or the name of an installed package; empty for the user."""
+    if file.startswith(_HERE):
+        return PACKAGE
+    if file.startswith("<"):
+        return "" if file.startswith(_IN_MEMORY) else "Python"
+    if is_own(Module("", file, None, None), folder):
+        return ""
+    for installed in INSTALLED:
+        _, found, below = file.rpartition(installed)
+        if found:
+            return below.partition("/")[0].removesuffix(".py")
+    return "Python"
+
+
+def _chain(told: TracebackException | None) -> Iterator[TracebackException]:
+    """An exception, and all that a traceback shows before it or within it."""
+    if told is None:
+        return
+    yield told
+    yield from _chain(told.__cause__)
+    yield from _chain(told.__context__)
+    for inner in getattr(told, "exceptions", None) or ():
+        yield from _chain(inner)

@@ -1,0 +1,43 @@
+"""What torch's compiler takes is told apart, whoever has asked it to work."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from clock import Clock
+from drivetrain.runtime.compiling import CompileClock, watch_compiler
+from drivetrain.runtime.heartbeat import Heartbeat
+
+
+def test_seconds_are_told_once_and_the_phase_is_what_it_was():
+    clock, heartbeat = Clock(), Heartbeat()
+    watch = CompileClock(heartbeat, clock)
+    heartbeat.enter("backward")
+    for seconds in (2.0, 3.0):
+        watch.begin()
+        assert heartbeat.phase == "compile"
+        clock.sleep(seconds)
+        watch.end()
+        assert heartbeat.phase == "backward"
+        clock.sleep(1.0)
+    assert watch.take() == pytest.approx(5.0)
+    assert watch.take() == 0.0
+
+
+def test_the_compiler_of_torch_is_heard_until_the_stack_is_undone():
+    import torch._dynamo
+
+    seen = []
+
+    def backend(graph, inputs):
+        seen.append(heartbeat.phase)
+        return graph.forward
+
+    heartbeat = Heartbeat()
+    with ExitStack() as stack:
+        watch = watch_compiler(heartbeat, stack)
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+        assert watch.take() > 0
+    torch.compile(lambda x: x + 2, backend=backend)(torch.ones(3))
+    assert watch.take() == 0
+    assert seen == ["compile", "start"]
