@@ -69,5 +69,5 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield "a dry run: nothing was trained and nothing is kept"
 
 
-def _counted(sizes: dict[str, int]) -> str:
-    return ", ".join(f"{name} ({size:,} samples)" for name, size in sizes.items())
+def _counted(sizes: dict[str, int | None]) -> str:
+    return ", ".join(f"{name} (a stream)" if size is None else f"{name} ({size:,} samples)" for name, size in sizes.items())

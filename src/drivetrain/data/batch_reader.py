@@ -15,7 +15,7 @@ import numpy as np
 from drivetrain.data.geometry import Chunk, Geometry
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine, ReadSamples
-from drivetrain.data.source import ReadsTogether, Source
+from drivetrain.data.source import Ending, ReadsTogether, Source
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -105,6 +105,16 @@ class BatchReader:
         return map(self.read, steps)
 
     @cached_property
+    def ending(self) -> Ending | None:
+        """The source, if it may end before the run does."""
+        return self.source if isinstance(self.source, Ending) else None
+
+    def expected(self, step: int) -> int:
+        """How many samples all ranks read in a step, if no stream ends in it."""
+        start, stop = self.geometry.batches.span(step)
+        return len(self.quarantine.read(self.order, step, start, min(stop, self.total)).ids)
+
+    @cached_property
     def together(self) -> ReadsTogether | None:
         """The source, if it reads several batches at once for less than one after the other."""
         if not isinstance(self.source, ReadsTogether):
@@ -128,6 +138,8 @@ class BatchReader:
         digest = 0
         for (chunk, ids, _, part_digest), read in zip(plan, samples, strict=True):
             batch, counted = _collated(read, len(ids), self.collate, self.counts)
+            if self.ending is not None:  # the units are known from here on: to look for them, it would begin again
+                self.__dict__.setdefault("_nothing", dict.fromkeys(counted, 0))
             micros.append(MicroBatch(batch, len(ids), chunk.start, chunk.lane, chunk.part, ids))
             for unit, number in counted.items():
                 counts[unit] = counts.get(unit, 0) + number
@@ -152,16 +164,22 @@ class BatchReader:
         planned = []
         for chunk in self.geometry.share(rank, step, self.total):
             read = self.quarantine.read(self.order, step, chunk.start, chunk.stop)
+            if self.ending is not None:
+                read = read.only(self.ending.there(read.ids))
             if len(read.ids):
                 planned.append(Planned(chunk, *read))
         return planned
 
     def _read(self, step: int) -> ReadSamples:
         start, stop = self.geometry.batches.span(step)
-        return self.quarantine.read(self.order, step, start, min(stop, self.total))
+        read = self.quarantine.read(self.order, step, start, min(stop, self.total))
+        return read if self.ending is None else read.only(self.ending.left(read.ids))
 
     def _gaps(self, step: int) -> bool:
-        """Whether some rank reads nothing in a step: where it is ragged, or has samples in quarantine."""
+        """Whether some rank reads nothing in a step: where it is ragged, or has samples in quarantine. Where a stream
+        ends this rank cannot know of others: the ranks' counts tell."""
+        if self.ending is not None:
+            return False
         start, stop = self.geometry.batches.span(step)
         # To plan for all ranks takes time, so only the steps that may have gaps are looked at.
         whole = stop <= self.total and not (self.quarantine and len(self._read(step).ids) < stop - start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -15,7 +15,7 @@ import numpy as np
 from drivetrain.data.order import Order, Sampler
 from drivetrain.data.packing import Packed, PackedTogether
 from drivetrain.data.recipe import Train
-from drivetrain.data.source import Source
+from drivetrain.data.source import Ending, Source
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
@@ -207,6 +207,27 @@ class BlendSource:
         return samples
 
 
+class EndingBlend(BlendSource):
+    """Several sources as one, of which some are streams."""
+
+    def there(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these samples there are, bool of the same shape; a stream's are read for it."""
+        return self._each(ids, lambda stream, own: stream.there(own))
+
+    def left(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these samples no known end has cut off, bool of the same shape."""
+        return self._each(ids, lambda stream, own: stream.left(own))
+
+    def _each(self, ids: np.ndarray, ask: Callable[[Ending, np.ndarray], np.ndarray]) -> np.ndarray:
+        owners = self._offsets.searchsorted(ids, side="right") - 1
+        answer = np.ones(len(ids), bool)
+        for number, source in enumerate(self._sources):
+            (mine,) = (owners == number).nonzero()
+            if len(mine) and isinstance(source, Ending):
+                answer[mine] = ask(source, ids[mine] - self._offsets[number])
+        return answer
+
+
 def _one_array(parts: Sequence[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
     """Rows of several arrays at their places; of the widest integer type among them."""
     kind = np.result_type(*(rows.dtype for _, rows in parts))
@@ -249,6 +270,8 @@ def one_source(sources: Sequence[Source]) -> Source:
     packed = [source for source in sources if isinstance(source, Packed)]
     if len(packed) == len(sources):
         return PackedTogether(packed)
+    if any(isinstance(source, Ending) for source in sources):
+        return EndingBlend(sources)
     return BlendSource(sources)
 
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import random
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from drivetrain.data.content import absorb, seed_sample
 from drivetrain.data.fingerprint import combined
 from drivetrain.runtime.mistakes import is_out_of_memory, with_place
-from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.runtime.seeds import mix
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 
-_CPU = torch.device("cpu")
 _LOOKED_AT = 8  # samples that enter the fingerprint
 _SAMPLE = 1 << 35  # a place in the seeds' path that no step has
 
@@ -64,10 +62,7 @@ class MapSource:
         return [self._sample(int(i), int(position)) for i, position in zip(ids, positions, strict=True)]
 
     def _sample(self, index: int, position: int) -> Any:
-        value = mix(self._seed, _SAMPLE, position)
-        random.seed(value)
-        np.random.seed(value & 0xFFFFFFFF)
-        seed_generators(_CPU, value)
+        seed_sample(mix(self._seed, _SAMPLE, position))
         try:
             return self._dataset[index]
         except Exception as error:
@@ -87,7 +82,7 @@ class MapSource:
         chosen = sorted({round(k * (self._size - 1) / (_LOOKED_AT - 1)) for k in range(_LOOKED_AT)})
         content = hashlib.sha256()
         for index in chosen:
-            _absorb(content, self._sample(index, index))
+            absorb(content, self._sample(index, index))
         settings = json.dumps(self._settings.settings, sort_keys=True, default=repr)
         parts = [settings, str(self._size), content.hexdigest()]
         return combined([self._text(), *parts] if by_text else parts)
@@ -104,32 +99,3 @@ class MapSource:
 def _rebuilt(threads: int, settings: Custom, seed: int, fingerprint: str) -> MapSource:
     torch.set_num_threads(threads)
     return MapSource(settings, seed, fingerprint)
-
-
-def _absorb(content: Any, sample: Any) -> None:
-    """Add a sample's canonical bytes to a hash. Of a class that is not known here, only the name enters."""
-    if isinstance(sample, np.ndarray) and sample.dtype.hasobject:
-        sample = sample.tolist()  # its bytes are addresses
-    elif isinstance(sample, np.generic):
-        sample = sample.item()  # whose words do not change with numpy's version
-    if isinstance(sample, torch.Tensor):
-        sample = sample.detach().cpu().contiguous()
-        content.update(f"{sample.dtype}{tuple(sample.shape)}".encode())
-        if sample.ndim:
-            content.update(sample.view(torch.uint8).numpy().tobytes())
-        else:  # which cannot be viewed as bytes
-            content.update(repr(sample.item()).encode())
-    elif isinstance(sample, np.ndarray):
-        content.update(f"{sample.dtype}{sample.shape}".encode() + np.ascontiguousarray(sample).tobytes())
-    elif isinstance(sample, Mapping):
-        for key in sample:
-            content.update(repr(key).encode())
-            _absorb(content, sample[key])
-    elif isinstance(sample, Sequence) and not isinstance(sample, (str, bytes)):
-        content.update(str(len(sample)).encode())
-        for part in sample:
-            _absorb(content, part)
-    elif isinstance(sample, (str, bytes, int, float, complex, type(None))):
-        content.update(repr(sample).encode())
-    else:
-        content.update(type(sample).__qualname__.encode())

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drivetrain.data.source import ENDLESS
+
 _ROUNDS = 6
 _TILES = _ROUNDS // 2 + 1  # a row or a column that was added to in half of the rounds is below so many times its bound
 _MASK = (1 << 64) - 1
@@ -71,14 +73,14 @@ class Order(Sampler):
     """
 
     def __init__(self, size: int, seed: int, shuffle: bool) -> None:
-        """`size` is the number of samples, at least 1."""
+        """`size` is the number of samples, at least 1; those of a stream are not shuffled."""
         if size < 1:
             raise ValueError("an order needs at least one sample")
         super().__init__()
         self.size = size
         self.metadata = {"sizes": [size], "seed": seed, "shuffle": shuffle}
         self._seed = seed
-        self._shuffle = shuffle
+        self._shuffle = shuffle and size < ENDLESS  # a stream has an order of its own
         self._rows = isqrt(size - 1) + 1
         self._columns = -(-size // self._rows)
         self._rounds: tuple[tuple[int, int], list[np.ndarray]] = ((0, -1), [])  # of which epochs, and their tables

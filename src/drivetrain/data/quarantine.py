@@ -18,6 +18,13 @@ class ReadSamples(NamedTuple):
     positions: np.ndarray
     digest: int
 
+    def only(self, kept: np.ndarray) -> ReadSamples:
+        """Those that are kept (bool)."""
+        if kept.all():
+            return self
+        ids, positions = self.ids[kept], self.positions[kept]
+        return ReadSamples(ids, positions, digest(ids, positions))
+
 
 class Quarantine:
     """Sample ids that are left out, each from a step on. `entries` are pairs: the first step without, and the ids."""
@@ -45,10 +52,8 @@ class Quarantine:
     def read(self, order: Sampler, step: int, start: int, stop: int) -> ReadSamples:
         """What a step reads of the positions [start, stop) of an order."""
         ids, positions = order.ids(start, stop), np.arange(start, stop)
-        if self.entries and not (kept := self.kept(step, ids)).all():
-            ids, positions = ids[kept], positions[kept]
-            return ReadSamples(ids, positions, digest(ids, positions))
-        return ReadSamples(ids, positions, order.digest(start, stop))
+        read = ReadSamples(ids, positions, order.digest(start, stop))
+        return read.only(self.kept(step, ids)) if self.entries else read
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:

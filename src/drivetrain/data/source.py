@@ -8,6 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 
+ENDLESS = 1 << 40
+"""The length that a stream has for those who number samples: where it ends, nobody knows before."""
+
+
 class Source(Protocol):
     """Samples 0 .. len - 1.
 
@@ -37,4 +41,17 @@ class ReadsTogether(Protocol):
 
     def read_each(self, batches: Sequence[np.ndarray]) -> list[Any]:
         """For each of these arrays of ids (int64) what `read` gives for it."""
+        ...
+
+
+@runtime_checkable
+class Ending(Protocol):
+    """A source that may end: of the samples that it is asked for, some may not be there."""
+
+    def there(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these samples (int64, ascending) there are, bool of the same shape. They are read for it."""
+        ...
+
+    def left(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these samples (int64, ascending) no known end has cut off, bool of the same shape."""
         ...

@@ -22,7 +22,7 @@ class Claim(Fields):
     """What bits are promised: two attempts with the same claim can come to the same ones."""
 
     class_: str
-    """`exact` or `same-world`: `docs/exactness.md`."""
+    """`exact`, `same-world` or `counted`: `docs/exactness.md`."""
     key: str
     """A digest of what the bits depend on: device, threads, libraries, processes or lanes."""
     code: str | None = None
@@ -198,7 +198,7 @@ class AttemptRecord(AttemptPart):
     """Samples a step."""
     lanes: int
     """Logical workers."""
-    sources: Mapping[str, int]
+    sources: Mapping[str, int | None]
     """Samples by source."""
     epoch: int
     """Number of the lease: how often the directory was taken."""
@@ -387,6 +387,19 @@ class MissRecord(AttemptPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamEndRecord(AttemptPart):
+    """A training stream has ended, or a lane of it: from there on it gives nothing."""
+
+    kind: ClassVar[str] = "stream_end"
+    step: int
+    """The step before the one in which it was seen."""
+    source: str
+    """The source's name."""
+    samples: tuple[int | None, ...]
+    """How many samples each lane has in all, null for one that goes on; one number where it is read as a whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandRecord(AttemptPart):
     """A command to the run, of `drivetrain control`; durable before it is done."""
 
@@ -551,6 +564,7 @@ LoopRecord: TypeAlias = (
     | ShowRecord
     | CommitRecord
     | MissRecord
+    | StreamEndRecord
     | CommandRecord
     | PauseRecord
     | SpikeRecord

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from drivetrain.loop.commands import Commands
@@ -30,6 +31,8 @@ class DueWork:
     replicas: Replicas
     sync: StepSync
     group: Group
+    coverage: Callable[[int], dict[str, int]]
+    """How many samples of each source lie before a position."""
     blocking: bool
     """Whether training waits for each commit."""
 
@@ -63,6 +66,8 @@ class DueWork:
             self.replicas.compare(step)  # no bit that has flipped on one rank is committed
         # The commit has rank 0's buffers; every rank goes on with these, as a run that is resumed from it does.
         self.state.engine.buffers.share()
+        if self.state.streams:
+            self.state.streams.mark(self.coverage(self.state.progress.position))
         # Looked at last: it may be this rank's alone, and everything before takes all ranks.
         if self.sync.failure is None:
             self.commits.begin()

@@ -11,6 +11,7 @@ from drivetrain.data.order import Sampler
 from drivetrain.data.prefetch import BatchIterator, InlineReader
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.loop.step_sync import StepSync, SyncResult
+from drivetrain.loop.streams import Streams
 
 
 class Reader:
@@ -26,11 +27,14 @@ class Reader:
         sync: StepSync,
         sources: Sequence[str],
         open_iterator: Callable[[BatchReader, int], BatchIterator],
+        streams: Streams | None = None,
     ) -> None:
-        """`sources` are the training sources' names; `open_iterator` reads ahead from a step on."""
+        """`sources` are the training sources' names; `open_iterator` reads ahead from a step on; `streams` are those
+        sources that are streams, where there are some."""
         self.batches = batches
         self.counts: dict[str, int] = {}
         """Global counts of the upcoming batch, by unit."""
+        self.streams = streams
         self._sync = sync
         self._sources = sources
         self._open = open_iterator
@@ -40,7 +44,12 @@ class Reader:
     @property
     def upcoming(self) -> int | None:
         """The step of the next batch; None where no samples are left."""
-        return self._ahead.step if self._ahead else None
+        return self._ahead.step if self._ahead and not self.exhausted else None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the streams have ended before the budget."""
+        return self._ahead is not None and self.streams is not None and self.streams.exhausted
 
     def start(self, step: int) -> SyncResult:
         """Begin to read at this step, and hear what all ranks say before it. Every rank calls it."""
@@ -53,6 +62,8 @@ class Reader:
         """The upcoming batch, once the one after it is read too."""
         batch, self._ahead = self._ahead, next(self._iterator, None)
         assert batch is not None, "`upcoming` says whether there is one"
+        if self.streams and self.counts["samples"] < self.batches.expected(batch.step):
+            batch = batch._replace(gaps=True)  # a rank that reads all it wants cannot know it of the others
         return batch
 
     def send(self, batch: LocalBatch) -> None:
@@ -63,6 +74,9 @@ class Reader:
         """What all ranks have said, the same on each."""
         heard = self._sync.receive()
         self.counts = heard.counts
+        if self.streams and self._ahead:
+            left = self.counts["samples"]
+            self.streams.hear(self.batches.expected(self._ahead.step) - left, left)
         return heard
 
     def leave_out(self, quarantine: Quarantine) -> None:

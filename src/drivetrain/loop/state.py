@@ -18,25 +18,28 @@ from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
 from drivetrain.loop.guard import Guard, GuardState, Undone
 from drivetrain.loop.progress import Progress
+from drivetrain.loop.streams import Marks, Streams
 
 _START = Progress()
 
 
 @dataclass(frozen=True)
 class StateValues:
-    """What a commit holds beside tensors: how far the run is, and what the guard remembers."""
+    """What a commit holds beside tensors: how far the run is, what the guard remembers, and where streams go on."""
 
     progress: Progress = _START
     guard: GuardState = field(default_factory=GuardState)
+    streams: Marks = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """For a commit."""
-        return self.progress.to_json() | {"guard": self.guard.to_json()}
+        values = self.progress.to_json() | {"guard": self.guard.to_json()}
+        return values | {"streams": self.streams} if self.streams else values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StateValues:
         """What `to_json` gave. Commits from before there was a guard have no `guard`."""
-        return cls(Progress.from_json(values), GuardState.from_json(values.get("guard", {})))
+        return cls(Progress.from_json(values), GuardState.from_json(values.get("guard", {})), values.get("streams", {}))
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,11 @@ class CommitMetadata:
 class RunState:
     """The live state that steps change: the engine's tensors, the guard's memory, and the progress."""
 
-    def __init__(self, engine: Engine, placement: Placement, guard: Guard, progress: Progress) -> None:
+    def __init__(
+        self, engine: Engine, placement: Placement, guard: Guard, progress: Progress, streams: Streams | None = None
+    ) -> None:
         self.engine = engine
+        self.streams = streams
         self.placement = placement
         self.guard = guard
         self.progress = progress
@@ -79,7 +85,7 @@ class RunState:
     @property
     def values(self) -> StateValues:
         """The plain values as they are now."""
-        return StateValues(self.progress, self.guard.state)
+        return StateValues(self.progress, self.guard.state, self.streams.marks if self.streams else {})
 
     @property
     def tensors(self) -> dict[str, Tensor]:

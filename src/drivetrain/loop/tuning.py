@@ -120,6 +120,10 @@ class Tuning:
             # The next step's batch is here, and its counts are known to all: the new order begins after it.
             self._reader.change_order(order.staged(stage_of(effect.stage)), step + 2)
 
+    def end_at(self, step: int) -> None:
+        """The budget ends at this step, since the streams do: what is due at the end is due there."""
+        self.timetable = replace(self.timetable, steps=step)
+
     def _weights(self, paths: Iterable[str], recipe: Recipe, step: int) -> list[float]:
         """All sources' weights from the next stage on; none where no weight is set. Raises Failure(78) as `effect`."""
         places = []

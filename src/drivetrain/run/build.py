@@ -15,6 +15,7 @@ from torch import nn
 
 from drivetrain.data.opening import open_source
 from drivetrain.data.source import Source
+from drivetrain.data.stream import StreamSource
 from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
@@ -116,8 +117,22 @@ def open_inputs(recipe: Recipe, run: Path, task: Task, *, by_text: bool = False)
         by_length = part == "train" and data.train.buckets is not None
         for name, settings in sources.items():
             source = open_source(settings, recipe.seed, cache, by_text=by_text)
+            if part != "train" and isinstance(source, StreamSource):
+                source = _first_samples(source, recipe, f"data.{part}.{name}")
             opened[part][name] = task.prepare(source, part, by_length=by_length)
     return Inputs(**opened)
+
+
+def _first_samples(stream: StreamSource, recipe: Recipe, place: str) -> Source:
+    """A stream to score: its first samples, kept in memory, so that each evaluation scores the same ones.
+
+    Raises Failure(78) where the recipe does not say how many.
+    """
+    most = most_scored(recipe)
+    if most is None:
+        cause = f"{place} is a stream, of which nobody knows the length"
+        raise Failure(Exit.BAD_RECIPE, cause, "say how many of its samples are scored: evaluate.budget.samples")
+    return stream.first_samples(most)
 
 
 def digests_beside(old: Mapping[str, str], inputs: Inputs, recipe: Recipe, run: Path, task: Task) -> dict[str, str]:
@@ -195,6 +210,8 @@ def shown_samples(recipe: Recipe, task: Task, inputs: Inputs, lanes: int) -> Sho
         first = sets["validation"][0]
         return ShownSamples(first.source, np.arange(min(count, first.size), dtype=np.int64))
     source = next(iter(inputs.train.values()))
+    if isinstance(source, StreamSource):  # to read them where training does would lead it back to the first one each time
+        source = source.first_samples(count + len(recipe.guard.quarantine))
     ids = np.setdiff1d(np.arange(min(count + len(recipe.guard.quarantine), len(source))), recipe.guard.quarantine)
     return ShownSamples(source, ids[:count].astype(np.int64))
 

@@ -20,6 +20,7 @@ from drivetrain.loop.loop import Loop
 from drivetrain.loop.task import Task
 from drivetrain.loop.telemetry import held
 from drivetrain.run.opened import OpenedRun
+from drivetrain.run.streams import sizes_of
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.files import write_json
 
@@ -32,7 +33,7 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     own = [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in batch.micro_batches]
     engine = loop.state.engine
     networks = {name: _parameters(network) for name, network in engine.networks.items()}
-    sources = {name: len(source) for name, source in inputs.train.items()}
+    sources = sizes_of(inputs.train)
     shown = _try_show(loop)
     summary = {
         "networks": networks,

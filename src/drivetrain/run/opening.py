@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from drivetrain.checkpoint.compatible import deciding
 from drivetrain.data.order import Sampler
+from drivetrain.ledger.comparison import COUNTED
 from drivetrain.ledger.records import AttemptRecord, BatchSizes, Budget, Claim, Flops, NoteRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.progress import Timetable
@@ -17,6 +18,7 @@ from drivetrain.plan.flops import peak
 from drivetrain.run.context import AttemptContext
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.restored import RestoredRun
+from drivetrain.run.streams import sizes_of, streams_of
 from drivetrain.run.user_code import record_of
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
@@ -39,7 +41,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     parameters = {}
     for name, network in restored.engine.networks.items():
         parameters[name] = sum(parameter.numel() for parameter in network.parameters())
-    sources = {name: len(source) for name, source in inputs.train.items()}
+    sources = sizes_of(inputs.train)
     quarantine = tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries)
     ramp = tuple((change[0], change[1]) for change in sizes.ramp)
     ledger.record(
@@ -114,7 +116,9 @@ def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetab
 
 def _claim(opened: OpenedRun, restored: RestoredRun) -> Claim:
     """Which class of bits is promised, and digests of what they depend on (docs/exactness.md)."""
-    code = restored.code.digest or None
+    code, kind, shape = restored.code.digest or None, "same-world", {"world": opened.group.world}
     if opened.context.recipe.exact:
-        return Claim(class_="exact", key=devices.claim_key(opened.device, lanes=restored.lanes), code=code)
-    return Claim(class_="same-world", key=devices.claim_key(opened.device, world=opened.group.world), code=code)
+        kind, shape = "exact", {"lanes": restored.lanes}
+    if any(stream.how == "count" for stream in streams_of(opened.inputs.train).values()):
+        kind = COUNTED
+    return Claim(class_=kind, key=devices.claim_key(opened.device, **shape), code=code)

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
@@ -17,6 +19,7 @@ from drivetrain.data.blend import Blend
 from drivetrain.data.buckets import order_of
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
+from drivetrain.data.stream import Deal, before_ends
 from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.comparison import comparable, unequal
 from drivetrain.ledger.derive import lineage, steps
@@ -30,6 +33,7 @@ from drivetrain.ledger.records import (
     Record,
     RollbackRecord,
     StepRecord,
+    StreamEndRecord,
 )
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.tuning import stage_of
@@ -180,6 +184,7 @@ def _prove_samples(records: Iterable[Record], tries: Mapping[int, AttemptRecord]
             given = f"[{record.start}, {record.stop})"
             raise _broken(f"step {record.step} tells of the positions {given}, but has [{start}, {stop})", record)
         read = orders.quarantine.read(orders.current, record.step, start, stop)
+        read = read.only(orders.left(read.ids))
         if f"{read.digest:016x}" != record.samples:
             raise _broken(f"step {record.step} has read other samples than stand at its positions", record)
 
@@ -193,6 +198,23 @@ class Orders:
         self._known: dict[str, Sampler] = {}
         self.current = Sampler()
         self.quarantine = Quarantine()
+        self._ends: dict[str, StreamEndRecord] = {}
+        self._attempt: AttemptRecord | None = None
+
+    def left(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these samples (int64, ascending) come before the ends of streams that were told of, bool."""
+        kept, first, attempt = np.ones(len(ids), bool), 0, self._attempt
+        if not self._ends or attempt is None:
+            return kept
+        for size, name in zip(self.current.metadata["sizes"], attempt.sources, strict=True):
+            if name in self._ends:
+                (own,) = ((ids >= first) & (ids < first + size)).nonzero()
+                lanes = dict(enumerate(self._ends[name].samples))
+                ends = {lane: end for lane, end in lanes.items() if end is not None}
+                deal = Deal(_batches(attempt), attempt.lanes) if len(lanes) > 1 else None
+                kept[own] = before_ends(ids[own] - first, ends, deal)
+            first += size
+        return kept
 
     def add(self, record: Record) -> None:
         """One record further."""
@@ -200,6 +222,9 @@ class Orders:
             told = json.dumps(record.order)
             self.current = self._known[told] = self._known.get(told) or order_of(record.order)
             self.quarantine = Quarantine(record.quarantine)
+            self._attempt, self._ends = record, {}
+        elif isinstance(record, StreamEndRecord):
+            self._ends[record.source] = record
         elif isinstance(record, RollbackRecord):
             self.quarantine = Quarantine([*self.quarantine.entries, (record.to + 1, record.samples)])
         elif isinstance(record, CommandRecord) and record.effect and record.effect.stage:

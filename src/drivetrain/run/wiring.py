@@ -47,6 +47,7 @@ from drivetrain.run.build import deciding_metrics, most_scored, require_losses, 
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.opening import keep_suspects, record_attempt
 from drivetrain.run.restored import RestoredRun
+from drivetrain.run.streams import resumed
 from drivetrain.run.user_code import LateCode
 from drivetrain.runtime.compiling import watch_compiler
 from drivetrain.runtime.group import Group
@@ -64,12 +65,12 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     context, group, engine, task = opened.context, opened.group, restored.engine, opened.task
     recipe, placement, timetable = context.recipe, opened.placement, restored.timetable
     ledger, guard = _ledger_writer(opened, restored, stack), _guard(opened, restored)
-    state = RunState(engine, placement, guard, restored.values.progress)
     inbox = _inbox(context.folder, stack) if group.leader else None  # one rank hears commands, and tells the others
     control = Control(inbox, group, ledger, _command_history(opened, restored))
     sync = _sync(opened, restored, control)
     scoring, showing = _evaluations(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
     reader = _reader(opened, restored, guard, sync)
+    state = RunState(engine, placement, guard, restored.values.progress, reader.streams)
     keep_suspects(context, group, reader.batches.order, timetable)
     if group.leader:
         opened.resumer.keep_recipe(context.environment)
@@ -85,7 +86,6 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     buffer = RollbackBuffer(recipe.guard.rollback) if recipe.guard.undoes else None
     rewind = Rewind(state, ledger, buffer)
     tuning = Tuning(restored.live, timetable, restored.horizon, engine, reader)
-    blocking = recipe.checkpoint.blocking
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
     replicas = Replicas(engine, placement.replicas, opened.unlike)
     return Loop(
@@ -96,7 +96,20 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
         commits=commits,
         scoring=scoring,
         commands=commands,
-        due=DueWork(state, records, commits, scoring, showing, commands, rewind, replicas, sync, group, blocking),
+        due=DueWork(
+            state=state,
+            records=records,
+            commits=commits,
+            scoring=scoring,
+            showing=showing,
+            commands=commands,
+            rewind=rewind,
+            replicas=replicas,
+            sync=sync,
+            group=group,
+            coverage=reader.coverage,
+            blocking=recipe.checkpoint.blocking,
+        ),
         rewind=rewind,
         replicas=replicas,
         observer=observer,
@@ -178,7 +191,7 @@ def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSy
     def open_iterator(batches: BatchReader, first: int) -> BatchIterator:
         return prefetch(batches, first, timetable.steps, train.prefetch, train.workers)
 
-    return Reader(batches, sync, names, open_iterator)
+    return Reader(batches, sync, names, open_iterator, resumed(opened, restored, batches))
 
 
 def _evaluations(

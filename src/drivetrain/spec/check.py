@@ -303,7 +303,7 @@ def _units(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.task is None or isinstance(recipe.task, CountsTokens):
         return
     message = "this task's samples have no fixed number of tokens; use steps, samples or epochs"
-    for path, amount in _amounts(recipe):
+    for path, amount in amounts(recipe):
         if amount.tokens is not None:
             yield Contradiction((*path, "tokens"), message)
 
@@ -345,7 +345,7 @@ def _best(recipe: Recipe) -> Iterator[Contradiction]:
             yield Contradiction((*path, "metric"), f"is SET/METRIC with a validation set of this recipe: {sets}")
 
 
-def _amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
+def amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:
     """Every amount of a recipe with its path."""
     for path, part in _parts(recipe, ()):
         if isinstance(part, Amount):

@@ -12,11 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from drivetrain.spec.by_index import HINT, unlike_source
 from drivetrain.spec.code.blame import own_place, words
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported, nearest
 from drivetrain.spec.settings import Component, Settings
+from drivetrain.spec.streams import GIVEN, HINT, is_stream, unlike_source
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ExtensionPoint:
 
 EVENTS = (
     *("on_attempt", "on_step", "on_evaluation", "on_final", "on_telemetry", "on_statistics", "on_show", "on_commit"),
-    *("on_miss", "on_command", "on_pause", "on_spike", "on_rollback", "on_initial", "on_code", "on_note", "on_exit"),
+    *("on_miss", "on_stream_end", "on_command", "on_pause", "on_spike", "on_rollback", "on_initial", "on_code", "on_note", "on_exit"),
 )
 """What a callback may hear of: one for each kind of record that an attempt writes."""
 
@@ -139,6 +139,8 @@ def found_custom(custom: Custom) -> Any:
     factory, point = _find(custom), POINTS[custom.section]
     if custom.section == "source" and (wrong := unlike_source(factory, custom.kind.partition(":")[0])):
         raise Failure(Exit.BAD_RECIPE, f"{_place(custom)}{custom.kind} is no source, but {wrong}", HINT)
+    if custom.section == "source" and is_stream(factory):
+        return factory
     if not (_is_class_of(factory, point) if inspect.isclass(factory) else _is_function_of(factory, point)):
         cause = f"{_place(custom)}{custom.kind} is no {custom.section}"
         raise Failure(Exit.SECURITY, cause, f"{article(custom.section)} is {point.wanted}")
@@ -219,6 +221,8 @@ def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
 
     point = POINTS[custom.section]
     ours = (*point.given, *point.parameters, *point.later)
+    if custom.section == "source" and inspect.isfunction(factory):
+        ours = GIVEN
     _require_events(factory, custom, point)
     parameters = {name: p for name, p in inspect.signature(factory).parameters.items() if name not in ours}
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())

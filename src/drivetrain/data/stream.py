@@ -1,0 +1,388 @@
+"""Streams as sources: samples that come one after the other, numbered as they come, and found again on a resume."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drivetrain.data.content import absorb, seed_sample
+from drivetrain.data.fingerprint import combined
+from drivetrain.data.source import ENDLESS
+from drivetrain.runtime.mistakes import is_out_of_memory, with_place
+from drivetrain.runtime.seeds import mix
+from drivetrain.spec.batches import Batches
+from drivetrain.spec.custom import Custom, build_custom
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.streams import GIVEN, LANE, LANES, START, How, ability, takes_lanes
+
+_ITEM = 1 << 37  # a place in the seeds' path that nothing else has
+_APART = 64  # items from one mark to the next: a resume reads at most so many again
+_MARKS = 64  # marks that are remembered: what is read ahead, and what a rollback undoes, lies behind them
+_END = object()
+
+
+class Mark(NamedTuple):
+    """A place in a stream to go on from: an item's number, a digest of it, and the stream's state before it."""
+
+    at: int
+    digest: str
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Which lane reads which samples, of a stream that is read in parts: lane k's are those of its places in the steps,
+    so that they are the same on any number of processes."""
+
+    batches: Batches
+    lanes: int
+
+    def places(self, ids: np.ndarray) -> Iterator[tuple[slice, int, int]]:
+        """Runs of consecutive ids: where they stand among these, their lane, and the number of the first one there."""
+        at = 0
+        while at < len(ids):
+            first = int(ids[at])
+            start, stop = self.batches.span(self.batches.steps(first + 1))
+            share = (stop - start) // self.lanes
+            lane, offset = divmod(first - start, share)
+            last = at + int(np.searchsorted(ids[at:], start + (lane + 1) * share))
+            yield slice(at, last), lane, start // self.lanes + offset
+            at = last
+
+
+class Opener:
+    """How a stream is begun: at its first sample or, where it can, at another; whole, or a part of it."""
+
+    def __init__(self, make: Callable[..., Any], takes: frozenset[str] = frozenset()) -> None:
+        """`make` gives what is iterated over; it `takes` some of `GIVEN`."""
+        self._make, self._takes = make, takes
+        self._spare = [self._made(0, 0, 1)]  # to see what it can do; the first pass is over this one
+        self.first = self._spare[0]
+        self.how: How = "seek" if START in takes else ability(self.first)
+
+    def parts(self, lanes: int) -> bool:
+        """Whether it can be read in as many parts."""
+        if {LANE, LANES} <= self._takes:
+            return True
+        # Hugging Face's have a number of shards, of which each part needs one.
+        return takes_lanes(self.first) and getattr(self.first, "num_shards", lanes) >= lanes
+
+    def begin(self, at: int, state: Any, lane: int, lanes: int) -> Any:
+        """The stream from sample `at` on, or at the `state` that it told there; from the first one where it can do
+        neither."""
+        if self._spare and (lanes == 1 or LANE not in self._takes) and (at == 0 or START not in self._takes):
+            stream = self._spare.pop()
+        else:
+            stream = self._made(at, lane, lanes)
+        if lanes > 1 and LANE not in self._takes:
+            stream = stream.shard(num_shards=lanes, index=lane)
+        if at and START not in self._takes:
+            if self.how == "seek":
+                stream.seek(at)
+            elif self.how == "state":
+                stream.load_state_dict(state)
+        return stream
+
+    def _made(self, at: int, lane: int, lanes: int) -> Any:
+        given = {START: at, LANE: lane, LANES: lanes}
+        return self._make(**{name: given[name] for name in self._takes})
+
+
+def own_opener(settings: Custom) -> Opener:
+    """That of a user's own class or function. Raises Failure as `build_custom` does."""
+    built = build_custom(settings)
+    if not isinstance(built, partial):
+        # A pass that begins anew begins with what the constructor makes: nothing of the one before is left in it.
+        first = [built]
+        return Opener(lambda: first.pop() if first else build_custom(settings))
+    return Opener(built, frozenset(GIVEN) & inspect.signature(built).parameters.keys())
+
+
+class Cursor:
+    """One part of a stream, from item to item. To go back it begins again: at a mark, or at the first item."""
+
+    def __init__(self, source: StreamSource, lane: int, lanes: int) -> None:
+        self._source, self._lane, self._lanes = source, lane, lanes
+        self._stream: Any = None
+        self._iterator: Iterator[Any] | None = None
+        self._next = 0
+        self._due = 0  # the item from which on there is a mark again
+        self.end: int | None = None
+        """How many items there are, once that is known."""
+        self.marks: tuple[Mark, ...] = ()
+        self.resumed: Mark | None = None
+        """Where a commit says that one can go on."""
+
+    def fetch(self, first: int, count: int) -> list[Any]:
+        """The items from this one on, fewer where the stream ends."""
+        if not self.go_to(first):
+            return []
+        items: list[Any] = []
+        while len(items) < count and (item := self._marked()) is not _END:
+            items.append(item)
+        return items
+
+    def mark(self, index: int) -> Mark | None:
+        """The newest mark from which an item can be reached; None: the first item."""
+        known = (*self.marks, self.resumed)
+        return max((mark for mark in known if mark and mark.at < index), default=None, key=lambda mark: mark.at)
+
+    def go_to(self, index: int) -> bool:
+        """Stand before this item; whether it may be there. Raises Failure(76) where the stream is not what it was."""
+        if self.end is not None and index >= self.end:
+            return False
+        if self._iterator is None or index < self._next:
+            self._begin(index)
+        while self._next < index:
+            if self._marked() is _END:
+                return False
+        return True
+
+    def _begin(self, index: int) -> None:
+        """Begin again at or before this item, and see that the stream is what it was."""
+        mark = self.mark(index)
+        if mark is None:
+            self._open(0, None)
+            return
+        if self._source.opener.how != "count":
+            self._open(mark.at, mark.state)
+            if self._is_as_it_was(mark):
+                return
+            self._source.say("it does not go on where it was: it is read from its first sample again")
+        self._open(0, None)
+        while self._next < mark.at and self._item() is not _END:
+            pass
+        if not self._is_as_it_was(mark):
+            self._source.differs(mark.at, self.end)
+
+    def _is_as_it_was(self, mark: Mark) -> bool:
+        """Whether the next item is the one that was marked."""
+        return _digest(self._item()) == mark.digest
+
+    def _open(self, at: int, state: Any) -> None:
+        self._stream = self._source.opener.begin(at, state, self._lane, self._lanes)
+        self._iterator, self._next = iter(self._stream), at
+        self.marks = tuple(mark for mark in self.marks if mark.at < at)
+        self._due = at
+
+    def _marked(self) -> Any:
+        """The next item, with a mark where it is time for one."""
+        if self._next < self._due:
+            return self._item()
+        at, state = self._next, self._source.state_of(self._stream)
+        item = self._item()
+        if item is not _END:
+            self.marks = (*self.marks[1 - _MARKS :], Mark(at, _digest(item), state))
+            self._due = at + _APART
+        return item
+
+    def _item(self) -> Any:
+        """The next item; `_END` where there is none any more."""
+        assert self._iterator is not None
+        self._source.seed(self._lane, self._next)
+        try:
+            item = next(self._iterator)
+        except StopIteration:
+            self.end = self._next
+            return _END
+        except Exception as error:
+            raise self._source.unreadable(error, self._next) from error
+        self._next += 1
+        return item
+
+
+class StreamSource:
+    """A stream as a source of `ENDLESS` samples, numbered as they come, or lane by lane where it is read in parts.
+
+    What an item draws from `random`, `numpy.random` or `torch` follows from the run's seed and its number, unless the
+    stream has an attribute `thread_safe`: then it is read beside training, and draws nothing from them.
+    """
+
+    def __init__(self, opener: Opener, kind: str, seed: int, settings: str, folder: str | None = None) -> None:
+        """`settings` stand for the stream in its fingerprint, unless it has one of its own; `kind` is for messages, and
+        `folder` where the user's code lies."""
+        self.opener = opener
+        self.thread_safe = bool(getattr(opener.first, "thread_safe", False))
+        own = getattr(opener.first, "fingerprint", None)
+        self.fingerprint = own if isinstance(own, str) else combined(["stream", settings])
+        self.notes: list[str] = []
+        """What is to be said about how it goes on."""
+        self._kind, self._seed, self._folder = kind, seed, folder
+        self._deal: Deal | None = None
+        self._cursors: dict[int, Cursor] = {}
+        self._held: dict[int, Any] = {}
+        self.ends: Mapping[int, int] = {}
+        """How many items the lanes have that are known to have ended, on whatever rank."""
+        self._accepts_change = False
+
+    def __len__(self) -> int:
+        """`ENDLESS`."""
+        return ENDLESS
+
+    @property
+    def how(self) -> How:
+        """How it is brought to where it was."""
+        return self.opener.how
+
+    @property
+    def lanes(self) -> int:
+        """In how many parts it is read."""
+        return self._deal.lanes if self._deal else 1
+
+    def deal(self, deal: Deal) -> None:
+        """Read it in parts, one for each lane, if it can be."""
+        if deal.lanes > 1 and self.opener.parts(deal.lanes):
+            self._deal = deal
+
+    def resume(self, marks: Mapping[int, Mark], position: int, own: Sequence[int], *, accepts_change: bool) -> None:
+        """Stand at a step's first position, with the marks of a commit by lane; `own` are the lanes that are read here.
+
+        Raises Failure(76) where the stream is not what it was, unless that is accepted.
+        """
+        self._accepts_change = accepts_change
+        for lane in own if self._deal else (0,):
+            cursor = self._cursor(lane)
+            cursor.resumed = marks.get(lane)
+            if position and cursor.resumed:
+                cursor.go_to(position // self.lanes)
+
+    def marks(self, position: int) -> dict[int, Mark]:
+        """From where each lane that is read here can go on at a step's first position."""
+        found = {}
+        for lane, cursor in self._cursors.items():
+            if mark := cursor.mark(position // self.lanes):
+                found[lane] = mark
+        return found
+
+    @property
+    def found_ends(self) -> dict[int, int]:
+        """How many items the lanes have that were read to their end here."""
+        return {lane: cursor.end for lane, cursor in self._cursors.items() if cursor.end is not None}
+
+    def agree_ends(self, ends: Mapping[int, int]) -> None:
+        """Know where lanes end, also those that others read."""
+        self.ends = ends
+
+    def there(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these samples (int64, ascending) there are; they are kept for `read`."""
+        found = np.zeros(len(ids), bool)
+        for place, lane, first in self._places(ids):
+            numbers = ids[place]
+            last = first + int(numbers[-1] - numbers[0])
+            items = self._cursor(lane).fetch(first, last - first + 1)
+            found[place] = numbers - numbers[0] < len(items)
+            for number in numbers[found[place]].tolist():
+                self._held[number] = items[number - int(numbers[0])]
+        return found
+
+    def left(self, ids: np.ndarray) -> np.ndarray:
+        """Which of these samples (int64, ascending) no known end has cut off."""
+        return before_ends(ids, self.ends, self._deal)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> list[Any]:
+        """The samples with these ids. Raises Failure(65) where one cannot be read, or is not there."""
+        if not all(number in self._held for number in ids.tolist()):
+            self._held.clear()
+            there = self.there(ids)
+            if not there.all():
+                missing = int(ids[~there][0])
+                hint = "it has fewer samples than the recipe asks for"
+                raise Failure(Exit.BAD_DATA, f"{self._kind} has no sample {missing}: it has ended", hint)
+        return [self._held.pop(number) for number in ids.tolist()]
+
+    def first_samples(self, count: int) -> HeldSource:
+        """The first samples, at most so many, as a source that keeps them. They are read in a pass of their own."""
+        cursor = Cursor(self, 0, 1)
+        return HeldSource(cursor.fetch(0, count))
+
+    def state_of(self, stream: Any) -> Any:
+        """What a stream tells of where it is, as JSON data; Failure(78) where it tells something else."""
+        if self.how != "state":
+            return None
+        try:
+            return json.loads(json.dumps(stream.state_dict()))
+        except (TypeError, ValueError) as error:
+            cause = f"{self._kind}: its state_dict is no JSON data, which is all that commits hold of it: {error}"
+            raise Failure(Exit.BAD_RECIPE, cause, "give numbers, strings, lists and dicts of them") from error
+
+    def seed(self, lane: int, number: int) -> None:
+        """Seed what the next item draws."""
+        if not self.thread_safe:
+            seed_sample(mix(self._seed, _ITEM, lane, number))
+
+    def say(self, text: str) -> None:
+        """Note what whoever reads the ledger should know."""
+        self.notes.append(text)
+
+    def differs(self, number: int, end: int | None) -> None:
+        """An item is not what it was, or is gone, where `end` says how many there are."""
+        told = f"it has ended after {end} samples" if end is not None else f"sample {number} is not what it was"
+        cause = f"{self._kind} does not repeat itself: {told}"
+        if self.how != "count" and not self._accepts_change:
+            hint = "bring back what it reads, or go on all the same with --override data"
+            raise Failure(Exit.INCOMPATIBLE, cause, hint)
+        self.say(f"{told}: it does not repeat itself, so samples may be missing or come twice")
+
+    def unreadable(self, error: Exception, number: int) -> Exception:
+        """What to raise where an item cannot be read."""
+        if is_out_of_memory(error):
+            return error
+        cause = f"{self._kind}: sample {number} cannot be read: {type(error).__name__}: {error}"
+        failure = Failure(Exit.BAD_DATA, cause, "mend the stream", sample_id=number)
+        return with_place(failure, error, self._folder)
+
+    def _cursor(self, lane: int) -> Cursor:
+        if lane not in self._cursors:
+            self._cursors[lane] = Cursor(self, lane, self.lanes)
+        return self._cursors[lane]
+
+    def _places(self, ids: np.ndarray) -> Iterator[tuple[slice, int, int]]:
+        if not len(ids):
+            return iter(())
+        if self._deal is None:
+            return iter([(slice(0, len(ids)), 0, int(ids[0]))])
+        return self._deal.places(ids)
+
+
+class HeldSource:
+    """Samples in memory: the first ones of a stream."""
+
+    thread_safe = True
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        content = hashlib.sha256()
+        absorb(content, list(samples))
+        self.fingerprint = content.hexdigest()
+        self._samples = samples
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._samples)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> list[Any]:
+        """The samples with these ids."""
+        return [self._samples[number] for number in ids.tolist()]
+
+
+def before_ends(ids: np.ndarray, ends: Mapping[int, int], deal: Deal | None) -> np.ndarray:
+    """Which samples of a stream (int64, ascending) come before the ends of their lanes, as far as these are known."""
+    if deal is None:
+        return ids < ends.get(0, ENDLESS)
+    kept = np.ones(len(ids), bool)
+    for place, lane, first in deal.places(ids) if ends else ():
+        kept[place] = first + (ids[place] - ids[place][0]) < ends.get(lane, ENDLESS)
+    return kept
+
+
+def _digest(item: Any) -> str:
+    content = hashlib.sha256()
+    if item is not _END:
+        absorb(content, item)
+    return content.hexdigest()[:16]
