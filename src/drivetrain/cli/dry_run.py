@@ -70,4 +70,6 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _counted(sizes: dict[str, int | None]) -> str:
-    return ", ".join(f"{name} (a stream)" if size is None else f"{name} ({size:,} samples)" for name, size in sizes.items())
+    return ", ".join(
+        f"{name} (a stream)" if size is None else f"{name} ({size:,} samples)" for name, size in sizes.items()
+    )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from drivetrain.cli.options import AsJson, Overrides
+
+if TYPE_CHECKING:
+    from drivetrain.spec.load import Resolved
 
 app = typer.Typer(help="List, show, check and write recipes.")
 Source = Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")]
@@ -72,6 +75,7 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
         resolved = load(recipe, overrides or [])
         for custom, _ in customs(resolved.recipe):
             check_custom(custom)
+        promises = _promises(resolved)
         code = scan(resolved.recipe)
     except Failure as wrong:
         if not as_json or wrong.outcome.code not in (Exit.BAD_RECIPE, Exit.SECURITY):
@@ -82,12 +86,34 @@ def check(recipe: Source, overrides: Overrides = None, as_json: AsJson = False) 
         found = [{"place": str(m.origin), "path": dotted(m.path), "message": m.message} for m in mistakes]
         typer.echo(json.dumps({"mistakes": found}))
         return int(wrong.outcome.code)
-    digest, notes = run_digest(resolved.recipe, code), resolved.notes
+    digest, notes = run_digest(resolved.recipe, code), [*resolved.notes, *promises]
     if as_json:
         typer.echo(json.dumps({"mistakes": [], "digest": digest, "notes": notes}))
     else:
         typer.echo("\n".join([*notes, f"{recipe}: no mistakes; digest {digest}"]))
     return 0
+
+
+def _promises(resolved: Resolved) -> list[str]:
+    """What a resume can hold of each source that is a stream. Raises RecipeMistakes where the recipe asks for more."""
+    from drivetrain.spec.check import all_sources, stream_contradictions
+    from drivetrain.spec.custom import Custom, found_custom
+    from drivetrain.spec.streams import PROMISES, is_stream, promise
+    from drivetrain.spec.tree import Mistake, Origin, RecipeMistakes, dotted
+
+    found = {}
+    for path, source in all_sources(resolved.recipe).items():
+        if not isinstance(source, Custom):
+            if source.streamed:
+                found[path] = PROMISES["state"]
+        elif is_stream(factory := found_custom(source)):
+            found[path] = promise(factory)
+    wrong = []
+    for path, message, _ in stream_contradictions(resolved.recipe, list(found)):
+        wrong.append(Mistake(path, message, resolved.origins.get(dotted(path), Origin(""))))
+    if wrong:
+        raise RecipeMistakes(wrong)
+    return [f"{dotted(path)} is {text}" for path, text in found.items()]
 
 
 @app.command()

@@ -50,7 +50,7 @@ class Hub:
 
         Raises Failure(69) where the hub does not answer, 65 where a file cannot be read.
         """
-        with _told(f"{PREFIX}{self.name}, shard {shard}"):
+        with told(f"{PREFIX}{self.name}, shard {shard}"):
             yield from self.rows.shard(self.shards, shard).with_format("arrow").iter(rows)
 
     def check(self) -> None:
@@ -69,7 +69,7 @@ def open_hub(given: str, config: str | None = None, split: str | None = None) ->
     name, revision = given, ""
     if not Path(given).exists():
         name, _, revision = given.partition("@")
-    with _told(f"{PREFIX}{given}"):
+    with told(f"{PREFIX}{given}"):
         datasets = _datasets()
         with tempfile.TemporaryDirectory() as locks:  # the library leaves them in its cache
             builder = datasets.load_dataset_builder(name, config, revision=revision or None, cache_dir=locks)
@@ -101,7 +101,7 @@ def _datasets() -> Any:
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
+def told(place: str) -> Iterator[None]:
     """What the libraries raise, which may be anything, as a Failure that says where."""
     try:
         yield

@@ -19,6 +19,8 @@ class Source(Component):
 
     seeded: ClassVar[bool] = False
     """Whether samples draw at random: what opens it then takes the run's seed as well."""
+    streamed: ClassVar[bool] = False
+    """Whether it is a stream: samples come one after the other, and nobody knows how many there are."""
     name: Annotated[str, nothing("what stages and reports call it; `source0`, `source1`, ... where empty")] = ""
     weight: Annotated[NonNegative, bits("its share of the training samples, beside the other sources' weights")] = 1.0
 
@@ -178,6 +180,24 @@ class Datasets(Rows):
     def cut_by(self) -> tuple[Any, ...]:
         """What decides which row is in which part: of another subset, rows are numbered anew."""
         return *super().cut_by(), self.subset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hub(Source):
+    """A data set of the Hugging Face hub, or a local folder of data files, streamed: rows as dicts, in their order."""
+
+    factory: ClassVar[str] = "drivetrain.data.hub_stream:open_hub_stream"
+    seeded: ClassVar[bool] = True
+    streamed: ClassVar[bool] = True
+    kind: Annotated[Literal["hub"], bits("a data set of the Hugging Face hub, streamed")] = "hub"
+    path: Annotated[str, bits("NAME, NAME@REVISION or a local folder of data files")]
+    subset: Annotated[str | None, bits("which of its configurations")] = None
+    split: Annotated[str | None, bits("which of its splits, where there are several")] = None
+    columns: Annotated[tuple[str, ...] | None, MinLen(1), bits("what a sample has; null: all")] = None
+    shuffle: Annotated[
+        Count | None,
+        bits("samples that are held to draw the next one from, and its files are shuffled; null: in order"),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

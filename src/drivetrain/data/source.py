@@ -7,7 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-
 ENDLESS = 1 << 40
 """The length that a stream has for those who number samples: where it ends, nobody knows before."""
 

@@ -93,7 +93,7 @@ class Loop:
             except EndAgreed as end:
                 return self._finish(end.exit, end.why)
             self.reader.close()  # nothing is left to read: its processes make room for the last evaluation
-            return self._finish(Exit.DONE)
+            return self._finish(Exit.DONE, "the data have ended" if self.reader.exhausted else "")
 
     def _train(self) -> SyncResult:
         """One step, in the order that users are promised (docs/the-loop.md); what all ranks have said in it."""

@@ -31,12 +31,13 @@ from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.amount import Scale
-from drivetrain.spec.check import source_names
+from drivetrain.spec.check import source_names, stream_contradictions
 from drivetrain.spec.components import FollowsScore
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import imported
+from drivetrain.spec.tree import dotted
 
 _INITIAL_WEIGHTS = 1 << 34
 """A place in the seeds' path that no step has."""
@@ -117,21 +118,27 @@ def open_inputs(recipe: Recipe, run: Path, task: Task, *, by_text: bool = False)
         by_length = part == "train" and data.train.buckets is not None
         for name, settings in sources.items():
             source = open_source(settings, recipe.seed, cache, by_text=by_text)
-            if part != "train" and isinstance(source, StreamSource):
-                source = _first_samples(source, recipe, f"data.{part}.{name}")
+            if isinstance(source, StreamSource):
+                source = _streamed(source, recipe, task, part, name)
             opened[part][name] = task.prepare(source, part, by_length=by_length)
     return Inputs(**opened)
 
 
-def _first_samples(stream: StreamSource, recipe: Recipe, place: str) -> Source:
-    """A stream to score: its first samples, kept in memory, so that each evaluation scores the same ones.
+def _streamed(stream: StreamSource, recipe: Recipe, task: Task, part: Part, name: str) -> Source:
+    """A stream as it is trained on or, to score it, its first samples: kept in memory, so that each evaluation scores
+    the same ones.
 
-    Raises Failure(78) where the recipe does not say how many.
+    Raises Failure(78) where the recipe does not say how many, or the task looks samples up by their numbers.
     """
+    if not isinstance(recipe.task, Custom) and type(task).prepare is not Task.prepare:
+        cause = f"data.{part}: {name} is a stream, and this task looks samples up by their numbers"
+        raise Failure(Exit.BAD_RECIPE, cause, "give a source that has a length")
+    if part == "train":
+        return stream
+    for wrong in stream_contradictions(recipe, [("data", part, name)]):
+        raise Failure(Exit.BAD_RECIPE, f"{dotted(wrong.path)}: {wrong.message}", "mend the recipe")
     most = most_scored(recipe)
-    if most is None:
-        cause = f"{place} is a stream, of which nobody knows the length"
-        raise Failure(Exit.BAD_RECIPE, cause, "say how many of its samples are scored: evaluate.budget.samples")
+    assert most is not None, "the recipe has a budget for evaluations"
     return stream.first_samples(most)
 
 
@@ -210,7 +217,7 @@ def shown_samples(recipe: Recipe, task: Task, inputs: Inputs, lanes: int) -> Sho
         first = sets["validation"][0]
         return ShownSamples(first.source, np.arange(min(count, first.size), dtype=np.int64))
     source = next(iter(inputs.train.values()))
-    if isinstance(source, StreamSource):  # to read them where training does would lead it back to the first one each time
+    if isinstance(source, StreamSource):  # read where training reads, it would begin again each time
         source = source.first_samples(count + len(recipe.guard.quarantine))
     ids = np.setdiff1d(np.arange(min(count + len(recipe.guard.quarantine), len(source))), recipe.guard.quarantine)
     return ShownSamples(source, ids[:count].astype(np.int64))

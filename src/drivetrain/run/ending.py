@@ -46,7 +46,8 @@ def run_loop(loop: Loop, context: AttemptContext) -> Outcome:
 
 def _outcome(loop: Loop, end: LoopEnd, stops: StopRequests) -> Outcome:
     """How a loop that raised nothing has ended."""
-    step, steps = loop.step, loop.commands.tuning.timetable.steps
+    timetable = loop.commands.tuning.timetable
+    step, steps = loop.step, timetable.scale.batches.steps(timetable.total)
     if end.exit is Exit.DONE:
         cause = f"all {steps} steps are made and committed"
         if end.why:

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from drivetrain.checkpoint.commit import load as load_commit
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
-from drivetrain.data.blend import Blend
+from drivetrain.data.blend import Blend, coverage
 from drivetrain.data.buckets import order_of
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.data.stream import Deal, before_ends
+from drivetrain.data.stream import Deal, Mark, before_ends
 from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.comparison import comparable, unequal
 from drivetrain.ledger.derive import lineage, steps
@@ -36,9 +37,11 @@ from drivetrain.ledger.records import (
     StreamEndRecord,
 )
 from drivetrain.loop.control import REPLAYED
+from drivetrain.loop.state import StateValues
 from drivetrain.loop.tuning import stage_of
-from drivetrain.run.build import build_task, digests_beside, open_inputs
+from drivetrain.run.build import Inputs, build_task, digests_beside, open_inputs
 from drivetrain.run.replay import Replay, kept_in
+from drivetrain.run.streams import streams_of
 from drivetrain.runtime.lease import fenced, takeovers
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.batches import Batches, Change
@@ -134,7 +137,7 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     recipe = load(run).recipe
     _prove_recipe(recipe, newest)
     if data:
-        _prove_data(recipe, newest, certificate)
+        _prove_data(run, recipe, newest, certificate)
     return certificate
 
 
@@ -418,7 +421,7 @@ def _prove_recipe(recipe: Recipe, attempt: AttemptRecord) -> None:
         raise _broken("the order of the samples does not follow from the recipe")
 
 
-def _prove_data(recipe: Recipe, attempt: AttemptRecord, certificate: Certificate) -> None:
+def _prove_data(run: Path, recipe: Recipe, attempt: AttemptRecord, certificate: Certificate) -> None:
     """Every source has the content that the newest attempt has read. Nothing that was remembered is believed."""
     with tempfile.TemporaryDirectory() as nothing_known:
         task = build_task(recipe)
@@ -429,4 +432,26 @@ def _prove_data(recipe: Recipe, attempt: AttemptRecord, certificate: Certificate
             raise _broken(f"{place} has another content than the run has read")
     if list(map(len, inputs.train.values())) != attempt.order["sizes"]:
         raise _broken("the sources have another number of samples than the run has read")
+    _prove_streams(run, inputs, attempt, certificate)
     certificate.sources = len(digests)
+
+
+def _prove_streams(run: Path, inputs: Inputs, attempt: AttemptRecord, certificate: Certificate) -> None:
+    """Of each training stream the samples that the newest commit has marked are what they were. Others are not looked
+    at: nobody knows what they were."""
+    streams = streams_of(inputs.train)
+    there = names(run)
+    if not streams or not there:
+        return
+    _, state = load_commit(run / FOLDER / there[0])
+    values = StateValues.from_json(state.values)
+    positions = coverage(order_of(attempt.order), list(inputs.train), values.progress.position)
+    deal = Deal(_batches(attempt), attempt.lanes)
+    for name, source in streams.items():
+        known = values.streams[name]
+        if known["lanes"] > 1:
+            source.deal(deal)
+        marks = {int(lane): Mark(*mark) for lane, mark in known["marks"].items()}
+        source.resume(marks, positions[name], range(known["lanes"]), accepts_change=False)
+        certificate.unknown += [f"{name}: {note}" for note in source.notes]
+        certificate.unknown.append(f"{name} is a stream: of its samples {len(marks)} were read again and compared")

@@ -10,10 +10,9 @@ from drivetrain.data.blend import coverage
 from drivetrain.data.source import ENDLESS, Source
 from drivetrain.data.stream import Deal, StreamSource
 from drivetrain.loop.streams import Streams
-from drivetrain.run.build import Inputs
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.restored import RestoredRun
-from drivetrain.spec.check import amounts
+from drivetrain.spec.check import stream_contradictions
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.tree import dotted
@@ -36,7 +35,7 @@ def resumed(opened: OpenedRun, restored: RestoredRun, batches: BatchReader) -> S
     """
     inputs, recipe, group, data = opened.inputs, opened.context.recipe, opened.group, opened.placement.data
     found = streams_of(inputs.train)
-    require_possible(recipe, inputs, data.world)
+    require_possible(recipe, inputs.train)
     if not found:
         return None
     own = restored.lanes // data.world
@@ -54,21 +53,15 @@ def resumed(opened: OpenedRun, restored: RestoredRun, batches: BatchReader) -> S
     return streams
 
 
-def require_possible(recipe: Recipe, inputs: Inputs, world: int) -> None:
-    """Raises Failure(78) where the recipe asks for what streams cannot give."""
-    streamed = [name for name, source in inputs.train.items() if len(source) == ENDLESS]
-    if not streamed:
-        return
-    what = f"data.train.sources: {streamed[0]} is a stream"
-    if not isinstance(inputs.train[streamed[0]], StreamSource):
-        raise Failure(Exit.BAD_RECIPE, f"{what}, and this task looks its samples up", "give it a source with a length")
-    for path, amount in amounts(recipe):
-        if amount.epochs is not None:
-            cause = f"{dotted(path)}: {what}, of which nobody knows the length"
-            raise Failure(Exit.BAD_RECIPE, cause, "say it in steps or samples")
-    if recipe.data.train.workers:
-        hint = "leave workers at 0; a stream that has `thread_safe = True` is read beside training"
-        raise Failure(Exit.BAD_RECIPE, f"data.train.workers: {what}, which one process reads in its order", hint)
-    if recipe.guard.recompute and world > 1:
-        cause = f"guard.recompute: {what}, and a process cannot read again what another one has read"
-        raise Failure(Exit.BAD_RECIPE, cause, "leave it out, or give a source with a length")
+def require_possible(recipe: Recipe, sources: Mapping[str, Source]) -> None:
+    """Raises Failure(78) where the recipe asks for what training streams cannot give."""
+    streams = []
+    for number, (name, source) in enumerate(sources.items()):
+        path = ("data", "train", "sources", number)
+        if isinstance(source, StreamSource):
+            streams.append(path)
+        elif len(source) >= ENDLESS:
+            cause = f"{dotted(path)}: {name} is a stream, and this task looks samples up by their numbers"
+            raise Failure(Exit.BAD_RECIPE, cause, "give a source that has a length")
+    for wrong in stream_contradictions(recipe, streams):
+        raise Failure(Exit.BAD_RECIPE, f"{dotted(wrong.path)}: {wrong.message}", "mend the recipe")

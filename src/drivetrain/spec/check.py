@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from drivetrain.spec.custom import Custom
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.settings import key_of
 from drivetrain.spec.text import shortened
-from drivetrain.spec.tree import Path_
+from drivetrain.spec.tree import Path_, dotted
 
 
 class Contradiction(NamedTuple):
@@ -204,13 +204,7 @@ def _profile(recipe: Recipe) -> Iterator[Contradiction]:
 
 
 def _sources(recipe: Recipe) -> Iterator[Contradiction]:
-    if recipe.data is None:
-        return
-    named: dict[Path_, Any] = {}
-    for place, source in enumerate(recipe.data.train.sources):
-        named["data", "train", "sources", place] = source
-    named |= _sets(recipe)
-    for path, source in named.items():
+    for path, source in all_sources(recipe).items():
         # What the user's own source gives shows only once it is opened.
         if source is not None and not isinstance(source, Custom):
             yield from _source(recipe.task, source, path)
@@ -232,6 +226,16 @@ def _source(task: Any, source: Any, path: Path_) -> Iterator[Contradiction]:
     if source.kind != "documents" and isinstance(task, KeepsDocuments) and task.needs_documents:
         message = f"task.documents keeps documents apart, which sources of kind {source.kind} do not tell"
         yield Contradiction(kind, f"{message}; use kind documents, or leave task.documents out")
+
+
+def all_sources(recipe: Recipe) -> dict[Path_, Any]:
+    """The settings of every source, with their paths."""
+    if recipe.data is None:
+        return {}
+    found: dict[Path_, Any] = {}
+    for place, source in enumerate(recipe.data.train.sources):
+        found["data", "train", "sources", place] = source
+    return found | _sets(recipe)
 
 
 def _sets(recipe: Recipe) -> dict[Path_, Any]:
@@ -343,6 +347,28 @@ def _best(recipe: Recipe) -> Iterator[Contradiction]:
         if not slash or not metric or name not in recipe.data.validation:
             sets = ", ".join(recipe.data.validation) or "none"
             yield Contradiction((*path, "metric"), f"is SET/METRIC with a validation set of this recipe: {sets}")
+
+
+def stream_contradictions(recipe: Recipe, streams: Collection[Path_]) -> Iterator[Contradiction]:
+    """What the recipe asks for and the sources at these paths cannot give, which are streams."""
+    for path in streams:
+        if path[1] != "train":
+            if recipe.evaluate.budget is None:
+                message = "a stream, of which nobody knows the length: evaluate.budget says how many samples are scored"
+                yield Contradiction(path, message)
+            continue
+        what = f"{dotted(path)} is a stream"
+        for at, amount in amounts(recipe):
+            if amount.epochs is not None:
+                yield Contradiction((*at, "epochs"), f"{what}, of which nobody knows the length; use steps or samples")
+        if recipe.data.train.workers:
+            message = f"{what}, which one process reads in its order; with `thread_safe = True` it is read ahead"
+            yield Contradiction(("data", "train", "workers"), message)
+        if recipe.data.train.buckets:
+            yield Contradiction(("data", "train", "buckets"), f"{what}, whose samples have an order of their own")
+        if recipe.guard.recompute and recipe.launch.processes > 1:
+            message = f"{what}, and no process can read again what another one has read"
+            yield Contradiction(("guard", "recompute"), message)
 
 
 def amounts(recipe: Recipe) -> Iterator[tuple[Path_, Amount]]:

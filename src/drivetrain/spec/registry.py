@@ -23,6 +23,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "jsonl": "drivetrain.data.recipe:JsonLines",
         "parquet": "drivetrain.data.recipe:Parquet",
         "datasets": "drivetrain.data.recipe:Datasets",
+        "hub": "drivetrain.data.recipe:Hub",
         "table": "drivetrain.data.recipe:Table",
         "glue": "drivetrain.tasks.classification.recipe:Glue",
         "speech": "drivetrain.tasks.speech.recipe:SpeechFolders",

@@ -16,8 +16,8 @@ GIVEN = (START, LANE, LANES)
 """What a stream that is a function may take, and no recipe gives: the number of its first item, and its part of how
 many."""
 HINT = (
-    "a source needs __len__ and __getitem__, so that any sample can be read by its number; or it is a stream, which has "
-    "__iter__, or is a generator (docs/data.md)"
+    "a source needs __len__ and __getitem__, so that any sample can be read by its number; or it is a stream, which "
+    "has __iter__, or is a generator (docs/data.md)"
 )
 """What would be one."""
 PROMISES: dict[How, str] = {
