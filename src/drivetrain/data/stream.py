@@ -23,13 +23,15 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.streams import GIVEN, LANE, LANES, START, How, ability, takes_lanes
 
 _ITEM = 1 << 37  # a place in the seeds' path that nothing else has
-_APART = 64  # items from one mark to the next: a resume reads at most so many again
+_APART = 64  # items from one mark to the next: a resume reads so many again at most
+_LOOKED_AT = 8  # items of a mark's digest
 _MARKS = 64  # marks that are remembered: what is read ahead, and what a rollback undoes, lies behind them
 _END = object()
 
 
 class Mark(NamedTuple):
-    """A place in a stream to go on from: an item's number, a digest of it, and the stream's state before it."""
+    """A place in a stream to go on from: an item's number, a digest of it and the next ones, by which it is known
+    again, and the stream's state before it."""
 
     at: int
     digest: str
@@ -113,9 +115,9 @@ class Cursor:
         self._stream: Any = None
         self._iterator: Iterator[Any] | None = None
         self._next = 0
-        self._due = 0  # the item from which on there is a mark again
         self.end: int | None = None
         """How many items there are, once that is known."""
+        self._begun: tuple[int, Any, Any] | None = None  # the mark under way: where, the state there, and the hash
         self.marks: tuple[Mark, ...] = ()
         self.resumed: Mark | None = None
         """Where a commit says that one can go on."""
@@ -132,7 +134,8 @@ class Cursor:
     def mark(self, index: int) -> Mark | None:
         """The newest mark from which an item can be reached; None: the first item."""
         known = (*self.marks, self.resumed)
-        return max((mark for mark in known if mark and mark.at < index), default=None, key=lambda mark: mark.at)
+        before = [mark for mark in known if mark and mark.at + _LOOKED_AT <= index]
+        return max(before, default=None, key=lambda mark: mark.at)
 
     def go_to(self, index: int) -> bool:
         """Stand before this item; whether it may be there. Raises Failure(76) where the stream is not what it was."""
@@ -163,24 +166,33 @@ class Cursor:
             self._source.differs(mark.at, self.end)
 
     def _is_as_it_was(self, mark: Mark) -> bool:
-        """Whether the next item is the one that was marked."""
-        return _digest(self._item()) == mark.digest
+        """Whether the next items are those that were marked."""
+        content = hashlib.sha256()
+        for _ in range(_LOOKED_AT):
+            item = self._item()
+            if item is _END:
+                return False
+            absorb(content, item)
+        return _shown(content) == mark.digest
 
     def _open(self, at: int, state: Any) -> None:
         self._stream = self._source.opener.begin(at, state, self._lane, self._lanes)
         self._iterator, self._next = iter(self._stream), at
-        self.marks = tuple(mark for mark in self.marks if mark.at < at)
-        self._due = at
+        self.marks = tuple(mark for mark in self.marks if mark.at <= at)
+        self._begun = None
 
     def _marked(self) -> Any:
-        """The next item, with a mark where it is time for one."""
-        if self._next < self._due:
-            return self._item()
-        at, state = self._next, self._source.state_of(self._stream)
+        """The next item, with a mark of every `_APART`-th: where these lie follows from the stream alone, so that
+        commits of one step are equal however the run came there."""
+        if self._next % _APART == 0:
+            self._begun = self._next, self._source.state_of(self._stream), hashlib.sha256()
         item = self._item()
-        if item is not _END:
-            self.marks = (*self.marks[1 - _MARKS :], Mark(at, _digest(item), state))
-            self._due = at + _APART
+        if self._begun is not None and item is not _END:
+            at, state, content = self._begun
+            absorb(content, item)
+            if self._next == at + _LOOKED_AT:
+                self.marks = (*self.marks[1 - _MARKS :], Mark(at, _shown(content), state))
+                self._begun = None
         return item
 
     def _item(self) -> Any:
@@ -323,7 +335,9 @@ class StreamSource:
 
     def differs(self, number: int, end: int | None) -> None:
         """An item is not what it was, or is gone, where `end` says how many there are."""
-        told = f"it has ended after {end} samples" if end is not None else f"sample {number} is not what it was"
+        told = f"sample {number}, or one after it, is not what it was"
+        if end is not None:
+            told = f"it has ended after {end} samples"
         cause = f"{self._kind} does not repeat itself: {told}"
         if self.how != "count" and not self._accepts_change:
             hint = "bring back what it reads, or go on all the same with --override data"
@@ -381,8 +395,5 @@ def before_ends(ids: np.ndarray, ends: Mapping[int, int], deal: Deal | None) -> 
     return kept
 
 
-def _digest(item: Any) -> str:
-    content = hashlib.sha256()
-    if item is not _END:
-        absorb(content, item)
+def _shown(content: Any) -> str:
     return content.hexdigest()[:16]
