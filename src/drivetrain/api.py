@@ -221,17 +221,19 @@ def predict(
     commit: str | None = None,
     *,
     weights: Literal["averaged", "trained"] | None = None,
+    processes: int = 1,
 ) -> int:
     """Write what a run's newest commit, or the named one, predicts of each sample, in their order.
 
-    `data` is the name of a set, or a file or folder of rows, which is read as the recipe reads its own.
+    `data` is the name of a set, or a file or folder of rows, which is read as the recipe reads its own. `processes` - 1
+    processes are started beside this one; the file has the same bytes on any number of them.
 
     `to` is a new .jsonl, .csv or .tsv file; returns how many samples there are. Raises Failure: 64 where the task
     predicts nothing, 66 where run, commit or set are missing, 73 where the file cannot be made.
     """
     from drivetrain.run.prediction import predict_run
 
-    return predict_run(Path(run), data, Path(to), commit, weights)
+    return predict_run(Path(run), data, Path(to), commit, weights, processes)
 
 
 def infer_speech(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 Batch = Any
 """Any nesting of dicts, lists and tuples of tensors, samples along the first dimension of each tensor."""
-Part = Literal["train", "validation", "test"]
-"""What a source is for."""
+Part = Literal["train", "validation", "test", "predict"]
+"""What a source is for; `predict`: a new file that `drivetrain predict` was given."""
 
 
 class Task:

@@ -114,10 +114,13 @@ def _scored(task: Task, engine: Engine, sets: Sequence[ValidationSet], step: int
     return Evaluator(task, engine, group, Replicated(group), sync).score(sets, step)
 
 
-def _device(recipe: Recipe) -> torch.device:
-    """The device that a recipe asks for, made ready for one process."""
-    device = devices.choose(recipe.device, 0)
-    threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)
+def _device(recipe: Recipe, rank: int | None = None) -> torch.device:
+    """The device that a recipe asks for, made ready for one process: the only one, or of several the one with this
+    number, which computes as it would alone."""
+    device = devices.choose(recipe.device, rank or 0)
+    # Sums are cut by the number of threads, so a share of the cores for each would be other bits on other numbers.
+    same = recipe.exact or rank is not None
+    threads = devices.threads_per_process(1, recipe.launch.threads, exact=same)
     devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
     return device
 
@@ -130,12 +133,15 @@ def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights 
     return export(finished.commit, to, layouts, tied)
 
 
-def open_finished(run: Path, commit: str | None, weights: Weights | None) -> FinishedRun:
-    """A run as of its newest commit, or of the named one; by default with the weights that training scores."""
+def open_finished(run: Path, commit: str | None, weights: Weights | None, *, rank: int | None = None) -> FinishedRun:
+    """A run as of its newest commit, or of the named one; by default with the weights that training scores.
+
+    `rank` is this process's number among those that share the work out, where it may be shared out.
+    """
     if not run.exists():
         raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
-    device, task = _device(recipe), build_task(recipe)
+    device, task = _device(recipe, rank), build_task(recipe)
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")

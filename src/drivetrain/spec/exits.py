@@ -60,8 +60,12 @@ _TITLES = {
     Exit.OWNED_ELSEWHERE: "run directory owned by another run",
     Exit.NO_VALID_COMMIT: "no valid commit left",
 }
-_CLASSES = {"own code": "error in your own code", "oom": "out of memory"}
-"""What 70 is called instead, by the `class` that an outcome's `where` has."""
+_CLASSES = {
+    (Exit.INTERNAL, "own code"): "error in your own code",
+    (Exit.INTERNAL, "oom"): "out of memory",
+    (Exit.STOPPED, "interrupted"): "interrupted",
+}
+"""What a code is called instead, by the `class` that an outcome's `where` has."""
 _RETRYABLE = {Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION_SUSPECTED, Exit.HANG}
 
 
@@ -82,9 +86,7 @@ class Outcome:
     @property
     def title(self) -> str:
         """The code in words; of an error in the user's own code and of too little memory, those words."""
-        if self.code is not Exit.INTERNAL:
-            return self.code.title
-        return _CLASSES.get(self.where.get("class", ""), self.code.title)
+        return _CLASSES.get((self.code, self.where.get("class", "")), self.code.title)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `exit.json`; `class` is the code in words."""
