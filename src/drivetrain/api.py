@@ -236,6 +236,35 @@ def predict(
     return predict_run(Path(run), data, Path(to), commit, weights, processes)
 
 
+def generate(
+    run: str | Path,
+    prompts: str | Sequence[str],
+    *,
+    tokens: int = 100,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    count: int = 1,
+    tokenizer: str | None = None,
+    commit: str | None = None,
+    weights: Literal["averaged", "trained"] | None = None,
+) -> list[dict[str, Any]]:
+    """What a run's newest commit, or the named one, makes of each prompt: `count` texts of at most so many tokens, as
+    {"prompt", "number", "text", "tokens", "ended"}, or what a task of your own gives.
+
+    Options are those of `drivetrain generate`. The same seed is the same text, whatever other prompts are beside it.
+    Raises Failure: 64 where the task generates nothing, 66 where run, commit or tokenizer are missing.
+    """
+    from drivetrain.loop.sampling import Sampling
+    from drivetrain.run.generation import Generation, generate_run
+
+    sampling = Sampling(tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p)
+    asked = Generation(sampling=sampling, seed=seed, count=count, tokenizer=tokenizer, commit=commit, weights=weights)
+    given = [prompts] if isinstance(prompts, str) else prompts
+    return list(generate_run(Path(run), given, asked))
+
+
 def infer_speech(
     run: str | Path,
     source: str | Path,

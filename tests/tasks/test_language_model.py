@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import drivetrain
 from drivetrain.engine.losses import objective
+from drivetrain.loop.sampling import Sampling
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
 from drivetrain.tasks.language_model.hugging_face import llama_layout
@@ -113,10 +114,10 @@ def test_generation_follows_the_generator_and_temperature_zero_the_likeliest():
     drawn = []
     for _ in range(2):
         torch.manual_seed(3)
-        drawn.append(generate(model, prompt, 20, 16, 1.0))
+        drawn.append(generate(model, prompt, 16, Sampling(tokens=20)))
     assert torch.equal(*drawn)
     assert drawn[0].shape == (1, 23)
-    greedy = generate(model, prompt, 1, 16, 0.0)
+    greedy = generate(model, prompt, 16, Sampling(tokens=1, temperature=0.0))
     assert int(greedy[0, -1]) == int(model(prompt)[0, -1].argmax())
 
 
