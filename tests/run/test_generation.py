@@ -215,3 +215,69 @@ def test_the_tokenizer_is_that_of_the_training_data_and_the_end_of_a_document_th
     assert "name it: --tokenizer FILE" in told
     (named,) = drivetrain.generate("run", "the quick brown", temperature=0, tokens=5, tokenizer="elsewhere.json")
     assert named["text"] == row["text"]
+
+
+def same_as_transformers(folder, run, tokenizer, texts):
+    """Both read each text to the same ids and logits."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    theirs, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+    own = drivetrain.Result.load(run).networks()["model"]
+    for text in texts:
+        given = theirs(text, return_tensors="pt")
+        ids = tokenizer.encode([text.encode()])[0].tolist()
+        assert given["input_ids"][0].tolist() == ids
+        assert theirs.decode(ids) == tokenizer.decode(torch.tensor(ids).numpy())
+        with torch.no_grad():
+            assert torch.allclose(model(**given).logits, own(torch.tensor([ids])), atol=1e-4)
+    return theirs, model
+
+
+TEXTS = ["the quick", " a  b\n", "wörld \u65e5\u672c", "</s><|x|>", "\u0100 don't\x00"]
+
+
+def test_an_export_of_a_model_of_bytes_reads_text_to_the_same_bytes_and_logits(here, tmp_path):
+    from drivetrain.data.tokenizers import Bytes
+
+    drivetrain.export("run", tmp_path / "to")
+    theirs, model = same_as_transformers(tmp_path / "to", "run", Bytes(), TEXTS)
+    every = bytes(range(256)) * 2
+    assert theirs.decode(list(every)) == every.decode(errors="replace")
+    prompt = theirs("the qu", return_tensors="pt")
+    made = model.generate(**prompt, max_new_tokens=10, do_sample=False)[0, 6:].tolist()
+    assert made == drivetrain.generate("run", "the qu", tokens=10, temperature=0)[0]["tokens"]
+
+
+def test_an_export_of_a_model_of_words_has_their_tokenizer_without_what_it_would_add(words, recwarn):
+    from drivetrain.data.tokenizers import open_tokenizer
+
+    drivetrain.export("run", "to")
+    own = open_tokenizer((words / "tokenizer.json").read_bytes())
+    theirs, model = same_as_transformers("to", "run", own, ["the quick brown fox jumps", "over <end> it"])
+    assert (theirs.eos_token_id, model.config.eos_token_id) == (0, 0)
+    made = model.generate(**theirs("the quick brown", return_tensors="pt"), do_sample=False, max_new_tokens=20)
+    assert theirs.decode(made[0], skip_special_tokens=True) == "the quick brown fox jumps over the fox"
+    assert not [one for one in recwarn if "tokenizer" in str(one.message)]
+    (words / "tokens.tokenizer.json").unlink()
+    with pytest.warns(UserWarning, match="the export has no tokenizer: nothing says .* beside the source tokens"):
+        files = drivetrain.export("run", "without")
+    assert [path.name for path in files] == ["model.safetensors", "config.json"]
+
+
+def test_sources_of_several_tokenizers_are_told(words):
+    from drivetrain.data.recipe import Documents, Text, Tokens
+    from drivetrain.data.text_tokens import TextTokens, text_tokens
+
+    prepared = Documents(path="tokens")
+    content = (words / "tokenizer.json").read_bytes()
+    assert text_tokens([prepared, Tokens(path="tokens.bin")], only_bytes=False) == TextTokens(content, 0)
+    assert text_tokens([Text(path="texts")], only_bytes=False) == TextTokens(None)
+    assert text_tokens([Tokens(path="raw.bin")], only_bytes=True) == TextTokens(None)
+    with pytest.raises(Failure, match=r"beside the source raw\.bin") as unknown:
+        text_tokens([Tokens(path="raw.bin")], only_bytes=False)
+    assert unknown.value.outcome.code is Exit.INPUT_MISSING
+    with pytest.raises(Failure, match="several tokenizers"):
+        text_tokens([prepared, Text(path="texts")], only_bytes=False)
+    (words / "tokens.tokenizer.json").write_text("{}")
+    with pytest.raises(Failure, match="is not what its manifest says"):
+        text_tokens([prepared], only_bytes=False)

@@ -46,7 +46,10 @@ def test_a_run_is_exported_so_that_transformers_reads_it(tiny, tmp_path):
 
     run = drivetrain.train(tiny, ["budget.steps=3"], run=tmp_path / "run", progress=False).run
     files = drivetrain.export(run, tmp_path / "out")
-    assert [path.name for path in files] == ["model.safetensors", "config.json"]
+    assert [path.name for path in files] == [
+        *("model.safetensors", "config.json"),
+        *("tokenizer.json", "tokenizer_config.json"),
+    ]
     theirs = LlamaForCausalLM.from_pretrained(tmp_path / "out").eval()
     scores = drivetrain.evaluate(run)
     text = np.frombuffer((tmp_path / "corpus" / "3.txt").read_bytes() + b"\0", dtype=np.uint8)

@@ -19,6 +19,7 @@ from drivetrain.checkpoint.export import export, tied_names
 from drivetrain.checkpoint.initial import load_initial
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import averaged, restore
+from drivetrain.data.text_tokens import TextTokens, text_tokens
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Placement, Replicated
@@ -36,12 +37,18 @@ from drivetrain.spec.code.scan import UserCode, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
+from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
+from drivetrain.tasks.language_model.task import LanguageModelTask
 
 Weights = Literal["averaged", "trained"]
 
 
 class CodeChanged(UserWarning):
     """A commit is used by other code than it was made by."""
+
+
+class TokenizerLeftOut(UserWarning):
+    """A language model is exported without its tokenizer, which nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,12 @@ class FinishedRun:
     def engine(self, placement: Placement) -> Engine:
         """The networks as training evaluates them; nothing moves."""
         return Engine(self.networks, {}, Execution(placement, self.device, self.recipe.precision, self.recipe.seed))
+
+
+def run_tokens(recipe: Recipe) -> TextTokens:
+    """How a language model's training data was tokenized. Raises Failure as `text_tokens`."""
+    assert isinstance(recipe.task, LanguageModel)
+    return text_tokens(recipe.data.train.sources, only_bytes=recipe.task.model.vocabulary == BYTES)
 
 
 def evaluate_run(
@@ -128,6 +141,12 @@ def _device(recipe: Recipe, rank: int | None = None) -> torch.device:
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
     finished = open_finished(run, commit, weights)
+    if isinstance(finished.task, LanguageModelTask):
+        try:
+            finished.task.text_tokens = run_tokens(finished.recipe)
+        except Failure as failure:
+            text = f"the export has no tokenizer: {failure.outcome.cause}. Copy the one that made the tokens to {to}"
+            warnings.warn(text, TokenizerLeftOut, stacklevel=3)
     layouts = {name: finished.task.layout(name) for name in finished.networks}
     tied = {name: tied_names(network) for name, network in finished.networks.items()}
     return export(finished.commit, to, layouts, tied)

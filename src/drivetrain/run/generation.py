@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from drivetrain.data.json_lines import json_object
-from drivetrain.data.text_tokens import TextTokens, text_tokens
+from drivetrain.data.text_tokens import TextTokens
 from drivetrain.data.tokenizers import content_of
 from drivetrain.engine.placement import Replicated
 from drivetrain.loop.sampling import Sampling
 from drivetrain.loop.task import Task
-from drivetrain.run.finished import FinishedRun, Weights, open_finished
+from drivetrain.run.finished import FinishedRun, Weights, open_finished, run_tokens
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
-from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.task import LanguageModelTask
 
 _PROMPTS = (".txt", ".jsonl")
@@ -81,12 +80,6 @@ def _chosen(recipe: Recipe, tokenizer: str | None) -> TextTokens:
     except Failure as failure:
         told = failure.outcome
         raise Failure(told.code, told.cause, "name it: --tokenizer FILE, or bytes", **told.where) from None
-
-
-def run_tokens(recipe: Recipe) -> TextTokens:
-    """How a language model's training data was tokenized. Raises Failure as `text_tokens`."""
-    assert isinstance(recipe.task, LanguageModel)
-    return text_tokens(recipe.data.train.sources, only_bytes=recipe.task.model.vocabulary == BYTES)
 
 
 def prompts_of(file: Path) -> Iterator[str]:

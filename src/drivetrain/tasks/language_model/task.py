@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drivetrain.checkpoint.export import Exported
 from drivetrain.data.stacked import IGNORED, Stacked, stacked
 from drivetrain.data.text_tokens import TextTokens
 from drivetrain.engine.losses import Losses
@@ -21,7 +22,7 @@ from drivetrain.loop.task import Task
 from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
-from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout
+from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout, tokenizer_files
 from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
 
@@ -48,8 +49,8 @@ class LanguageModelTask(Task):
         self._settings = settings
         self._bounds = settings.documents
         self._model = settings.model
-        self.text_tokens = TextTokens(None)
-        """For `generate`: how text becomes tokens."""
+        self.text_tokens: TextTokens | None = None
+        """How text becomes tokens, for `generate` and exports, where that is known."""
 
     def networks(self) -> dict[str, nn.Module]:
         """The decoder, as "model"."""
@@ -122,6 +123,7 @@ class LanguageModelTask(Task):
     def generate(self, nets: Mapping[str, nn.Module], prompt: str, how: Sampling) -> dict[str, Any]:
         """`text`, its `tokens`, and whether the document has `ended`. Raises Failure: 64 for a prompt without a token,
         65 for one with a token beyond the vocabulary."""
+        assert self.text_tokens is not None, "whoever generates sets it"
         tokenizer, end = self.text_tokens.tokenizer, self.text_tokens.end
         given = tokenizer.encode([prompt.encode()])[0].astype(np.int64)
         if not len(given):
@@ -144,9 +146,17 @@ class LanguageModelTask(Task):
         """Those of the decoder's matrix products, as if a sample were one document."""
         return float(flops_per_sample(self._model.shape))
 
-    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], dict]]:
-        """Hugging Face's Llama layout."""
-        return lambda tensors: llama_layout(tensors, self._model)
+    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], Exported]:
+        """Hugging Face's Llama layout, with the tokenizer's files where it is known."""
+
+        def exported(tensors: Mapping[str, Tensor]) -> Exported:
+            renamed, config = llama_layout(tensors, self._model)
+            if self.text_tokens is None:
+                return Exported(renamed, config)
+            files = tokenizer_files(self.text_tokens, self._model.context)
+            return Exported(renamed, config | {"eos_token_id": self.text_tokens.end}, files=files)
+
+        return exported
 
     def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From Hugging Face's Llama layout, or as it is."""
