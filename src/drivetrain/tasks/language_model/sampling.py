@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drivetrain.loop.sampling import Sampling
+from drivetrain.tasks.language_model.llama import Llama, Past
 
 
 @torch.no_grad()
-def generate(model: nn.Module, prompt: Tensor, context: int, how: Sampling, end: int | None = None) -> Tensor:
+def generate(model: Llama, prompt: Tensor, how: Sampling, end: int | None = None) -> Tensor:
     """Go on from `prompt` (int64 [1, length], one token or more): int64 [1, length + tokens], the prompt included.
 
-    The model sees the last `context` tokens. After a token `end` nothing is drawn. Draws come from torch's default
-    generator.
+    The model sees as many of the last tokens as its context has. After a token `end` nothing is drawn. Draws come from
+    torch's default generator.
     """
-    tokens = prompt
+    tokens, past = prompt, Past(model.settings.depth)
     for _ in range(how.tokens):
-        logits = model(tokens[:, -context:])[:, -1].float()
+        logits = _following(model, tokens, past).float()
         if how.temperature == 0:
             following = logits.argmax(dim=-1, keepdim=True)
         else:
@@ -26,6 +27,16 @@ def generate(model: nn.Module, prompt: Tensor, context: int, how: Sampling, end:
         if end is not None and int(following) == end:
             break
     return tokens
+
+
+def _following(model: Llama, tokens: Tensor, past: Past) -> Tensor:
+    """Logits [1, vocabulary] of the next token. The past holds all tokens but the new ones, or nothing."""
+    context = model.settings.context
+    # Not by calling the model: where it is compiled, each length would be compiled for itself.
+    if tokens.shape[1] <= context:
+        return model.forward(tokens[:, past.length :], past=past)[:, -1]
+    # Every token is at another place now than it was, so nothing of the past can be used again.
+    return model.forward(tokens[:, -context:])[:, -1]
 
 
 def likeliest(logits: Tensor, how: Sampling) -> Tensor:

@@ -23,6 +23,7 @@ from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout, tokenizer_files
+from drivetrain.tasks.language_model.llama import Llama
 from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
 
@@ -117,7 +118,7 @@ class LanguageModelTask(Task):
             return
         prompt = torch.tensor([list(sample.prompt.encode())], device=batch["tokens"].device)
         how = Sampling(tokens=sample.tokens, temperature=sample.temperature)
-        tokens = generate(nets["model"], prompt, self._model.context, how)
+        tokens = generate(_decoder(nets), prompt, how)
         gallery.text("sample", bytes(tokens[0].tolist()).decode(errors="replace"))
 
     def generate(self, nets: Mapping[str, nn.Module], prompt: str, how: Sampling) -> dict[str, Any]:
@@ -133,7 +134,7 @@ class LanguageModelTask(Task):
             raise Failure(Exit.BAD_DATA, cause, "name the tokenizer of the training data: --tokenizer")
         device = next(nets["model"].parameters()).device
         prompted = torch.from_numpy(given).unsqueeze(0).to(device)
-        made = generate(nets["model"], prompted, self._model.context, how, end)[0].cpu().numpy()
+        made = generate(_decoder(nets), prompted, how, end)[0].cpu().numpy()
         following = made[len(given) :]
         ended = end is not None and len(following) > 0 and int(following[-1]) == end
         shown = made[: len(made) - ended]
@@ -161,6 +162,12 @@ class LanguageModelTask(Task):
     def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From Hugging Face's Llama layout, or as it is."""
         return lambda tensors: from_llama_layout(tensors, self._model)
+
+
+def _decoder(nets: Mapping[str, nn.Module]) -> Llama:
+    model = nets["model"]
+    assert isinstance(model, Llama), "the recipe knows no other"
+    return model
 
 
 def _predicted(batch: Mapping[str, Tensor]) -> int:
