@@ -53,11 +53,10 @@ class Result:
         Raises Failure: 66 where there is no run, 74 where its ledger is damaged.
         """
         from drivetrain.ledger.derive import finals
-        from drivetrain.ledger.ledger import read
         from drivetrain.ledger.records import EvaluationRecord
-        from drivetrain.ledger.run_summary import summarize
+        from drivetrain.ledger.run_summary import summary_of
 
-        told = summarize(read(Path(run) / "ledger.jsonl"))
+        told = summary_of(Path(run))
         metrics = {}
         for record in told.records:
             if isinstance(record, EvaluationRecord):
@@ -329,11 +328,10 @@ def report(run: str | Path) -> dict[str, Any]:
 
     Numbers may be NaN. Raises Failure: 66 where there is no run, 74 where its ledger is damaged.
     """
-    from drivetrain.ledger.ledger import read
-    from drivetrain.ledger.run_summary import summarize
+    from drivetrain.ledger.run_summary import summary_of
     from drivetrain.watch.report import summary
 
-    return summary(Path(run), summarize(read(Path(run) / "ledger.jsonl")))
+    return summary(Path(run), summary_of(Path(run)))
 
 
 def compare(

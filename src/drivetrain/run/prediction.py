@@ -16,6 +16,7 @@ import numpy as np
 from drivetrain.data.opening import open_source
 from drivetrain.engine.placement import Replicated
 from drivetrain.engine.transfer import to_device
+from drivetrain.launch.preparation import require_importable
 from drivetrain.launch.shares import dealt, others, send_share
 from drivetrain.loop.evaluation import ValidationSet
 from drivetrain.loop.task import Task
@@ -52,6 +53,8 @@ def predict_run(
     finished = open_finished(run, commit, weights, rank=0)
     if type(finished.task).predict is Task.predict:
         raise Failure(Exit.BAD_COMMAND, f"{run}: the task {type(finished.task).__name__} has no predict", "write one")
+    if processes > 1:
+        require_importable(finished.recipe, f"{processes} processes (--processes)")
     own = _share(finished, _set_of(finished, run, data), 0, processes)
     # By its name: a run that trains meanwhile would give a later process another one.
     asked = {"run": str(run), "data": data, "commit": finished.commit.path.name, "weights": weights}

@@ -104,8 +104,12 @@ class Outcome:
         return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
 
     def line(self) -> str:
-        """The last line on stderr: code, cause, place, hint."""
-        text = f"drivetrain: {int(self.code)} {self.title}"
+        """The last line on stderr."""
+        return f"drivetrain: {self.sentence()}"
+
+    def sentence(self) -> str:
+        """Code, cause, place, hint."""
+        text = f"{int(self.code)} {self.title}"
         if self.cause:
             text += f": {self.cause.rstrip('.')}"
         said = {"class"}
@@ -133,6 +137,10 @@ class Failure(Exception):  # noqa: N818 - it also carries ends that are no error
     def __init__(self, code: Exit, cause: str, hint: str = "", **where: Any) -> None:
         super().__init__(cause)
         self.outcome = Outcome(code=code, cause=cause, hint=hint, where=where)
+
+    def __str__(self) -> str:
+        """What the last line of a traceback, and so a notebook, shows of it."""
+        return self.outcome.sentence()
 
     @classmethod
     def of(cls, outcome: Outcome) -> Failure:
