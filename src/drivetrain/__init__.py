@@ -1,7 +1,7 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
-For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `export`,
-`report`, `compare`, `diff`.
+For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `predict`,
+`generate`, `export`, `report`, `compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 

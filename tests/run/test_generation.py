@@ -116,6 +116,7 @@ def test_texts_are_written_to_a_new_file_that_is_there_once_it_is_whole(here, tm
         (("--file", "prompts.csv"), Exit.BAD_COMMAND, ".txt or .jsonl"),
         (("--file", "nowhere.txt"), Exit.INPUT_MISSING, "nowhere.txt"),
         (("--prompt", ""), Exit.BAD_COMMAND, "has no token"),
+        (("--prompt", "a\udcff"), Exit.BAD_COMMAND, "is no UTF-8"),
     ):
         assert command(["generate", "run", *arguments]) == code
         assert told in capsys.readouterr().err

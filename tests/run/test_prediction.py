@@ -204,6 +204,22 @@ def test_an_interrupted_prediction_leaves_no_file_and_no_process(drawing, monkey
     assert [server.status() for server in servers] == [0]
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("[{}] * 3", "Drawing.predict: 3 rows for 4 samples"),
+        ("[{'a': {1}}] * 4", "Drawing.predict: a set is no JSON data"),
+    ],
+)
+def test_rows_that_are_none_are_told_as_the_tasks(drawing, monkeypatch, said, words):
+    task = sys.modules["drawing_of_this_test"].Drawing
+    monkeypatch.setattr(task, "predict", lambda self, nets, batch: eval(said))
+    with pytest.raises(Failure, match=words) as caught:
+        drivetrain.predict("run", "new.jsonl", "said.jsonl")
+    assert caught.value.outcome.title == "error in your own code"
+    assert nothing_left(drawing)
+
+
 def test_an_error_of_the_system_in_ones_own_code_is_not_told_as_the_files(drawing, monkeypatch):
     (drawing / "drawing_of_this_test.py").write_text(DRAWING.replace("KeyError", "FileNotFoundError"))
     sys.modules.pop("drawing_of_this_test", None)

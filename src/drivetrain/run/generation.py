@@ -64,11 +64,19 @@ def _generated(finished: FinishedRun, prompts: Iterable[str], asked: Generation)
     engine, task = finished.engine(Replicated(Group())), finished.task
     with engine.evaluating() as networks:
         for prompt in prompts:
-            place = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big")
+            place = _place(prompt)
             for number in range(asked.count):
                 # By the prompt itself and not by its place: what stands beside it changes nothing.
                 seed_generators(finished.device, mix(asked.seed, place, number))
                 yield {"prompt": prompt, "number": number, **task.generate(networks, prompt, asked.sampling)}
+
+
+def _place(prompt: str) -> int:
+    """A prompt's place in the seeds' path."""
+    try:
+        return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:8], "big")
+    except UnicodeEncodeError as error:  # bytes of a command line that are no text
+        raise Failure(Exit.BAD_COMMAND, f"the prompt {prompt!r} is no UTF-8", "give it as UTF-8") from error
 
 
 def _chosen(recipe: Recipe, tokenizer: str | None) -> TextTokens:

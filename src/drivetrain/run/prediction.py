@@ -116,7 +116,10 @@ def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: in
             ids = np.arange(first, min(first + given.batch, given.size), dtype=np.int64)
             engine.seed(_PREDICTION, block)
             batch = to_device(task.collate(given.source.read(ids, ids)), engine.device)
-            yield _plain_rows(task, task.predict(networks, batch))
+            rows = _plain_rows(task, task.predict(networks, batch))
+            if len(rows) != len(ids):
+                raise _no_rows(task, f"{len(rows)} rows for {len(ids)} samples")
+            yield rows
 
 
 def _plain_rows(task: Task, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -124,9 +127,12 @@ def _plain_rows(task: Task, rows: Iterable[dict[str, Any]]) -> list[dict[str, An
     try:
         return json.loads(json.dumps(list(rows), default=_plain))
     except (TypeError, ValueError) as error:
-        cause = f"{type(task).__name__}.predict: {error}"
-        hint = "give a dict for each sample, of numbers, words, lists and dicts"
-        raise Failure(Exit.INTERNAL, cause, hint, **{"class": "own code"}) from error
+        raise _no_rows(task, str(error)) from error
+
+
+def _no_rows(task: Task, why: str) -> Failure:
+    hint = "give a dict for each sample, of numbers, words, lists and dicts"
+    return Failure(Exit.INTERNAL, f"{type(task).__name__}.predict: {why}", hint, **{"class": "own code"})
 
 
 def _plain(value: Any) -> Any:
