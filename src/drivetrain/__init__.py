@@ -1,7 +1,7 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
-For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `export`,
-`report`, `compare`, `diff`.
+For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `predict`,
+`generate`, `export`, `report`, `compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from drivetrain.api import diff as diff
     from drivetrain.api import evaluate as evaluate
     from drivetrain.api import export as export
+    from drivetrain.api import generate as generate
     from drivetrain.api import infer_speech as infer_speech
     from drivetrain.api import predict as predict
     from drivetrain.api import report as report
@@ -38,6 +39,7 @@ _HOMES = {
     "diff": "drivetrain.api",
     "evaluate": "drivetrain.api",
     "export": "drivetrain.api",
+    "generate": "drivetrain.api",
     "infer_speech": "drivetrain.api",
     "predict": "drivetrain.api",
     "report": "drivetrain.api",

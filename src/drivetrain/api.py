@@ -53,11 +53,10 @@ class Result:
         Raises Failure: 66 where there is no run, 74 where its ledger is damaged.
         """
         from drivetrain.ledger.derive import finals
-        from drivetrain.ledger.ledger import read
         from drivetrain.ledger.records import EvaluationRecord
-        from drivetrain.ledger.run_summary import summarize
+        from drivetrain.ledger.run_summary import summary_of
 
-        told = summarize(read(Path(run) / "ledger.jsonl"))
+        told = summary_of(Path(run))
         metrics = {}
         for record in told.records:
             if isinstance(record, EvaluationRecord):
@@ -221,17 +220,48 @@ def predict(
     commit: str | None = None,
     *,
     weights: Literal["averaged", "trained"] | None = None,
+    processes: int = 1,
 ) -> int:
     """Write what a run's newest commit, or the named one, predicts of each sample, in their order.
 
-    `data` is the name of a set, or a file or folder of rows, which is read as the recipe reads its own.
+    `data` is the name of a set, or a file or folder of rows, which is read as the recipe reads its own. `processes` - 1
+    processes are started beside this one; the file has the same bytes on any number of them.
 
     `to` is a new .jsonl, .csv or .tsv file; returns how many samples there are. Raises Failure: 64 where the task
     predicts nothing, 66 where run, commit or set are missing, 73 where the file cannot be made.
     """
     from drivetrain.run.prediction import predict_run
 
-    return predict_run(Path(run), data, Path(to), commit, weights)
+    return predict_run(Path(run), data, Path(to), commit, weights, processes)
+
+
+def generate(
+    run: str | Path,
+    prompts: str | Sequence[str],
+    *,
+    tokens: int = 100,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    count: int = 1,
+    tokenizer: str | None = None,
+    commit: str | None = None,
+    weights: Literal["averaged", "trained"] | None = None,
+) -> list[dict[str, Any]]:
+    """What a run's newest commit, or the named one, makes of each prompt: `count` texts of at most so many tokens, as
+    {"prompt", "number", "text", "tokens", "ended"}, or what a task of your own gives.
+
+    Options are those of `drivetrain generate`. The same seed is the same text, whatever other prompts are beside it.
+    Raises Failure: 64 where the task generates nothing, 66 where run, commit or tokenizer are missing.
+    """
+    from drivetrain.loop.sampling import Sampling
+    from drivetrain.run.generation import Generation, generate_run
+
+    sampling = Sampling(tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p)
+    asked = Generation(sampling=sampling, seed=seed, count=count, tokenizer=tokenizer, commit=commit, weights=weights)
+    given = [prompts] if isinstance(prompts, str) else prompts
+    return list(generate_run(Path(run), given, asked))
 
 
 def infer_speech(
@@ -298,11 +328,10 @@ def report(run: str | Path) -> dict[str, Any]:
 
     Numbers may be NaN. Raises Failure: 66 where there is no run, 74 where its ledger is damaged.
     """
-    from drivetrain.ledger.ledger import read
-    from drivetrain.ledger.run_summary import summarize
+    from drivetrain.ledger.run_summary import summary_of
     from drivetrain.watch.report import summary
 
-    return summary(Path(run), summarize(read(Path(run) / "ledger.jsonl")))
+    return summary(Path(run), summary_of(Path(run)))
 
 
 def compare(

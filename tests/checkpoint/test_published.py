@@ -1,6 +1,7 @@
 """Weights that were exported, or that others publish, as the beginning of a run."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_a_language_model_in_hugging_faces_layout_reads_back(tmp_path, tied):
     task = LanguageModelTask(LanguageModel(model=settings))
     torch.manual_seed(1)
     whole = task.networks()["model"]
-    tensors, _ = task.layout("model")(whole.state_dict())
+    tensors = task.layout("model")(whole.state_dict()).tensors
     tensors = {**tensors, "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
     write_tensors(tmp_path / "model.safetensors", pieces_of(tensors))
     torch.manual_seed(2)
@@ -147,3 +148,50 @@ def test_an_export_begins_a_run_and_is_scored_by_itself(tmp_path, tiny, monkeypa
     ):
         assert command(["evaluate", *arguments]) == Exit.BAD_COMMAND
         assert words in capsys.readouterr().err
+
+
+TIED = """
+from torch import nn
+from drivetrain import Task
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embed.weight
+    def forward(self, tokens):
+        return self.head(self.embed(tokens))
+
+class Copying(Task):
+    def networks(self):
+        return {"model": Tied()}
+    def loss(self, nets, batch):
+        return nn.functional.cross_entropy(nets["model"](batch["x"]), batch["x"])
+"""
+
+
+def test_tied_weights_of_ones_own_load_in_plain_pytorch_as_the_note_says(tmp_path, monkeypatch, capsys):
+    from safetensors.torch import load_model
+
+    from drivetrain.cli.main import run as command
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tied_of_this_test.py").write_text(TIED)
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"x": number}) + "\n" for number in range(9)))
+    recipe = {
+        "name": "tied",
+        "task": {"kind": "tied_of_this_test:Copying"},
+        "data": {"train": {"sources": [{"kind": "jsonl", "path": "rows.jsonl"}]}},
+        "batch": {"size": 3},
+        "budget": {"steps": 2},
+    }
+    (tmp_path / "tied.json").write_text(json.dumps(recipe))
+    drivetrain.train("tied.json", run="run", progress=False)
+    assert command(["export", "run", "--to", "to"]) == Exit.DONE
+    told = capsys.readouterr().out
+    assert "head.weight is tied to embed.weight, and written once: safetensors.torch.load_model ties it again" in told
+    fresh = sys.modules["tied_of_this_test"].Tied()
+    assert load_model(fresh, "to/model.safetensors") == (set(), [])
+    assert same(fresh, drivetrain.Result.load("run").networks()["model"])
+    assert fresh.head.weight is fresh.embed.weight
+    sys.modules.pop("tied_of_this_test")

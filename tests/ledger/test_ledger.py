@@ -214,10 +214,14 @@ def test_a_ledger_that_is_not_in_its_place_any_more_cannot_be_made_durable(tmp_p
     ledger.close()
 
 
-def test_a_ledger_contains_the_records_that_it_has(tmp_path):
+@pytest.mark.parametrize("block", [1, 7, 100, 1 << 20])
+def test_a_ledger_contains_the_records_that_it_has(tmp_path, monkeypatch, block):
+    monkeypatch.setattr("drivetrain.ledger.ledger._BLOCK", block)
     write(tmp_path / "l", 2)
     chains = [record.chain for record in read(tmp_path / "l")]
     assert all(contains(tmp_path / "l", chain) for chain in chains)
     lines = (tmp_path / "l").read_bytes().splitlines(keepends=True)
     (tmp_path / "l").write_bytes(b"".join(lines[:-1]))
     assert not contains(tmp_path / "l", chains[-1])
+    (tmp_path / "l").write_bytes(b"")
+    assert not contains(tmp_path / "l", chains[0])

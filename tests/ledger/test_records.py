@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import records as told
 from conftest import TEXT, run_under_supervisor, tiny_recipe
-from drivetrain.ledger.fields import key_of, reader
+from drivetrain.ledger.fields import reader
 from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.ledger.records import (
     KINDS,
@@ -28,6 +28,7 @@ from drivetrain.ledger.records import (
 )
 from drivetrain.ledger.schema import ledger_schema
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.keys import key_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 TIMES = st.floats(0, 1e6).map(lambda seconds: round(seconds, 7))  # as fine as they are written

@@ -176,7 +176,7 @@ class Elsewhere(torch.optim.AdamW):
 
 def test_a_device_that_bitsandbytes_has_no_kernels_for_is_78_before_the_first_step(monkeypatch):
     monkeypatch.setattr(lowbit, "_library", lambda package, module: SimpleNamespace(AdamW8bit=Elsewhere))
-    with pytest.raises(Failure, match=r"does not move parameters on cpu: Could not run '.*blockwise'$") as refused:
+    with pytest.raises(Failure, match=r"does not move parameters on cpu: Could not run '.*blockwise'\. ") as refused:
         updater_of(network(), BitsandbytesAdamW8bit())
     assert refused.value.outcome.code is Exit.BAD_RECIPE
 

@@ -234,6 +234,16 @@ def test_other_processes_and_a_class_of_a_notebook_are_told_where_to_put_it(tmp_
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_prediction_on_several_processes_of_a_class_of_a_script_is_told_so(tmp_path):
+    place(tmp_path)
+    predicting = textwrap.dedent(CODE) + "\nFit.predict = lambda self, nets, batch: []\n"
+    script = SCRIPT.format(code=predicting, notebook=False, asked="budget.steps=1")
+    script = script.replace("progress=False)", "run='run', progress=False)")
+    (tmp_path / "given.py").write_text(f"{script}\ndrivetrain.predict('run', 'all', 'said.jsonl', processes=2)\n")
+    done = subprocess.run([sys.executable, "given.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 processes (--processes) cannot import. put it in a module" in done.stderr.splitlines()[-1]
+
+
 def test_a_class_of_a_notebook_is_not_there_on_the_command_line(tmp_path, capfd):
     recipe, _ = place(tmp_path, task={"kind": "__main__:NotHere"})
     assert command(["recipe", "check", str(recipe)]) == Exit.BAD_RECIPE

@@ -261,3 +261,14 @@ def test_a_folder_that_is_called_as_a_shipped_recipe_does_not_hide_it(tmp_path, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "glue").mkdir()
     assert load("glue").recipe.name == "glue"
+
+
+def test_a_folder_whose_ledger_came_from_a_mirror_says_how_to_go_on(tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(Failure, match="is a folder, but no run directory"):
+        load(tmp_path / "run")
+    (tmp_path / "run" / "ledger.jsonl").write_text("")
+    with pytest.raises(Failure, match="not its recipe, which a mirror does not keep") as caught:
+        load(tmp_path / "run")
+    assert caught.value.outcome.code is Exit.INPUT_MISSING
+    assert f"drivetrain train RECIPE --run {tmp_path / 'run'}, with --override" in caught.value.outcome.hint

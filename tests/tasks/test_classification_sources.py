@@ -90,6 +90,32 @@ def test_each_tasks_files_are_read_as_they_are_distributed(name, part, tmp_path,
         assert labels == ([3.25] * 3 if not benchmark.labels else [n % len(benchmark.labels) for n in range(3)])
 
 
+@pytest.mark.parametrize("name", ["rte", "stsb"])
+def test_rows_to_predict_are_tokenized_when_they_are_read_to_the_samples_of_a_test_set(name, tmp_path, tokenizer):
+    benchmark = BENCHMARKS[name]
+
+    class Once:
+        fingerprint, thread_safe, notes = "once", True, ()
+        asked = 0
+
+        def __len__(self):
+            return 5
+
+        def read(self, ids, positions):
+            Once.asked += len(ids)
+            return [dict.fromkeys(benchmark.texts, f"w{number} w9") for number in ids]
+
+    task = task_of(name, tokenizer)
+    whole = task.prepare(Once(), "test").read(np.arange(5), np.arange(5))
+    Once.asked = 0
+    source = task.prepare(Once(), "predict")
+    assert (len(source), Once.asked) == (5, 0)
+    for ids in ([3, 1], [4]):
+        for number, sample in zip(ids, source.read(np.array(ids), np.array(ids)), strict=True):
+            np.testing.assert_equal(sample, whole[number])
+    assert Once.asked == 3
+
+
 def test_mrpc_before_glue_is_read_too(tmp_path, tokenizer):
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
     (tmp_path / "msr_paraphrase_test.txt").write_text(f"{header}\n1\t2\t3\tw1 w2\tw3\n")

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 import drivetrain
 from drivetrain.engine.losses import objective
+from drivetrain.loop.sampling import Sampling
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
 from drivetrain.tasks.language_model.hugging_face import llama_layout
-from drivetrain.tasks.language_model.llama import Llama
+from drivetrain.tasks.language_model.llama import Llama, Past
 from drivetrain.tasks.language_model.recipe import LanguageModel
 from drivetrain.tasks.language_model.recipe import Llama as Settings
 from drivetrain.tasks.language_model.sampling import generate
@@ -45,7 +46,10 @@ def test_a_run_is_exported_so_that_transformers_reads_it(tiny, tmp_path):
 
     run = drivetrain.train(tiny, ["budget.steps=3"], run=tmp_path / "run", progress=False).run
     files = drivetrain.export(run, tmp_path / "out")
-    assert [path.name for path in files] == ["model.safetensors", "config.json"]
+    assert [path.name for path in files] == [
+        *("model.safetensors", "config.json"),
+        *("tokenizer.json", "tokenizer_config.json"),
+    ]
     theirs = LlamaForCausalLM.from_pretrained(tmp_path / "out").eval()
     scores = drivetrain.evaluate(run)
     text = np.frombuffer((tmp_path / "corpus" / "3.txt").read_bytes() + b"\0", dtype=np.uint8)
@@ -113,11 +117,23 @@ def test_generation_follows_the_generator_and_temperature_zero_the_likeliest():
     drawn = []
     for _ in range(2):
         torch.manual_seed(3)
-        drawn.append(generate(model, prompt, 20, 16, 1.0))
+        drawn.append(generate(model, prompt, Sampling(tokens=20)))
     assert torch.equal(*drawn)
     assert drawn[0].shape == (1, 23)
-    greedy = generate(model, prompt, 1, 16, 0.0)
+    greedy = generate(model, prompt, Sampling(tokens=1, temperature=0.0))
     assert int(greedy[0, -1]) == int(model(prompt)[0, -1].argmax())
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_a_token_after_what_was_read_has_the_logits_of_all_of_it_read_together(kv_heads):
+    model = Llama(Settings(**{**SETTINGS.__dict__, "kv_heads": kv_heads})).eval()
+    tokens, past = torch.randint(0, 50, (2, 16)), Past(2)
+    with torch.no_grad():
+        parts = [model(tokens[:, :5], past=past)]
+        for place in range(5, 16):
+            assert past.length == place
+            parts.append(model(tokens[:, place : place + 1], past=past))
+        assert torch.allclose(torch.cat(parts, dim=1), model(tokens), atol=1e-5)
 
 
 def test_text_to_look_at_is_shown_and_kept(tiny, tmp_path):

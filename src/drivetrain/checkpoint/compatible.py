@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from drivetrain.runtime.device import PACKAGE
 from drivetrain.spec.affects import differences
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
@@ -12,8 +13,6 @@ from drivetrain.spec.registry import nearest
 
 BITS = ("torch", "cpu_capability", "accelerator", "threads", "code")
 """What of an environment decides bits, beside the packages that the user's own code imports."""
-PACKAGE = "package."
-"""How the keys of an environment begin that have versions of packages."""
 
 
 def deciding(environment: Mapping[str, Any]) -> dict[str, Any]:

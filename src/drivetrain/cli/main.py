@@ -21,7 +21,7 @@ except ImportError:
 from drivetrain.spec.exits import Exit, Failure
 
 NAMES = (
-    *("train", "evaluate", "export", "predict", "report", "control", "compare", "diff", "verify"),
+    *("train", "evaluate", "export", "predict", "generate", "report", "control", "compare", "diff", "verify"),
     *("submit", "jobs", "status", "logs", "attach", "cancel", "requeue", "targets", "worker"),
     *("recipe", "data", "infer", "checkpoint"),
 )
@@ -77,21 +77,20 @@ def run(arguments: list[str]) -> int:
             raise KeyboardInterrupt
         return code if isinstance(code, int) else Exit.DONE
     except Failure as failure:
-        return _say(failure)
+        return _say(_with_kept_trace(failure))
     except ClickException as error:
         asked = "drivetrain"
         if isinstance(error, UsageError) and error.ctx:
             asked = error.ctx.command_path
         return _say(Failure(Exit.BAD_COMMAND, error.format_message(), f"`{asked} --help` says what there is"))
     except (KeyboardInterrupt, typer.Abort):
-        return _say(Failure(Exit.STOPPED, "interrupted"))
+        return _say(Failure(Exit.STOPPED, "", "the same command begins again", **{"class": "interrupted"}))
     except Exception as error:
         return _say(_unexpected(error))
 
 
 def _unexpected(error: Exception) -> Failure:
     """What no verb has expected: an error in the user's own code, too little memory, or an error of ours."""
-    import tempfile
     import traceback
 
     from drivetrain.runtime.mistakes import failure_of
@@ -100,6 +99,15 @@ def _unexpected(error: Exception) -> Failure:
     if failure is None:
         traceback.print_exception(error)
         return Failure(Exit.INTERNAL, f"{type(error).__name__}: {error}", "the traceback is above")
+    return _with_kept_trace(failure)
+
+
+def _with_kept_trace(failure: Failure) -> Failure:
+    """The failure with the file that its whole traceback is in, where it has one."""
+    if not failure.trace:
+        return failure
+    import tempfile
+
     # There is not always a run directory that could keep it.
     with tempfile.NamedTemporaryFile("w", prefix="drivetrain-traceback-", suffix=".txt", delete=False) as file:
         file.write(failure.trace)

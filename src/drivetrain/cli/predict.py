@@ -17,6 +17,7 @@ def predict(
     to: Annotated[Path, typer.Option(help="A new file: .jsonl, .csv or .tsv.")],
     commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
+    processes: Annotated[int, typer.Option(min=1, help="How many share the work: the file has the same bytes.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Write what a run's commit predicts of each sample of a set or a file, in their order."""
@@ -25,7 +26,7 @@ def predict(
     from drivetrain.api import predict as predict_run
     from drivetrain.spec.text import printable
 
-    count = predict_run(run, data, to, commit, weights=weights_of(weights))
+    count = predict_run(run, data, to, commit, weights=weights_of(weights), processes=processes)
     if as_json:
         typer.echo(json.dumps({"file": str(to), "samples": count}))
     else:

@@ -21,15 +21,14 @@ def report(
     from rich.console import Console
 
     from drivetrain.ledger.fields import plain
-    from drivetrain.ledger.ledger import read
-    from drivetrain.ledger.run_summary import summarize
+    from drivetrain.ledger.run_summary import summary_of
     from drivetrain.watch.console import tolerant
     from drivetrain.watch.plot import draw, panels, require_plot
     from drivetrain.watch.report import show, summary
 
     if plot:
         require_plot(plot)
-    told = summarize(read(run / "ledger.jsonl"))
+    told = summary_of(run)
     if plot:
         draw(plot, run.resolve().name, panels({run.name: told}))
     if as_json:

@@ -6,12 +6,13 @@ sizes and digests. Numbers are little-endian everywhere.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -98,7 +99,15 @@ def read_manifest(name: Path) -> dict[str, Any]:
 
 
 def tokenizer_of(path: str | Path) -> Tokenizer | None:
-    """The tokenizer that a file was prepared with; None where nothing says so.
+    """The tokenizer that a file was prepared with; None where nothing says so. Raises as `tokenizer_content`."""
+    content = tokenizer_content(path)
+    if content is None:
+        return None
+    return open_tokenizer(None if isinstance(content, str) else content)
+
+
+def tokenizer_content(path: str | Path) -> bytes | Literal["bytes"] | None:
+    """The tokenizer.json that a file was prepared with, or `bytes`; None where nothing says so.
 
     Raises Failure(65) where the one beside the file is another.
     """
@@ -107,14 +116,14 @@ def tokenizer_of(path: str | Path) -> Tokenizer | None:
         return None
     digest = read_manifest(name).get("tokenizer")
     if digest == BYTES:
-        return open_tokenizer(None)
+        return BYTES
     kept = beside(name, ".tokenizer.json")
     if not kept.is_file():
         return None
-    tokenizer = open_tokenizer(kept.read_bytes(), str(kept))
-    if tokenizer.digest != digest:
+    content = kept.read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
         raise Failure(Exit.BAD_DATA, f"{kept} is not what its manifest says", _HINT, file=str(kept))
-    return tokenizer
+    return content
 
 
 def describe(path: str | Path) -> dict[str, Any]:

@@ -88,21 +88,24 @@ def prepare_job(
 
 
 def _require_importable(recipe: Recipe) -> None:
-    """Raises Failure(78) where other processes need a class that only this one has: of a notebook, or of a script."""
-    place = getattr(sys.modules["__main__"], "__file__", None)
-    kinds = [custom.kind for custom, _ in customs(recipe) if custom.kind.startswith("__main__:")]
-    asked = ""
+    """Raises Failure(78) where processes that train or read need a class that only this one has."""
     if recipe.launch.processes > 1:
-        asked = f"{recipe.launch.processes} processes (launch.processes)"
-    elif place is None and recipe.data.train.workers:  # those of a script import it
-        asked = f"processes that read samples (data.train.workers: {recipe.data.train.workers})"
-    if not (kinds and asked):
+        require_importable(recipe, f"{recipe.launch.processes} processes (launch.processes)")
+    elif recipe.data.train.workers and not hasattr(sys.modules["__main__"], "__file__"):  # those of a script import it
+        require_importable(recipe, f"processes that read samples (data.train.workers: {recipe.data.train.workers})")
+
+
+def require_importable(recipe: Recipe, asked: str) -> None:
+    """Raises Failure(78) where a class is in this process alone, of a notebook or of a script; `asked` are the others,
+    in words."""
+    kinds = [custom.kind for custom, _ in customs(recipe) if custom.kind.startswith("__main__:")]
+    if not kinds:
         return
+    place = getattr(sys.modules["__main__"], "__file__", None)
     where = f"the script {Path(place).name}" if place else "the notebook"
     name = kinds[0].partition(":")[2]
-    # In one sentence: a notebook shows an exception's words, and not its hint.
-    how = f"put it in a module beside {where}, and write 'module:{name}'"
-    raise Failure(Exit.BAD_RECIPE, f"{kinds[0]} is a class of {where}, which {asked} cannot import: {how}")
+    hint = f"put it in a module beside {where}, and write 'module:{name}'"
+    raise Failure(Exit.BAD_RECIPE, f"{kinds[0]} is a class of {where}, which {asked} cannot import", hint)
 
 
 def runs_with_other_code(job: Job, recipe: Recipe) -> list[str]:

@@ -9,6 +9,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from drivetrain.spec.keys import key_of
+
 _T = TypeVar("_T")
 _SCALARS = (int, str, bool)
 
@@ -78,11 +80,6 @@ def may_be_null(field: Field[Any], hint: Any) -> bool:
 def has_default(field: Field[Any]) -> bool:
     """Whether a field may be missing, or be left out."""
     return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def key_of(name: str) -> str:
-    """The key of a field: names that Python keeps for itself have an underscore behind them."""
-    return name.removesuffix("_")
 
 
 @cache

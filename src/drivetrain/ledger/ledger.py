@@ -24,8 +24,7 @@ from drivetrain.spec.files import write_private
 _MARK = ',"chain":"'
 _CHAIN = 32  # hex digits
 _TAIL = len(_MARK) + _CHAIN + 3  # bytes that follow a record's body in its line
-
-
+_BLOCK = 1 << 20  # bytes that are looked through at a time
 RESERVE = 1 << 20
 """Bytes of disk that a ledger has ahead, so that a disk which fills up stops commits before it stops the run."""
 
@@ -248,9 +247,18 @@ def _cannot_open(error: OSError) -> Failure:
 
 def contains(path: Path, tail: str) -> bool:
     """Whether a ledger, which has been checked, has the record with this hash."""
-    end = ending(tail)
+    end, after = ending(tail), b""
     with path.open("rb") as file:
-        return any(line.endswith(end) for line in file)
+        stop = file.seek(0, os.SEEK_END)
+        # From the end: what a commit needs is mostly near it. No record's body has such bytes, as JSON escapes quotes.
+        while stop:
+            start = max(0, stop - _BLOCK)
+            file.seek(start)
+            block = file.read(stop - start) + after
+            if end in block:
+                return True
+            after, stop = block[: len(end) - 1], start
+    return False
 
 
 def follows(line: bytes, previous: str) -> bool:

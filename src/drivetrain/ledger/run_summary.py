@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Literal, TypeAlias, TypeGuard, get_args
 
+from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import (
     AttemptRecord,
     CommandRecord,
@@ -308,6 +310,11 @@ def summarize(records: Iterable[Record]) -> RunSummary:
     for record in records:
         told.add(record)
     return told
+
+
+def summary_of(run: Path) -> RunSummary:
+    """The story that a run directory's ledger tells. Raises Failure as `read`."""
+    return summarize(read(run / "ledger.jsonl"))
 
 
 class _Try:

@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from drivetrain.ledger import records
-from drivetrain.ledger.fields import has_default, key_of
+from drivetrain.ledger.fields import has_default
 from drivetrain.ledger.records import KINDS, RecordBase
+from drivetrain.spec.keys import key_of
 
 VERSION = 1
 """Counted up where a field changes its meaning or goes; new kinds and new fields leave it."""

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from drivetrain.checkpoint.export import Exported
     from drivetrain.data.source import Source
     from drivetrain.loop.gallery import Gallery
+    from drivetrain.loop.sampling import Sampling
     from drivetrain.loop.step import Step
 
 Batch = Any
 """Any nesting of dicts, lists and tuples of tensors, samples along the first dimension of each tensor."""
-Part = Literal["train", "validation", "test"]
-"""What a source is for."""
+Part = Literal["train", "validation", "test", "predict"]
+"""What a source is for; `predict`: a new file that `drivetrain predict` was given."""
 
 
 class Task:
@@ -93,6 +94,11 @@ class Task:
     def predict(self, nets: Mapping[str, nn.Module], batch: Batch) -> list[dict[str, Any]]:
         """What is predicted of each sample, as JSON data, in evaluation mode."""
         raise NotImplementedError(f"{type(self).__name__}.predict")
+
+    def generate(self, nets: Mapping[str, nn.Module], prompt: str, how: Sampling) -> dict[str, Any]:
+        """How the networks go on from a prompt, as JSON data: `text`, without the prompt, and what else there is to
+        say. In evaluation mode; torch's default generators are seeded for this prompt."""
+        raise NotImplementedError(f"{type(self).__name__}.generate")
 
     def flops_per_sample(self) -> float | None:
         """Model FLOPs of one sample, forward and backward, without what is computed again; None where not known."""

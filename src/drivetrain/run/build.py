@@ -28,6 +28,7 @@ from drivetrain.loop.evaluation import Evaluator, ShownSamples, ValidationSet
 from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
+from drivetrain.runtime.compiling import compile_network
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.amount import Scale
@@ -265,7 +266,7 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
         if recipe.compile:
             # Also a switch of the compiler, which then takes no kernel that differs from run to run.
             torch.use_deterministic_algorithms(True, warn_only=True)
-            network.compile()
+            compile_network(network)
     return networks
 
 

@@ -19,6 +19,7 @@ from drivetrain.checkpoint.export import export, tied_names
 from drivetrain.checkpoint.initial import load_initial
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import averaged, restore
+from drivetrain.data.text_tokens import TextTokens, text_tokens
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import Placement, Replicated
@@ -36,12 +37,18 @@ from drivetrain.spec.code.scan import UserCode, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
+from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
+from drivetrain.tasks.language_model.task import LanguageModelTask
 
 Weights = Literal["averaged", "trained"]
 
 
 class CodeChanged(UserWarning):
     """A commit is used by other code than it was made by."""
+
+
+class TokenizerLeftOut(UserWarning):
+    """A language model is exported without its tokenizer, which nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,12 @@ class FinishedRun:
     def engine(self, placement: Placement) -> Engine:
         """The networks as training evaluates them; nothing moves."""
         return Engine(self.networks, {}, Execution(placement, self.device, self.recipe.precision, self.recipe.seed))
+
+
+def run_tokens(recipe: Recipe) -> TextTokens:
+    """How a language model's training data was tokenized. Raises Failure as `text_tokens`."""
+    assert isinstance(recipe.task, LanguageModel)
+    return text_tokens(recipe.data.train.sources, only_bytes=recipe.task.model.vocabulary == BYTES)
 
 
 def evaluate_run(
@@ -114,10 +127,13 @@ def _scored(task: Task, engine: Engine, sets: Sequence[ValidationSet], step: int
     return Evaluator(task, engine, group, Replicated(group), sync).score(sets, step)
 
 
-def _device(recipe: Recipe) -> torch.device:
-    """The device that a recipe asks for, made ready for one process."""
-    device = devices.choose(recipe.device, 0)
-    threads = devices.threads_per_process(1, recipe.launch.threads, exact=recipe.exact)
+def _device(recipe: Recipe, rank: int | None = None) -> torch.device:
+    """The device that a recipe asks for, made ready for one process: the only one, or of several the one with this
+    number, which computes as it would alone."""
+    device = devices.choose(recipe.device, rank or 0)
+    # Sums are cut by the number of threads, so a share of the cores for each would be other bits on other numbers.
+    same = recipe.exact or rank is not None
+    threads = devices.threads_per_process(1, recipe.launch.threads, exact=same)
     devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
     return device
 
@@ -125,17 +141,26 @@ def _device(recipe: Recipe) -> torch.device:
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
     finished = open_finished(run, commit, weights)
+    if isinstance(finished.task, LanguageModelTask):
+        try:
+            finished.task.text_tokens = run_tokens(finished.recipe)
+        except Failure as failure:
+            text = f"the export has no tokenizer: {failure.outcome.cause}. Copy the one that made the tokens to {to}"
+            warnings.warn(text, TokenizerLeftOut, stacklevel=3)
     layouts = {name: finished.task.layout(name) for name in finished.networks}
     tied = {name: tied_names(network) for name, network in finished.networks.items()}
     return export(finished.commit, to, layouts, tied)
 
 
-def open_finished(run: Path, commit: str | None, weights: Weights | None) -> FinishedRun:
-    """A run as of its newest commit, or of the named one; by default with the weights that training scores."""
+def open_finished(run: Path, commit: str | None, weights: Weights | None, *, rank: int | None = None) -> FinishedRun:
+    """A run as of its newest commit, or of the named one; by default with the weights that training scores.
+
+    `rank` is this process's number among those that share the work out, where it may be shared out.
+    """
     if not run.exists():
         raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
-    device, task = _device(recipe), build_task(recipe)
+    device, task = _device(recipe, rank), build_task(recipe)
     found = newest(run) if commit is None else pick(run, commit)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from drivetrain.checkpoint.compatible import PACKAGE, deciding
+from drivetrain.checkpoint.compatible import deciding
 from drivetrain.engine.placement import Placement, Replicated
 from drivetrain.loop.task import Task
 from drivetrain.run.build import Inputs, build_task, open_inputs, require_loss, require_metrics
 from drivetrain.run.context import AttemptContext
 from drivetrain.run.resume import Resumer
 from drivetrain.run.user_code import require_as_imported, require_code_of_command
-from drivetrain.runtime.group import Group
+from drivetrain.runtime.device import PACKAGE
+from drivetrain.runtime.group import Group, require_same
 from drivetrain.spec.affects import bits_digest
 
 _CLOCKS = 60.0
@@ -50,9 +51,10 @@ def open_run(context: AttemptContext, group: Group, device: torch.device, resume
     """
     recipe = context.recipe
     group.agree("recipe", bits_digest(recipe))
+    environments = group.gather_json(deciding(context.environment))
     if recipe.exact or recipe.guard.recompute:  # bits are compared between ranks
-        group.agree("the environment", deciding(context.environment))
-    unlike = unlike_environments(group.gather_json(deciding(context.environment)))
+        require_same("the environment", environments)
+    unlike = unlike_environments(environments)
     group.agree("the user's code", context.code.digest)
     require_code_of_command(context.code, context.job)
     require_as_imported(context.code)

@@ -63,7 +63,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             settings=settings_digest(recipe),
             data=inputs.digests,
             environment=deciding(context.environment),
-            user_code=record_of(context.code, restored.code.late, context.job.modules),
+            user_code=record_of(context.code, restored.code.late, context.job.modules, context.environment["git"]),
             order=batches.order.metadata,
             quarantine=quarantine,
             batch=BatchSizes(size=sizes.size, ramp=ramp),

@@ -4,100 +4,142 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from drivetrain.data.opening import open_source
 from drivetrain.engine.placement import Replicated
 from drivetrain.engine.transfer import to_device
+from drivetrain.launch.preparation import require_importable
+from drivetrain.launch.shares import dealt, others, send_share
 from drivetrain.loop.evaluation import ValidationSet
 from drivetrain.loop.task import Task
-from drivetrain.run.build import open_inputs
-from drivetrain.run.finished import FinishedRun, Weights, chosen, open_finished
+from drivetrain.run.build import evaluation_batch, only_training, open_inputs
+from drivetrain.run.finished import CodeChanged, FinishedRun, Weights, chosen, open_finished
+from drivetrain.run.new_file import new_file, require_new
 from drivetrain.runtime.group import Group
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import own_name
-from drivetrain.spec.recipe import Recipe
 
 _FORMATS = (".jsonl", ".csv", ".tsv")
 _ROWS = ("jsonl", "table", "parquet", "datasets")
 _FILE = "file"  # the name of a set that is made of a new file
+_WORKER = "drivetrain.run.prediction:predict_share"
+_PREDICTION = 1 << 35
+"""A place in the seeds' path that no step has."""
 
 
-def predict_run(run: Path, data: str, to: Path, commit: str | None = None, weights: Weights | None = None) -> int:
+def predict_run(
+    run: Path, data: str, to: Path, commit: str | None = None, weights: Weights | None = None, processes: int = 1
+) -> int:
     """Write what the newest commit, or the named one, says of each sample, in their order; returns how many there are.
 
     `data` is the name of a set, or a file or folder that is read as the recipe reads such ones. `to` is a .jsonl, .csv
     or .tsv file; the latter two have the fields that are numbers or words. It is written batch by batch, and is there
-    once it is whole.
+    once it is whole. It has the same bytes on any number of processes.
 
     Raises Failure: 64 where the task predicts nothing or the file is of another kind, 66 where there is no such run,
     commit or set, 73 where the file is there already or cannot be made.
     """
-    _require_new(to)
-    finished = open_finished(run, commit, weights)
+    require_new(to, _FORMATS)
+    if processes < 1:
+        raise Failure(Exit.BAD_COMMAND, f"{processes} processes", "one or more")
+    finished = open_finished(run, commit, weights, rank=0)
     if type(finished.task).predict is Task.predict:
         raise Failure(Exit.BAD_COMMAND, f"{run}: the task {type(finished.task).__name__} has no predict", "write one")
-    predicted = _predicted(finished, _set_of(finished, run, data))
-    temporary = to.with_name(f".{to.name}.{own_name()}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", newline="") as file:
-            count = _write(file, predicted, to.suffix)
-        os.rename(temporary, to)
-    except OSError as error:
-        raise Failure(Exit.CANNOT_CREATE, f"{to} cannot be written: {error}", "name another file") from error
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-    return count
+    if processes > 1:
+        require_importable(finished.recipe, f"{processes} processes (--processes)")
+    own = _share(finished, _set_of(finished, run, data), 0, processes)
+    # By its name: a run that trains meanwhile would give a later process another one.
+    asked = {"run": str(run), "data": data, "commit": finished.commit.path.name, "weights": weights}
+    with new_file(to) as file:
+        if processes == 1:
+            return _write(file, chain.from_iterable(own), to.suffix)
+        with others(_WORKER, [asked], processes, ("torch", "drivetrain.run.prediction")) as shares:
+            return _write(file, chain.from_iterable(dealt([own, *shares])), to.suffix)
+
+
+def predict_share(asked: Mapping[str, Any], rank: int, processes: int, descriptors: list[int]) -> int:
+    """Send what one of several processes predicts of `run`'s `data`, by its `commit` with these `weights`."""
+    warnings.simplefilter("ignore", CodeChanged)  # the process that writes has said so
+
+    def blocks() -> Iterator[list[dict[str, Any]]]:
+        run = Path(asked["run"])
+        finished = open_finished(run, asked["commit"], asked["weights"], rank=rank)
+        return _share(finished, _set_of(finished, run, asked["data"]), rank, processes)
+
+    return send_share(descriptors[0], blocks)
 
 
 def _set_of(finished: FinishedRun, run: Path, data: str) -> ValidationSet:
     """The set that `data` means."""
-    recipe, name = finished.recipe, data
+    recipe = finished.recipe
     if data not in {*recipe.data.validation, *recipe.data.test, "validation", "test", "all"} and Path(data).exists():
-        recipe, name = _with_file(recipe, data), _FILE
-    sets = chosen(open_inputs(recipe, run, finished.task).sets(recipe, 1), name)
+        return _new_set(finished, run, data)
+    sets = chosen(open_inputs(recipe, run, finished.task).sets(recipe, 1), data)
     if len(sets) > 1:
         names = ", ".join(each.name for each in sets)
         raise Failure(Exit.BAD_COMMAND, f"--data {data} means several sets", f"name one of {names}")
     return sets[0]
 
 
-def _with_file(recipe: Recipe, path: str) -> Recipe:
-    """The recipe with one set: all of what lies at this path, read as the first of its sources of rows that ends
-    alike, or else as the first one. Raises Failure(64) where it has none."""
+def _new_set(finished: FinishedRun, run: Path, path: str) -> ValidationSet:
+    """All of what lies at this path, read as the first of the recipe's sources of rows that ends alike, or else as the
+    first one. Raises Failure(64) where it has none."""
+    recipe, task = finished.recipe, finished.task
     sources = [*recipe.data.test.values(), *recipe.data.validation.values(), *recipe.data.train.sources]
     files = [source for source in sources if not isinstance(source, Custom) and source.kind in _ROWS]
     if not files:
         raise Failure(Exit.BAD_COMMAND, f"--data {path}: the recipe has no source of rows", "name one of its sets")
+    if type(task).prepare is not Task.prepare and not task.learned:  # it may find in training data what it needs
+        open_inputs(only_training(recipe), run, task)
     alike = [source for source in files if Path(source.path).suffix == Path(path).suffix]
     own = replace((alike or files)[0], path=path, part="all")
-    return replace(recipe, data=replace(recipe.data, validation={}, test={_FILE: own}))
+    source = task.prepare(open_source(own, recipe.seed, run / "sources.json"), "predict")
+    return ValidationSet(_FILE, source, evaluation_batch(recipe, 1))
 
 
-def _predicted(finished: FinishedRun, given: ValidationSet) -> Iterator[dict[str, Any]]:
-    """What the networks say of each sample."""
+def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: int) -> Iterator[list[dict[str, Any]]]:
+    """What the networks say of every so many-th block of samples: the blocks, and what is drawn in each, are the same
+    on any number of processes."""
     engine, task = finished.engine(Replicated(Group())), finished.task
     with engine.evaluating() as networks:
-        for first in range(0, given.size, given.batch):
+        for block, first in enumerate(range(0, given.size, given.batch)):
+            if block % processes != rank:
+                continue
             ids = np.arange(first, min(first + given.batch, given.size), dtype=np.int64)
+            engine.seed(_PREDICTION, block)
             batch = to_device(task.collate(given.source.read(ids, ids)), engine.device)
-            yield from task.predict(networks, batch)
+            rows = _plain_rows(task, task.predict(networks, batch))
+            if len(rows) != len(ids):
+                raise _no_rows(task, f"{len(rows)} rows for {len(ids)} samples")
+            yield rows
 
 
-def _require_new(to: Path) -> None:
-    if to.suffix not in _FORMATS:
-        raise Failure(Exit.BAD_COMMAND, f"--to {to} is of no kind that is written", f"it ends in {', '.join(_FORMATS)}")
-    if to.exists() or not to.parent.is_dir():
-        why = "is there already" if to.exists() else "cannot be made: its folder is not there"
-        raise Failure(Exit.CANNOT_CREATE, f"{to} {why}", "name another file")
+def _plain_rows(task: Task, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows as another process would have sent them."""
+    try:
+        return json.loads(json.dumps(list(rows), default=_plain))
+    except (TypeError, ValueError) as error:
+        raise _no_rows(task, str(error)) from error
+
+
+def _no_rows(task: Task, why: str) -> Failure:
+    hint = "give a dict for each sample, of numbers, words, lists and dicts"
+    return Failure(Exit.INTERNAL, f"{type(task).__name__}.predict: {why}", hint, **{"class": "own code"})
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and tensors, and numbers of their types, as Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is no JSON data")
 
 
 def _write(file: IO[str], rows: Iterable[dict[str, Any]], suffix: str) -> int:

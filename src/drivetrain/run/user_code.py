@@ -139,16 +139,21 @@ def require_as_imported(code: UserCode) -> None:
         _IMPORTED[place] = now
 
 
-def record_of(code: UserCode, late: Mapping[str, CodeFile], folder: str | None) -> UserCodeRecord | None:
+def record_of(
+    code: UserCode, late: Mapping[str, CodeFile], folder: str | None, here: str | None
+) -> UserCodeRecord | None:
     """What an attempt's record says of its code, and of what came `late` before; None where the recipe names none.
-    `folder` is the recipe's."""
+    `folder` is the recipe's, `here` the working folder's commit."""
     if not code.kinds:
         return None
+    git = here
+    if folder is not None and Path(folder).resolve() != Path.cwd():
+        git = git_commit(folder)
     return UserCodeRecord(
         digest=code.digest,
         files=recorded(code.files),
         unread=code.unread,
-        git=git_commit(folder),
+        git=git,
         late=recorded(late) if late else None,
     )
 

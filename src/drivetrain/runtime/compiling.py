@@ -1,4 +1,4 @@
-"""How long torch's compiler takes, in whatever step or evaluation it is that makes it work."""
+"""Networks for torch's compiler, and how long it takes, in whatever step or evaluation it is that makes it work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+from torch import nn
+
 from drivetrain.runtime.heartbeat import Heartbeat
+
+
+def compile_network(network: nn.Module) -> None:
+    """Have a network compiled when it is first called."""
+    # Of a class of torch's own, such as nn.Sequential, `compile` compiles nothing: the compiler passes torch's frames
+    # over, and asked for the method itself it puts one of its own around it.
+    if type(network).forward.__module__.partition(".")[0] == "torch":
+        network.forward = torch.compile(network.forward)
+    else:
+        network.compile()
 
 
 class CompileClock:

@@ -19,6 +19,9 @@ import torch
 from drivetrain.runtime.memory import keep_freed
 from drivetrain.spec.exits import Exit, Failure
 
+PACKAGE = "package."
+"""How the keys of an environment begin that have versions of packages."""
+
 
 def choose(name: str, local_rank: int) -> torch.device:
     """The device of this process. Raises Failure(78) where the recipe asks for one that this machine lacks."""
@@ -78,7 +81,7 @@ def environment(imported: Collection[str] = ()) -> dict[str, Any]:
     `imported` are the installed packages that the user's own code imports, by their top-level names: `package.NAME` has
     the version of each.
     """
-    packages = {f"package.{name}": _version_of_module(name) for name in sorted(set(imported) - {"torch"})}
+    packages = {f"{PACKAGE}{name}": _version_of_module(name) for name in sorted(set(imported) - {"torch"})}
     return packages | {
         "drivetrain": _version("drivetrain"),
         "code": _code_digest(),

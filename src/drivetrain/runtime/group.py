@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -85,15 +85,7 @@ class Group:
 
     def agree(self, name: str, value: Any) -> None:
         """Raises Failure(78) where the ranks' values differ."""
-        values = self.gather_json(value)
-        others = [rank for rank, other in enumerate(values) if other != values[0]]
-        if others:
-            raise Failure(
-                Exit.BAD_RECIPE,
-                f"{name} differs between ranks: rank 0 has {values[0]}, rank {others[0]} has {values[others[0]]}",
-                f"start every rank with the same {name}",
-                rank=others,
-            )
+        require_same(name, self.gather_json(value))
 
     def barrier(self) -> None:
         """Wait for every rank."""
@@ -132,6 +124,18 @@ class Group:
         all_gather(messages, padded, group=self.side)
         rows = messages.numpy().reshape(self.world, width)
         return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths.tolist(), strict=True)]
+
+
+def require_same(name: str, values: Sequence[Any]) -> None:
+    """Raises Failure(78) where the ranks' values, in their order, differ."""
+    others = [rank for rank, other in enumerate(values) if other != values[0]]
+    if others:
+        raise Failure(
+            Exit.BAD_RECIPE,
+            f"{name} differs between ranks: rank 0 has {values[0]}, rank {others[0]} has {values[others[0]]}",
+            f"start every rank with the same {name}",
+            rank=others,
+        )
 
 
 _PEER_LOST = (

@@ -14,8 +14,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.components import ReadsScores
 from drivetrain.spec.custom import Custom
+from drivetrain.spec.keys import key_of
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.settings import Affects, Setting, key_of
+from drivetrain.spec.settings import Affects, Setting
 from drivetrain.spec.tree import dotted
 
 _EVALUATE = ("evaluate",)

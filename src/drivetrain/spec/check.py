@@ -24,8 +24,8 @@ from drivetrain.spec.components import (
     WarmsUp,
 )
 from drivetrain.spec.custom import Custom
+from drivetrain.spec.keys import key_of
 from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.settings import key_of
 from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import Path_, dotted
 

@@ -60,8 +60,12 @@ _TITLES = {
     Exit.OWNED_ELSEWHERE: "run directory owned by another run",
     Exit.NO_VALID_COMMIT: "no valid commit left",
 }
-_CLASSES = {"own code": "error in your own code", "oom": "out of memory"}
-"""What 70 is called instead, by the `class` that an outcome's `where` has."""
+_CLASSES = {
+    (Exit.INTERNAL, "own code"): "error in your own code",
+    (Exit.INTERNAL, "oom"): "out of memory",
+    (Exit.STOPPED, "interrupted"): "interrupted",
+}
+"""What a code is called instead, by the `class` that an outcome's `where` has."""
 _RETRYABLE = {Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION_SUSPECTED, Exit.HANG}
 
 
@@ -82,9 +86,7 @@ class Outcome:
     @property
     def title(self) -> str:
         """The code in words; of an error in the user's own code and of too little memory, those words."""
-        if self.code is not Exit.INTERNAL:
-            return self.code.title
-        return _CLASSES.get(self.where.get("class", ""), self.code.title)
+        return _CLASSES.get((self.code, self.where.get("class", "")), self.code.title)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for `exit.json`; `class` is the code in words."""
@@ -102,8 +104,12 @@ class Outcome:
         return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
 
     def line(self) -> str:
-        """The last line on stderr: code, cause, place, hint."""
-        text = f"drivetrain: {int(self.code)} {self.title}"
+        """The last line on stderr."""
+        return f"drivetrain: {self.sentence()}"
+
+    def sentence(self) -> str:
+        """Code, cause, place, hint."""
+        text = f"{int(self.code)} {self.title}"
         if self.cause:
             text += f": {self.cause.rstrip('.')}"
         said = {"class"}
@@ -131,6 +137,10 @@ class Failure(Exception):  # noqa: N818 - it also carries ends that are no error
     def __init__(self, code: Exit, cause: str, hint: str = "", **where: Any) -> None:
         super().__init__(cause)
         self.outcome = Outcome(code=code, cause=cause, hint=hint, where=where)
+
+    def __str__(self) -> str:
+        """What the last line of a traceback, and so a notebook, shows of it."""
+        return self.outcome.sentence()
 
     @classmethod
     def of(cls, outcome: Outcome) -> Failure:

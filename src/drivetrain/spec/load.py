@@ -74,9 +74,7 @@ def find(source: str) -> tuple[Path, Path | None]:
     # A folder that happens to be called as a shipped recipe, such as one of GLUE's data, is not meant.
     if given.is_dir() and (resolved.is_file() or not is_name):
         if not resolved.is_file():
-            raise Failure(
-                Exit.INPUT_MISSING, f"{source} is a folder, but no run directory", "give a recipe file or a run"
-            )
+            raise _no_run(given)
         folder = _kept(resolved).get("folder")
         return resolved, Path(folder) if folder else None
     if given.suffix in (".yaml", ".yml", ".json") or given.is_file():
@@ -89,6 +87,15 @@ def find(source: str) -> tuple[Path, Path | None]:
             f"shipped are {', '.join(names)}; a file ends in .yaml or .json",
         )
     return shipped, None
+
+
+def _no_run(folder: Path) -> Failure:
+    if not (folder / "ledger.jsonl").is_file():
+        return Failure(Exit.INPUT_MISSING, f"{folder} is a folder, but no run directory", "give a recipe file or a run")
+    # As after a start that was refused on another machine: ledger and commits have come from the mirror before that.
+    cause = f"{folder} has a ledger, but not its recipe, which a mirror does not keep"
+    hint = f"go on first: drivetrain train RECIPE --run {folder}, with --override where that says 76"
+    return Failure(Exit.INPUT_MISSING, cause, hint)
 
 
 def shipped_names() -> list[str]:

@@ -14,8 +14,8 @@ import yaml
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import shown
+from drivetrain.spec.keys import key_of
 from drivetrain.spec.registry import nearest
-from drivetrain.spec.settings import key_of
 from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import UNITS, Path_
 

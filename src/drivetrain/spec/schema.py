@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.custom import OWN, POINTS, ExtensionPoint
+from drivetrain.spec.keys import key_of
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
     BY_NETWORK,
@@ -19,7 +20,6 @@ from drivetrain.spec.registry import (
     SECTIONS,
     imported,
 )
-from drivetrain.spec.settings import key_of
 
 _OWN = {
     "type": "object",

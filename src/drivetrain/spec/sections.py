@@ -16,6 +16,7 @@ from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.components import Derives
 from drivetrain.spec.custom import OWN, POINTS, Custom
 from drivetrain.spec.installed import OWN_PATH, installed_kinds, path_of
+from drivetrain.spec.keys import key_of
 from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
@@ -29,7 +30,6 @@ from drivetrain.spec.registry import (
     imported,
     nearest,
 )
-from drivetrain.spec.settings import key_of
 from drivetrain.spec.tree import (
     Mistake,
     Origin,

@@ -79,11 +79,6 @@ Pattern = Annotated[str, AfterValidator(_require_regular)]
 """A regular expression."""
 
 
-def key_of(field: str) -> str:
-    """A field as recipes write it: one that Python has a word for (`from`) ends in `_` here."""
-    return field.removesuffix("_")
-
-
 class Settings:
     """Base of every settings class: a frozen dataclass that refuses unknown keys and values that are not finite."""
 

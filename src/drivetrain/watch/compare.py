@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drivetrain.ledger.derive import scores
-from drivetrain.ledger.ledger import read
-from drivetrain.ledger.run_summary import By, RunSummary, summarize
+from drivetrain.ledger.run_summary import By, RunSummary, summary_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.text import printable, shortened
@@ -137,7 +136,7 @@ def show(console: Console, runs: Mapping[str, Run], found: Mapping[str, Any]) ->
 
 
 def _open(path: Path) -> Run:
-    told = summarize(read(path / "ledger.jsonl"))
+    told = summary_of(path)
     return Run(path, told, without_secrets(load(path).tree))
 
 

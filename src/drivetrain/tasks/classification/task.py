@@ -20,7 +20,13 @@ from drivetrain.tasks.classification.glue import BENCHMARKS
 from drivetrain.tasks.classification.metrics import build_metrics
 from drivetrain.tasks.classification.models import adapters, build_model, merged, open_tokenizer, tokenizer_files
 from drivetrain.tasks.classification.recipe import Classification
-from drivetrain.tasks.classification.texts import UNLABELLED, Reading, label_names, tokenized
+from drivetrain.tasks.classification.texts import (
+    UNLABELLED,
+    Reading,
+    TokenizedWhenRead,
+    label_names,
+    tokenized,
+)
 
 Batch = Mapping[str, Tensor]
 """`input_ids` and `attention_mask`, int64 [samples, tokens], perhaps `token_type_ids`; `labels` [samples], int64
@@ -59,6 +65,8 @@ class ClassificationTask(Task):
         if benchmark is not None:
             texts, label = benchmark.texts, "label"
         reading = Reading(texts, label, self._names, settings.length)
+        if part == "predict":
+            return TokenizedWhenRead(source, reading, self._tokenizer)
         return tokenized(source, reading, self._tokenizer, by_length=by_length, unlabelled=part == "test")
 
     def networks(self) -> dict[str, nn.Module]:

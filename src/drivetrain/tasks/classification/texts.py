@@ -84,6 +84,29 @@ class Tokenized:
         return {"tokens": self._tokens[span], "segments": segments, "label": self._labels[row], "row": row}
 
 
+class TokenizedWhenRead:
+    """The samples of `Tokenized`, of rows that may be without labels and that each are read once: nothing of them is
+    kept, however many there are."""
+
+    thread_safe = True
+
+    def __init__(self, source: Source, reading: Reading, tokenizer: Any) -> None:
+        self.fingerprint = source.fingerprint
+        self._source, self._reading, self._tokenizer = source, reading, tokenizer
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self._source)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> list[dict[str, Any]]:
+        """The samples with these numbers. Raises Failure(65) as `tokenized`."""
+        numbers, rows = ids.tolist(), list(self._source.read(ids, positions))
+        block, labels = _checked(self._source, numbers, rows, self._reading, self._tokenizer, unlabelled=True)
+        made = Tokenized(block.tokens, block.segments, block.lengths, np.array(labels, np.float64), by_length=False)
+        samples = made.read(np.arange(len(rows)), positions)
+        return [sample | {"row": number} for sample, number in zip(samples, numbers, strict=True)]
+
+
 def label_names(source: Source, label: str) -> tuple[str, ...]:
     """The labels that a source has: numbers in their order, words by the alphabet. Raises Failure(65) for fewer than
     two, 78 for numbers that are not whole, which are scores rather than names."""
@@ -116,13 +139,10 @@ def tokenized(source: Source, reading: Reading, tokenizer: Any, *, by_length: bo
     """
     blocks, labels = [], []
     for first, rows in _blocks(source):
-        for number, row in enumerate(rows, first):
-            _require_texts(row, reading.texts, source, number)
-            labels.append(_label(row, reading, source, number, unlabelled))
-        block = _encoded(rows, reading, tokenizer)
+        numbers = range(first, first + len(rows))
+        block, found = _checked(source, numbers, rows, reading, tokenizer, unlabelled=unlabelled)
         blocks.append(block)
-        if not block.lengths.all():
-            raise _bad(source, first + int(block.lengths.argmin()), "its text gives no token", "mend or remove it")
+        labels += found
     tokens = np.concatenate([block.tokens for block in blocks])
     lengths = np.concatenate([block.lengths for block in blocks])
     parts = [block.segments for block in blocks if block.segments is not None]
@@ -145,6 +165,26 @@ class _Block(NamedTuple):
     segments: np.ndarray | None
     lengths: np.ndarray
     cut: int
+
+
+def _checked(
+    source: Source,
+    numbers: Sequence[int],
+    rows: Sequence[dict[str, Any]],
+    reading: Reading,
+    tokenizer: Any,
+    *,
+    unlabelled: bool,
+) -> tuple[_Block, list[float]]:
+    """The rows with these numbers as tokens, and their labels."""
+    labels = []
+    for number, row in zip(numbers, rows, strict=True):
+        _require_texts(row, reading.texts, source, number)
+        labels.append(_label(row, reading, source, number, unlabelled))
+    block = _encoded(rows, reading, tokenizer)
+    if not block.lengths.all():
+        raise _bad(source, numbers[int(block.lengths.argmin())], "its text gives no token", "mend or remove it")
+    return block, labels
 
 
 def _encoded(rows: Sequence[dict[str, Any]], reading: Reading, tokenizer: Any) -> _Block:

@@ -1,13 +1,15 @@
-"""The decoder in Hugging Face's Llama layout: tensor names and config.json."""
+"""The decoder in Hugging Face's Llama layout: tensor names, config.json, and the tokenizer's files."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
+from drivetrain.data.text_tokens import TextTokens
 from drivetrain.tasks.language_model.recipe import Llama
 
 _LAYER = {
@@ -58,6 +60,51 @@ def llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[s
         "eos_token_id": None,
     }
     return renamed, config
+
+
+def tokenizer_files(text: TextTokens, context: int) -> dict[str, bytes]:
+    """What `AutoTokenizer.from_pretrained` reads, so that a text has the ids of training: no special token is added,
+    nothing is cut or padded."""
+    made: dict[str, Any] = _BYTES
+    if text.content is not None:
+        # A special token that a post-processor would add was in no document.
+        made = json.loads(text.content) | {"truncation": None, "padding": None, "post_processor": None}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    for token in made["added_tokens"]:
+        # Only what is one token in any text already: a text with an `eos_token` in it is cut there.
+        if token["id"] == text.end and token["special"]:
+            config["eos_token"] = token["content"]
+    files = {"tokenizer.json": made, "tokenizer_config.json": config}
+    return {name: f"{json.dumps(content, ensure_ascii=False)}\n".encode() for name, content in files.items()}
+
+
+def _visible_bytes() -> dict[str, int]:
+    """Each byte by the character that stands for it in a byte-level tokenizer: its own in Latin-1 where that is
+    visible, else one from 256 on (Radford et al. 2019)."""
+    visible = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    hidden = [byte for byte in range(256) if byte not in visible]
+    found = {chr(byte): byte for byte in visible}
+    return found | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+_BYTES = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": None,
+    "pre_tokenizer": _BYTE_LEVEL,
+    "post_processor": None,
+    "decoder": _BYTE_LEVEL,
+    "model": {"type": "BPE", "vocab": _visible_bytes(), "merges": []},
+}
+"""A `tokenizer.json` whose ids are the bytes of the text: byte-level pairs of which none is merged."""
 
 
 def _name(name: str) -> str:

@@ -33,16 +33,16 @@ class Llama(nn.Module):
         self.sin = nn.Buffer(sin, persistent=False)
         self._initialize()
 
-    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Logits for the token after each position."""
-        length = tokens.shape[1]
-        cos, sin, allowed = self.cos[:length], self.sin[:length], None
+    def forward(self, tokens: Tensor, documents: Tensor | None = None, past: Past | None = None) -> Tensor:
+        """Logits for the token after each position. With a `past`, tokens are those after it, and become part of it."""
+        begin, length = past.length if past else 0, tokens.shape[1]
+        cos, sin, allowed = self.cos[begin : begin + length], self.sin[begin : begin + length], None
         if documents is not None:
             places = positions_within(documents)
             cos, sin, allowed = self.cos[places].unsqueeze(1), self.sin[places].unsqueeze(1), within(documents)
         x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer(x, cos, sin, allowed)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, allowed, past.layers[number] if past else None)
         return self.head(self.norm(x))
 
     def _initialize(self) -> None:
@@ -56,6 +56,37 @@ class Llama(nn.Module):
             nn.init.normal_(parameter, std=std)
 
 
+class Past:
+    """Keys and values of the tokens that a decoder of this depth has read, so that the next one asks only for its own.
+
+    After the first tokens, which may be many, come single ones.
+    """
+
+    def __init__(self, depth: int) -> None:
+        self.layers = [LayerPast() for _ in range(depth)]
+
+    @property
+    def length(self) -> int:
+        """How many tokens."""
+        seen = self.layers[0].seen
+        return seen[0].shape[2] if seen else 0
+
+
+class LayerPast:
+    """One layer's keys and values, [batch, heads, positions, size] each."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[Tensor, Tensor] | None = None
+
+    def with_next(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All of them, these included."""
+        if self.seen:
+            assert key.shape[2] == 1, "more than one would need a mask of who sees whom"
+            key, value = torch.cat((self.seen[0], key), dim=2), torch.cat((self.seen[1], value), dim=2)
+        self.seen = key, value
+        return self.seen
+
+
 class Layer(nn.Module):
     """Attention and MLP, each behind a norm and beside a residual."""
 
@@ -67,9 +98,11 @@ class Layer(nn.Module):
         self.mlp = MLP(settings)
         self.dropout = nn.Dropout(settings.dropout)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None, past: LayerPast | None = None
+    ) -> Tensor:
         """[batch, positions, width] to the same shape."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin, allowed))
+        x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin, allowed, past))
         return x + self.dropout(self.mlp(self.mlp_norm(x)))
 
 
@@ -86,14 +119,20 @@ class Attention(nn.Module):
         self.value = nn.Linear(settings.width, self.kv_heads * self.size, bias=False)
         self.out = nn.Linear(settings.width, settings.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None, past: LayerPast | None = None
+    ) -> Tensor:
         """[batch, positions, width] to the same shape. `allowed` says who sees whom; without it, all before it."""
         batch, length, _ = x.shape
         query = rotate(self.query(x).view(batch, length, self.heads, self.size).transpose(1, 2), cos, sin)
         key = rotate(self.key(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2), cos, sin)
         value = self.value(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2)
+        if past:
+            key, value = past.with_next(key, value)
+        # A single token sees all that there is; torch's mask would let it see the first one only.
+        causal = allowed is None and key.shape[2] == length
         mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, is_causal=allowed is None, enable_gqa=self.kv_heads != self.heads
+            query, key, value, attn_mask=allowed, is_causal=causal, enable_gqa=self.kv_heads != self.heads
         )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 

@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from drivetrain.loop.sampling import Sampling
+from drivetrain.tasks.language_model.llama import Llama, Past
 
 
 @torch.no_grad()
-def generate(model: nn.Module, prompt: Tensor, count: int, context: int, temperature: float) -> Tensor:
-    """Go on from `prompt` (int64 [1, length]) by `count` tokens: int64 [1, length + count], the prompt included.
+def generate(model: Llama, prompt: Tensor, how: Sampling, end: int | None = None) -> Tensor:
+    """Go on from `prompt` (int64 [1, length], one token or more): int64 [1, length + tokens], the prompt included.
 
-    Temperature 0 takes the likeliest token. Draws come from torch's default generator, which evaluation has seeded.
+    The model sees as many of the last tokens as its context has. After a token `end` nothing is drawn. Draws come from
+    torch's default generator.
     """
-    tokens = prompt
-    for _ in range(count):
-        logits = model(tokens[:, -context:])[:, -1].float()
-        if temperature == 0:
+    tokens, past = prompt, Past(model.settings.depth)
+    for _ in range(how.tokens):
+        logits = _following(model, tokens, past).float()
+        if how.temperature == 0:
             following = logits.argmax(dim=-1, keepdim=True)
         else:
-            following = torch.multinomial((logits / temperature).softmax(dim=-1), 1)
+            following = torch.multinomial(likeliest(logits / how.temperature, how).softmax(dim=-1), 1)
         tokens = torch.cat((tokens, following), dim=1)
+        if end is not None and int(following) == end:
+            break
     return tokens
+
+
+def _following(model: Llama, tokens: Tensor, past: Past) -> Tensor:
+    """Logits [1, vocabulary] of the next token. The past holds all tokens but the new ones, or nothing."""
+    context = model.settings.context
+    # Not by calling the model: where it is compiled, each length would be compiled for itself.
+    if tokens.shape[1] <= context:
+        return model.forward(tokens[:, past.length :], past=past)[:, -1]
+    # Every token is at another place now than it was, so nothing of the past can be used again.
+    return model.forward(tokens[:, -context:])[:, -1]
+
+
+def likeliest(logits: Tensor, how: Sampling) -> Tensor:
+    """Logits [1, vocabulary], minus infinity where a token is out of the question."""
+    if how.top_k is not None and how.top_k < logits.shape[-1]:
+        best = logits.topk(how.top_k, dim=-1)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, best.indices, best.values)
+    if how.top_p is not None:
+        ordered, places = logits.sort(dim=-1, descending=True, stable=True)
+        shares = ordered.softmax(dim=-1)
+        # What the likelier ones have together: the likeliest one has 0 before it, and always stays.
+        before = shares.cumsum(dim=-1) - shares
+        kept = ordered.masked_fill(before >= how.top_p, -torch.inf)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, places, kept)
+    return logits

@@ -11,15 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drivetrain.checkpoint.export import Exported
 from drivetrain.data.stacked import IGNORED, Stacked, stacked
+from drivetrain.data.text_tokens import TextTokens
 from drivetrain.engine.losses import Losses
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.metrics import Mean, Metric
+from drivetrain.loop.sampling import Sampling
 from drivetrain.loop.task import Task
 from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
-from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout
+from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout, tokenizer_files
+from drivetrain.tasks.language_model.llama import Llama
 from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
 
@@ -46,6 +50,8 @@ class LanguageModelTask(Task):
         self._settings = settings
         self._bounds = settings.documents
         self._model = settings.model
+        self.text_tokens: TextTokens | None = None
+        """How text becomes tokens, for `generate` and exports, where that is known."""
 
     def networks(self) -> dict[str, nn.Module]:
         """The decoder, as "model"."""
@@ -111,20 +117,57 @@ class LanguageModelTask(Task):
         if not sample.prompt or not sample.tokens:
             return
         prompt = torch.tensor([list(sample.prompt.encode())], device=batch["tokens"].device)
-        tokens = generate(nets["model"], prompt, sample.tokens, self._model.context, sample.temperature)
+        how = Sampling(tokens=sample.tokens, temperature=sample.temperature)
+        tokens = generate(_decoder(nets), prompt, how)
         gallery.text("sample", bytes(tokens[0].tolist()).decode(errors="replace"))
+
+    def generate(self, nets: Mapping[str, nn.Module], prompt: str, how: Sampling) -> dict[str, Any]:
+        """`text`, its `tokens`, and whether the document has `ended`. Raises Failure: 64 for a prompt without a token,
+        65 for one with a token beyond the vocabulary."""
+        assert self.text_tokens is not None, "whoever generates sets it"
+        tokenizer, end = self.text_tokens.tokenizer, self.text_tokens.end
+        given = tokenizer.encode([prompt.encode()])[0].astype(np.int64)
+        if not len(given):
+            raise Failure(Exit.BAD_COMMAND, f"the prompt {prompt!r} has no token", "give a word or more")
+        if given.max() >= self._model.vocabulary:
+            cause = f"token {given.max()} of the prompt is beyond the vocabulary of {self._model.vocabulary}"
+            raise Failure(Exit.BAD_DATA, cause, "name the tokenizer of the training data: --tokenizer")
+        device = next(nets["model"].parameters()).device
+        prompted = torch.from_numpy(given).unsqueeze(0).to(device)
+        made = generate(_decoder(nets), prompted, how, end)[0].cpu().numpy()
+        following = made[len(given) :]
+        ended = end is not None and len(following) > 0 and int(following[-1]) == end
+        shown = made[: len(made) - ended]
+        text, begun = tokenizer.decode(shown), tokenizer.decode(given)
+        # Decoded together: a word may begin otherwise than it goes on. Half a character of the prompt is no prefix.
+        text = text.removeprefix(begun) if text.startswith(begun) else tokenizer.decode(shown[len(given) :])
+        return {"text": text, "tokens": following.tolist(), "ended": ended}
 
     def flops_per_sample(self) -> float:
         """Those of the decoder's matrix products, as if a sample were one document."""
         return float(flops_per_sample(self._model.shape))
 
-    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], tuple[dict[str, Tensor], dict]]:
-        """Hugging Face's Llama layout."""
-        return lambda tensors: llama_layout(tensors, self._model)
+    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], Exported]:
+        """Hugging Face's Llama layout, with the tokenizer's files where it is known."""
+
+        def exported(tensors: Mapping[str, Tensor]) -> Exported:
+            renamed, config = llama_layout(tensors, self._model)
+            if self.text_tokens is None:
+                return Exported(renamed, config)
+            files = tokenizer_files(self.text_tokens, self._model.context)
+            return Exported(renamed, config | {"eos_token_id": self.text_tokens.end}, files=files)
+
+        return exported
 
     def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From Hugging Face's Llama layout, or as it is."""
         return lambda tensors: from_llama_layout(tensors, self._model)
+
+
+def _decoder(nets: Mapping[str, nn.Module]) -> Llama:
+    model = nets["model"]
+    assert isinstance(model, Llama), "the recipe knows no other"
+    return model
 
 
 def _predicted(batch: Mapping[str, Tensor]) -> int:
