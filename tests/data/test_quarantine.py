@@ -61,8 +61,8 @@ def test_everything_else_is_read_at_its_own_position_on_any_number_of_processes(
         assert all(share.counts.keys() == {"samples", "rows"} for share in shares) or len(out) == SIZE
         expected = digest(np.array([i for i, _ in wanted], np.int64), np.array([p for _, p in wanted], np.int64))
         assert sum(share.digest for share in shares) % (1 << 64) == expected % (1 << 64)
-        assert {each.digest(step) for each in feeds} == {expected % (1 << 64)}
-        assert feeds[0].ids(step) == [i for i, _ in wanted]
+        assert {each.samples(step).digest for each in feeds} == {expected % (1 << 64)}
+        assert feeds[0].samples(step).ids.tolist() == [i for i, _ in wanted]
         assert {share.gaps for share in shares} == {any(not share.micro_batches for share in shares)}
 
 

@@ -62,6 +62,11 @@ def written(kind, folder):
     elif kind == "datasets":
         path = folder / "saved"
         pytest.importorskip("datasets").Dataset.from_list(ROWS).save_to_disk(str(path))
+    elif kind == "hub":
+        pytest.importorskip("datasets")
+        path = folder / "files"
+        path.mkdir()
+        (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     elif kind == "glue":
         glues.write_rte(folder / "RTE")
         return {"path": str(folder), "task": "rte", "set": "train"}

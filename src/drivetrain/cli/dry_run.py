@@ -70,6 +70,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _counted(sizes: dict[str, int | None]) -> str:
-    return ", ".join(
-        f"{name} (a stream)" if size is None else f"{name} ({size:,} samples)" for name, size in sizes.items()
-    )
+    told = []
+    for name, size in sizes.items():
+        told.append(f"{name} (a stream)" if size is None else f"{name} ({size:,} samples)")
+    return ", ".join(told)

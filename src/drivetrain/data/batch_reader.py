@@ -82,13 +82,11 @@ class BatchReader:
         """The micro-batches of a step, not read yet."""
         return self._plan(self.rank, step)
 
-    def digest(self, step: int) -> int:
-        """Of the ids of all samples that all ranks read in a step."""
-        return self._read(step).digest
-
-    def ids(self, step: int) -> list[int]:
-        """Those samples themselves, in the order of their positions."""
-        return self._read(step).ids.tolist()
+    def samples(self, step: int) -> ReadSamples:
+        """What all ranks read in a step, in the order of the positions."""
+        start, stop = self.geometry.batches.span(step)
+        read = self.quarantine.read(self.order, step, start, min(stop, self.total))
+        return read if self.ending is None else read.only(self.ending.left(read.ids))
 
     def read(self, step: int) -> LocalBatch:
         """Read and collate this rank's batch of a step."""
@@ -108,11 +106,6 @@ class BatchReader:
     def ending(self) -> Ending | None:
         """The source, if it may end before the run does."""
         return self.source if isinstance(self.source, Ending) else None
-
-    def expected(self, step: int) -> int:
-        """How many samples all ranks read in a step, if no stream ends in it."""
-        start, stop = self.geometry.batches.span(step)
-        return len(self.quarantine.read(self.order, step, start, min(stop, self.total)).ids)
 
     @cached_property
     def together(self) -> ReadsTogether | None:
@@ -170,11 +163,6 @@ class BatchReader:
                 planned.append(Planned(chunk, *read))
         return planned
 
-    def _read(self, step: int) -> ReadSamples:
-        start, stop = self.geometry.batches.span(step)
-        read = self.quarantine.read(self.order, step, start, min(stop, self.total))
-        return read if self.ending is None else read.only(self.ending.left(read.ids))
-
     def _gaps(self, step: int) -> bool:
         """Whether some rank reads nothing in a step: where it is ragged, or has samples in quarantine. Where a stream
         ends this rank cannot know of others: the ranks' counts tell."""
@@ -182,7 +170,7 @@ class BatchReader:
             return False
         start, stop = self.geometry.batches.span(step)
         # To plan for all ranks takes time, so only the steps that may have gaps are looked at.
-        whole = stop <= self.total and not (self.quarantine and len(self._read(step).ids) < stop - start)
+        whole = stop <= self.total and not (self.quarantine and len(self.samples(step).ids) < stop - start)
         return not whole and not all(self._plan(rank, step) for rank in range(self.geometry.processes))
 
     @cached_property

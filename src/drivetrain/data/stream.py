@@ -6,8 +6,8 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,12 +107,66 @@ def own_opener(settings: Custom) -> Opener:
     return Opener(built, frozenset(GIVEN) & inspect.signature(built).parameters.keys())
 
 
+@dataclass
+class Stream:
+    """How a stream is begun and read, for all its cursors. `kind` is for messages, `folder` where the user's code lies;
+    `notes` are what is to be said about how it goes on."""
+
+    opener: Opener
+    kind: str
+    seed: int
+    folder: str | None = None
+    accepts_change: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def thread_safe(self) -> bool:
+        """Whether it says that it draws nothing from the global generators."""
+        return bool(getattr(self.opener.first, "thread_safe", False))
+
+    def state_of(self, live: Any) -> Any:
+        """What it tells of where it is, as JSON data; Failure(78) where it tells something else."""
+        if self.opener.how != "state":
+            return None
+        try:
+            return json.loads(json.dumps(live.state_dict()))
+        except (TypeError, ValueError) as error:
+            cause = f"{self.kind}: its state_dict is no JSON data, which is all that commits hold of it: {error}"
+            raise Failure(Exit.BAD_RECIPE, cause, "give numbers, strings, lists and dicts of them") from error
+
+    def seed_item(self, lane: int, number: int) -> None:
+        """Seed what the next item draws."""
+        if not self.thread_safe:
+            seed_sample(mix(self.seed, _ITEM, lane, number))
+
+    def differs(self, number: int, end: int | None) -> None:
+        """Items are not what they were, or are gone, where `end` says how many there are.
+
+        Raises Failure(76) where the stream is not merely counted, unless that is accepted.
+        """
+        told = f"sample {number}, or one after it, is not what it was"
+        if end is not None:
+            told = f"it has ended after {end} samples"
+        if self.opener.how != "count" and not self.accepts_change:
+            hint = "bring back what it reads, or accept the change: --override 'data.train.sources[PLACE]'"
+            raise Failure(Exit.INCOMPATIBLE, f"{self.kind} does not repeat itself: {told}", hint)
+        self.notes.append(f"{told}: it does not repeat itself, so samples may be missing or come twice")
+
+    def unreadable(self, error: Exception, number: int) -> Exception:
+        """What to raise where an item cannot be read."""
+        if is_out_of_memory(error):
+            return error
+        cause = f"{self.kind}: sample {number} cannot be read: {type(error).__name__}: {error}"
+        failure = Failure(Exit.BAD_DATA, cause, "mend the stream", sample_id=number)
+        return with_place(failure, error, self.folder)
+
+
 class Cursor:
     """One part of a stream, from item to item. To go back it begins again: at a mark, or at the first item."""
 
-    def __init__(self, source: StreamSource, lane: int, lanes: int) -> None:
-        self._source, self._lane, self._lanes = source, lane, lanes
-        self._stream: Any = None
+    def __init__(self, stream: Stream, lane: int, lanes: int) -> None:
+        self._stream, self._lane, self._lanes = stream, lane, lanes
+        self._live: Any = None  # what is iterated over in this pass
         self._iterator: Iterator[Any] | None = None
         self._next = 0
         self.end: int | None = None
@@ -154,16 +208,16 @@ class Cursor:
         if mark is None:
             self._open(0, None)
             return
-        if self._source.opener.how != "count":
+        if self._stream.opener.how != "count":
             self._open(mark.at, mark.state)
             if self._is_as_it_was(mark):
                 return
-            self._source.say("it does not go on where it was: it is read from its first sample again")
+            self._stream.notes.append("it does not go on where it was: it is read from its first sample again")
         self._open(0, None)
         while self._next < mark.at and self._item() is not _END:
             pass
         if not self._is_as_it_was(mark):
-            self._source.differs(mark.at, self.end)
+            self._stream.differs(mark.at, self.end)
 
     def _is_as_it_was(self, mark: Mark) -> bool:
         """Whether the next items are those that were marked."""
@@ -176,8 +230,8 @@ class Cursor:
         return _shown(content) == mark.digest
 
     def _open(self, at: int, state: Any) -> None:
-        self._stream = self._source.opener.begin(at, state, self._lane, self._lanes)
-        self._iterator, self._next = iter(self._stream), at
+        self._live = self._stream.opener.begin(at, state, self._lane, self._lanes)
+        self._iterator, self._next = iter(self._live), at
         self.marks = tuple(mark for mark in self.marks if mark.at <= at)
         self._begun = None
 
@@ -185,7 +239,7 @@ class Cursor:
         """The next item, with a mark of every `_APART`-th: where these lie follows from the stream alone, so that
         commits of one step are equal however the run came there."""
         if self._next % _APART == 0:
-            self._begun = self._next, self._source.state_of(self._stream), hashlib.sha256()
+            self._begun = self._next, self._stream.state_of(self._live), hashlib.sha256()
         item = self._item()
         if self._begun is not None and item is not _END:
             at, state, content = self._begun
@@ -198,14 +252,14 @@ class Cursor:
     def _item(self) -> Any:
         """The next item; `_END` where there is none any more."""
         assert self._iterator is not None
-        self._source.seed(self._lane, self._next)
+        self._stream.seed_item(self._lane, self._next)
         try:
             item = next(self._iterator)
         except StopIteration:
             self.end = self._next
             return _END
         except Exception as error:
-            raise self._source.unreadable(error, self._next) from error
+            raise self._stream.unreadable(error, self._next) from error
         self._next += 1
         return item
 
@@ -220,19 +274,15 @@ class StreamSource:
     def __init__(self, opener: Opener, kind: str, seed: int, settings: str, folder: str | None = None) -> None:
         """`settings` stand for the stream in its fingerprint, unless it has one of its own; `kind` is for messages, and
         `folder` where the user's code lies."""
-        self.opener = opener
-        self.thread_safe = bool(getattr(opener.first, "thread_safe", False))
+        self.stream = Stream(opener, kind, seed, folder)
+        self.thread_safe = self.stream.thread_safe
         own = getattr(opener.first, "fingerprint", None)
         self.fingerprint = own if isinstance(own, str) else combined(["stream", settings])
-        self.notes: list[str] = []
-        """What is to be said about how it goes on."""
-        self._kind, self._seed, self._folder = kind, seed, folder
         self._deal: Deal | None = None
         self._cursors: dict[int, Cursor] = {}
         self._held: dict[int, Any] = {}
         self.ends: Mapping[int, int] = {}
         """How many items the lanes have that are known to have ended, on whatever rank."""
-        self._accepts_change = False
 
     def __len__(self) -> int:
         """`ENDLESS`."""
@@ -241,7 +291,7 @@ class StreamSource:
     @property
     def how(self) -> How:
         """How it is brought to where it was."""
-        return self.opener.how
+        return self.stream.opener.how
 
     @property
     def lanes(self) -> int:
@@ -250,7 +300,7 @@ class StreamSource:
 
     def deal(self, deal: Deal) -> None:
         """Read it in parts, one for each lane, if it can be."""
-        if deal.lanes > 1 and self.opener.parts(deal.lanes):
+        if deal.lanes > 1 and self.stream.opener.parts(deal.lanes):
             self._deal = deal
 
     def resume(self, marks: Mapping[int, Mark], position: int, own: Sequence[int], *, accepts_change: bool) -> None:
@@ -258,9 +308,9 @@ class StreamSource:
 
         Raises Failure(76) where the stream is not what it was, unless that is accepted.
         """
-        self._accepts_change = accepts_change
+        self.stream.accepts_change = accepts_change
         for lane in own if self._deal else (0,):
-            cursor = self._cursor(lane)
+            cursor = self._cursors[lane] = Cursor(self.stream, lane, self.lanes)
             cursor.resumed = marks.get(lane)
             if position and cursor.resumed:
                 cursor.go_to(position // self.lanes)
@@ -277,10 +327,6 @@ class StreamSource:
     def found_ends(self) -> dict[int, int]:
         """How many items the lanes have that were read to their end here."""
         return {lane: cursor.end for lane, cursor in self._cursors.items() if cursor.end is not None}
-
-    def agree_ends(self, ends: Mapping[int, int]) -> None:
-        """Know where lanes end, also those that others read."""
-        self.ends = ends
 
     def there(self, ids: np.ndarray) -> np.ndarray:
         """Which of these samples (int64, ascending) there are; they are kept for `read`."""
@@ -306,55 +352,17 @@ class StreamSource:
             if not there.all():
                 missing = int(ids[~there][0])
                 hint = "it has fewer samples than the recipe asks for"
-                raise Failure(Exit.BAD_DATA, f"{self._kind} has no sample {missing}: it has ended", hint)
+                raise Failure(Exit.BAD_DATA, f"{self.stream.kind} has no sample {missing}: it has ended", hint)
         return [self._held.pop(number) for number in ids.tolist()]
 
     def first_samples(self, count: int) -> HeldSource:
         """The first samples, at most so many, as a source that keeps them. They are read in a pass of their own."""
-        cursor = Cursor(self, 0, 1)
+        cursor = Cursor(self.stream, 0, 1)
         return HeldSource(cursor.fetch(0, count))
-
-    def state_of(self, stream: Any) -> Any:
-        """What a stream tells of where it is, as JSON data; Failure(78) where it tells something else."""
-        if self.how != "state":
-            return None
-        try:
-            return json.loads(json.dumps(stream.state_dict()))
-        except (TypeError, ValueError) as error:
-            cause = f"{self._kind}: its state_dict is no JSON data, which is all that commits hold of it: {error}"
-            raise Failure(Exit.BAD_RECIPE, cause, "give numbers, strings, lists and dicts of them") from error
-
-    def seed(self, lane: int, number: int) -> None:
-        """Seed what the next item draws."""
-        if not self.thread_safe:
-            seed_sample(mix(self._seed, _ITEM, lane, number))
-
-    def say(self, text: str) -> None:
-        """Note what whoever reads the ledger should know."""
-        self.notes.append(text)
-
-    def differs(self, number: int, end: int | None) -> None:
-        """An item is not what it was, or is gone, where `end` says how many there are."""
-        told = f"sample {number}, or one after it, is not what it was"
-        if end is not None:
-            told = f"it has ended after {end} samples"
-        cause = f"{self._kind} does not repeat itself: {told}"
-        if self.how != "count" and not self._accepts_change:
-            hint = "bring back what it reads, or go on all the same with --override data"
-            raise Failure(Exit.INCOMPATIBLE, cause, hint)
-        self.say(f"{told}: it does not repeat itself, so samples may be missing or come twice")
-
-    def unreadable(self, error: Exception, number: int) -> Exception:
-        """What to raise where an item cannot be read."""
-        if is_out_of_memory(error):
-            return error
-        cause = f"{self._kind}: sample {number} cannot be read: {type(error).__name__}: {error}"
-        failure = Failure(Exit.BAD_DATA, cause, "mend the stream", sample_id=number)
-        return with_place(failure, error, self._folder)
 
     def _cursor(self, lane: int) -> Cursor:
         if lane not in self._cursors:
-            self._cursors[lane] = Cursor(self, lane, self.lanes)
+            self._cursors[lane] = Cursor(self.stream, lane, self.lanes)
         return self._cursors[lane]
 
     def _places(self, ids: np.ndarray) -> Iterator[tuple[slice, int, int]]:

@@ -199,7 +199,7 @@ class AttemptRecord(AttemptPart):
     lanes: int
     """Logical workers."""
     sources: Mapping[str, int | None]
-    """Samples by source."""
+    """Samples by source; null for a stream."""
     epoch: int
     """Number of the lease: how often the directory was taken."""
     after: Mapping[str, Any] | None

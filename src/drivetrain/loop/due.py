@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from drivetrain.loop.commands import Commands
 from drivetrain.loop.commits import Commits
+from drivetrain.loop.ledger_writer import LedgerWriter
+from drivetrain.loop.reader import Reader
 from drivetrain.loop.records import StepRecords
 from drivetrain.loop.replicas import Replicas
 from drivetrain.loop.rollback import Rewind
@@ -29,16 +30,17 @@ class DueWork:
     commands: Commands
     rewind: Rewind
     replicas: Replicas
+    reader: Reader
+    ledger: LedgerWriter
     sync: StepSync
     group: Group
-    coverage: Callable[[int], dict[str, int]]
-    """How many samples of each source lie before a position."""
     blocking: bool
     """Whether training waits for each commit."""
 
     def do(self) -> None:
         """Compare, commit, evaluate and show, where it is time or a command wants it. Raises Failure(83) where ranks
         differ, StopAgreed in an evaluation."""
+        self._hear_of_ends()
         now, timetable, requested = self.state.progress, self.commands.tuning.timetable, self.commands.take_requests()
         if timetable.due(self.state.guard.settings.replicas, now):
             self.replicas.compare(now.step)
@@ -54,6 +56,14 @@ class DueWork:
             self.records.drain()
             self.showing.show(now.step)
 
+    def _hear_of_ends(self) -> None:
+        """Tell of streams that end in the next step, before it is made; where all have ended, so has the budget."""
+        streams, step = self.state.streams, self.state.progress.step
+        for record in streams.ended(step) if streams else ():
+            self.ledger.record(record)
+        if self.reader.exhausted:
+            self.commands.tuning.end_at(step)
+
     def commit(self) -> None:
         """Begin this boundary's commit, unless that is done, or what is here is suspect and the run about to end."""
         step = self.state.progress.step
@@ -67,7 +77,7 @@ class DueWork:
         # The commit has rank 0's buffers; every rank goes on with these, as a run that is resumed from it does.
         self.state.engine.buffers.share()
         if self.state.streams:
-            self.state.streams.mark(self.coverage(self.state.progress.position))
+            self.state.streams.mark(self.reader.coverage(self.state.progress.position))
         # Looked at last: it may be this rank's alone, and everything before takes all ranks.
         if self.sync.failure is None:
             self.commits.begin()

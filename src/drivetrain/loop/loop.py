@@ -81,8 +81,8 @@ class Loop:
                 self.scoring.check_patience()
                 self.rewind.keep()
                 heard = self.reader.start(self.step + 1)
-                if self._hear_of_streams():
-                    self.due.do()  # the end that an attempt before has come to may be owed an evaluation, too
+                if self.reader.exhausted:
+                    self.due.do()  # where streams have ended, what is due at the end is owed, too
                 self._end_if_agreed(heard)
                 while self.reader.upcoming is not None:
                     heard = self._train()
@@ -117,22 +117,12 @@ class Loop:
     def _boundary(self, heard: SyncResult) -> None:
         """Everything between two steps. Raises EndAgreed where the run ends here, or a rank's Failure."""
         self.commits.poll()
-        self._hear_of_streams()
         heard = self._obey(heard)
         self.due.do()  # 7 commit, 8 evaluation
         self.scoring.check_patience()  # 9 exits
         self._end_if_agreed(heard)
         self._end_if_planned()
         self.rewind.keep()
-
-    def _hear_of_streams(self) -> bool:
-        """Tell of streams that have ended; whether the run ends with them."""
-        streams = self.reader.streams
-        for record in streams.ended(self.step) if streams else ():
-            self.ledger.record(record)
-        if self.reader.exhausted:
-            self.commands.tuning.end_at(self.step)
-        return self.reader.exhausted
 
     def _obey(self, heard: SyncResult) -> SyncResult:
         """Do what commands want after this step, and wait here for others while the run is paused."""

@@ -62,7 +62,7 @@ class Reader:
         """The upcoming batch, once the one after it is read too."""
         batch, self._ahead = self._ahead, next(self._iterator, None)
         assert batch is not None, "`upcoming` says whether there is one"
-        if self.streams and self.counts["samples"] < self.batches.expected(batch.step):
+        if self.streams and self.counts["samples"] < self._expected(batch.step):
             batch = batch._replace(gaps=True)  # a rank that reads all it wants cannot know it of the others
         return batch
 
@@ -76,7 +76,7 @@ class Reader:
         self.counts = heard.counts
         if self.streams and self._ahead:
             left = self.counts["samples"]
-            self.streams.hear(self.batches.expected(self._ahead.step) - left, left)
+            self.streams.hear(self._expected(self._ahead.step) - left, left)
         return heard
 
     def leave_out(self, quarantine: Quarantine) -> None:
@@ -97,6 +97,12 @@ class Reader:
     def close(self) -> None:
         """End what reads ahead."""
         self._iterator.close()
+
+    def _expected(self, step: int) -> int:
+        """How many samples all ranks read in a step, if no stream ends in it."""
+        start, stop = self.batches.geometry.batches.span(step)
+        read = self.batches.quarantine.read(self.batches.order, step, start, min(stop, self.batches.total))
+        return len(read.ids)
 
     def _reopen(self, step: int) -> None:
         self.close()

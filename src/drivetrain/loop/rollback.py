@@ -61,7 +61,9 @@ class Judge:
         if culprit:
             for _, ids in guilty_samples(self._engine, self._group, culprit):
                 samples += ids
-        samples = samples or self._reader.batches.ids(step)  # a spike, or each micro-batch alone is finite
+        samples = (
+            samples or self._reader.batches.samples(step).ids.tolist()
+        )  # a spike, or each micro-batch alone is finite
         why = outcome.spikes
         if culprit:
             why = what_diverged(culprit)

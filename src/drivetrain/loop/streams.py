@@ -41,7 +41,7 @@ class Streams:
             if known.get("lanes") == source.lanes:
                 usable = {int(lane): Mark(*mark) for lane, mark in known["marks"].items()}
             source.resume(usable, positions[name], self._own, accepts_change=name in accepted)
-            notes += [f"{name}: {note}" for note in source.notes]
+            notes += [f"{name}: {note}" for note in source.stream.notes]
         return sorted({note for own in self._group.gather_json(notes) for note in own})
 
     def mark(self, positions: Mapping[str, int]) -> None:
@@ -70,7 +70,7 @@ class Streams:
             for name, lanes in told.items():
                 ends[name] |= {int(lane): count for lane, count in lanes.items()}
         for name, source in self._sources.items():
-            source.agree_ends(ends[name])
+            source.ends = ends[name]
 
     def ended(self, step: int) -> list[StreamEndRecord]:
         """What the ledger should be told of ends before the next step, and was not told yet."""

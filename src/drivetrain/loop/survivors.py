@@ -23,7 +23,7 @@ def save_survivor_state(loop: Loop, folder: Path) -> None:
     loop.state.engine.heartbeat.enter("handover")
     if open_step is not None and runner.updated:
         # All ranks have moved, and nobody could say so: the digest of the samples is computed here instead of heard.
-        samples = loop.reader.batches.digest(open_step.batch.step)
+        samples = loop.reader.batches.samples(open_step.batch.step).digest
         loop.records.add(runner.close_step(), samples, 0.0, 0.0)
     loop.records.drain()
     if loop.records.bad:  # the way back would be told to the ledger first, and takes all ranks

@@ -453,5 +453,5 @@ def _prove_streams(run: Path, inputs: Inputs, attempt: AttemptRecord, certificat
             source.deal(deal)
         marks = {int(lane): Mark(*mark) for lane, mark in known["marks"].items()}
         source.resume(marks, positions[name], range(known["lanes"]), accepts_change=False)
-        certificate.unknown += [f"{name}: {note}" for note in source.notes]
+        certificate.unknown += [f"{name}: {note}" for note in source.stream.notes]
         certificate.unknown.append(f"{name} is a stream: of its samples {len(marks)} were read again and compared")

@@ -25,7 +25,10 @@ def streams_of(sources: Mapping[str, Source]) -> dict[str, StreamSource]:
 
 def sizes_of(sources: Mapping[str, Source]) -> dict[str, int | None]:
     """How many samples each source has; None for a stream, of which nobody knows it."""
-    return {name: None if len(source) == ENDLESS else len(source) for name, source in sources.items()}
+    found: dict[str, int | None] = {}
+    for name, source in sources.items():
+        found[name] = len(source) if len(source) < ENDLESS else None
+    return found
 
 
 def resumed(opened: OpenedRun, restored: RestoredRun, batches: BatchReader) -> Streams | None:

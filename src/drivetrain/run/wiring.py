@@ -88,6 +88,8 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     tuning = Tuning(restored.live, timetable, restored.horizon, engine, reader)
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
     replicas = Replicas(engine, placement.replicas, opened.unlike)
+    blocking, work = recipe.checkpoint.blocking, (records, commits, scoring, showing, commands, rewind, replicas)
+    due = DueWork(state, *work, reader, ledger, sync, group, blocking)
     return Loop(
         state=state,
         reader=reader,
@@ -96,20 +98,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
         commits=commits,
         scoring=scoring,
         commands=commands,
-        due=DueWork(
-            state=state,
-            records=records,
-            commits=commits,
-            scoring=scoring,
-            showing=showing,
-            commands=commands,
-            rewind=rewind,
-            replicas=replicas,
-            sync=sync,
-            group=group,
-            coverage=reader.coverage,
-            blocking=recipe.checkpoint.blocking,
-        ),
+        due=due,
         rewind=rewind,
         replicas=replicas,
         observer=observer,

@@ -221,9 +221,7 @@ def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     point = POINTS[custom.section]
-    ours = (*point.given, *point.parameters, *point.later)
-    if custom.section == "source" and inspect.isfunction(factory):
-        ours = GIVEN
+    ours = _given(factory, custom.section)
     _require_events(factory, custom, point)
     parameters = {name: p for name, p in inspect.signature(factory).parameters.items() if name not in ours}
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -247,6 +245,14 @@ def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
     if missing:
         raise _mistake(custom, f"needs {', '.join(missing)}")
     return arguments
+
+
+def _given(factory: Any, section: str) -> tuple[str, ...]:
+    """The parameters that no recipe gives."""
+    if section == "source" and inspect.isfunction(factory):
+        return GIVEN
+    point = POINTS[section]
+    return (*point.given, *point.parameters, *point.later)
 
 
 def _require_events(factory: Any, custom: Custom, point: ExtensionPoint) -> None:
