@@ -109,7 +109,8 @@ def live():
 def moved(start):
     """Another stream in another process, though it says where it begins."""
     for number in range(start, 1 << 40):
-        yield item(number + os.getpid())
+        point = torch.full((4,), float(number + os.getpid()))
+        yield point, point.sum()
 
 
 def broken(count: int = 20):

@@ -55,6 +55,8 @@ def work(rank, covered, *, blocking=False, failure=None):
         commands=idle,
         rewind=idle,
         replicas=idle,
+        reader=idle,
+        ledger=idle,
         sync=SimpleNamespace(failure=failure),
         group=Told(rank, 2),
         blocking=blocking,

@@ -77,12 +77,10 @@ class Loop:
             try:
                 self.commits.prepare()
                 self._apply(self.commands.replay(self.step))
+                heard = self.reader.start(self.step + 1)  # first: where streams end here, more is due
                 self.due.do()  # what the attempt before still owed at this step, such as an evaluation that was cut off
                 self.scoring.check_patience()
                 self.rewind.keep()
-                heard = self.reader.start(self.step + 1)
-                if self.reader.exhausted:
-                    self.due.do()  # where streams have ended, what is due at the end is owed, too
                 self._end_if_agreed(heard)
                 while self.reader.upcoming is not None:
                     heard = self._train()
