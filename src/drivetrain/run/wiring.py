@@ -43,7 +43,7 @@ from drivetrain.loop.step_runner import StepRunner
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.stopping import PlannedStops, deadline
 from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
-from drivetrain.run.build import deciding_metrics, most_scored, require_losses, shown_samples
+from drivetrain.run.build import deciding_metrics, most_scored, require_scores, shown_samples
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.opening import keep_suspects, record_attempt
 from drivetrain.run.restored import RestoredRun
@@ -68,7 +68,8 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     inbox = _inbox(context.folder, stack) if group.leader else None  # one rank hears commands, and tells the others
     control = Control(inbox, group, ledger, _command_history(opened, restored))
     sync = _sync(opened, restored, control)
-    scoring, showing = _evaluations(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
+    evaluator = Evaluator(task, engine, group, placement, sync, recipe.evaluate.metrics)
+    scoring, showing = _evaluations(opened, restored, evaluator, ledger)
     reader = _reader(opened, restored, guard, sync)
     keep_suspects(context, group, reader.batches.order, timetable)
     if group.leader:
@@ -197,7 +198,7 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     sets = ScoredSets(
         validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
     )
-    require_losses(recipe, opened.task, evaluator, sets.validation)
+    require_scores(recipe, opened.task, evaluator, sets.validation)
     scoring = Scoring(evaluator, ledger, sets, patience, deciding_metrics(recipe), restored.horizon.scores)
     _fill(restored, group)
     past = history.scores(patience.metric) if patience else {}

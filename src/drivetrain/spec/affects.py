@@ -19,6 +19,7 @@ from drivetrain.spec.settings import Affects, Setting, key_of
 from drivetrain.spec.tree import dotted
 
 _EVALUATE = ("evaluate",)
+_MAKES_SCORES = ("batch", "budget", "metrics")  # of `evaluate`
 _STRENGTH: dict[Affects, int] = {"nothing": 0, "cost": 1, "bits": 2}
 
 
@@ -80,7 +81,7 @@ def _field_leaves(value: Any, path: tuple, affects: Affects, digested: bool) -> 
 def _decided(leaf: Leaf) -> Leaf:
     """What becomes of a leaf of `evaluate` where learning rates follow scores: how these are made decides bits."""
     path, value, affects = leaf
-    if path[1] in ("batch", "budget"):
+    if path[1] in _MAKES_SCORES:
         return path, value, "bits"
     return path, value, affects
 
@@ -103,6 +104,8 @@ def customs(value: Any, affects: Affects = "bits") -> Iterator[tuple[Custom, Aff
         yield value, affects
     elif is_dataclass(value):
         declared = settings_of(type(value))
+        if isinstance(value, Recipe) and reads_scores(value):
+            yield from customs(value.evaluate.metrics, "bits")
         for field in fields(value):
             weaker = min(affects, declared[field.name].affects, key=_STRENGTH.__getitem__)
             yield from customs(getattr(value, field.name), weaker)

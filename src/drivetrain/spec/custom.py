@@ -26,10 +26,12 @@ class ExtensionPoint:
     A class with these `methods`, with one of `events` where there are some, and with the class at `base` among its own,
     where there is one; `given` are the arguments of its constructor that no recipe gives. A function is taken where
     `parameters` says what its first ones are called, by the name of an event where there are some; its others are the
-    recipe's, but for those in `later`. `settings` is the class of what the section has beside the arguments.
+    recipe's, but for those in `later`. `settings` is the class of what the section has beside the arguments. Where
+    there are `either`, it needs all methods of one of these, too.
     """
 
     methods: tuple[str, ...] = ()
+    either: tuple[tuple[str, ...], ...] = ()
     events: tuple[str, ...] = ()
     base: str | None = None
     given: tuple[str, ...] = ()
@@ -41,6 +43,8 @@ class ExtensionPoint:
     def wanted(self) -> str:
         """What it takes, in words."""
         words = f"a class that has {', '.join(self.methods)}"
+        if self.either:
+            words += f", and {' or '.join(', '.join(methods) for methods in self.either)}"
         if self.events:
             words = f"a class with a method such as {', '.join(self.events[1:4])}"
         if self.base is not None:
@@ -72,6 +76,7 @@ POINTS: Mapping[str, ExtensionPoint] = {
     ),
     "callback": ExtensionPoint(events=EVENTS, parameters=("record",)),
     "sink": ExtensionPoint(("send",)),
+    "metric": ExtensionPoint(("update",), either=(("compute", "add_state"), ("state", "merge", "value"))),
     "target": ExtensionPoint(base="drivetrain.launch.targets.recipe:ResourceSpec"),
 }
 """By section."""
@@ -148,6 +153,8 @@ def found_custom(custom: Custom) -> Any:
 def _is_class_of(factory: type, point: ExtensionPoint) -> bool:
     if not all(hasattr(factory, name) for name in point.methods):
         return False
+    if point.either and not any(all(hasattr(factory, name) for name in methods) for methods in point.either):
+        return False
     if point.events and not any(hasattr(factory, name) for name in point.events):
         return False
     return point.base is None or issubclass(factory, imported(point.base))
@@ -171,7 +178,7 @@ def takes(factory: Any, name: str) -> bool:
 
 def article(noun: str) -> str:
     """`a task`, `an optimizer`."""
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
 
 
 def _find(custom: Custom) -> Any:

@@ -55,6 +55,9 @@ def recipe_schema() -> dict[str, Any]:
     data["train"]["properties"]["sources"]["items"] = source
     for name in ("validation", "test"):
         data[name] |= {"type": "object", "additionalProperties": source}
+    for section, name, among in (("evaluate", "metrics", "additionalProperties"), ("watch", "sinks", "items")):
+        schema["properties"][section]["properties"][name][among] = _OWN
+    schema["properties"]["callbacks"] |= {"type": "array", "items": _OWN}
     base = {
         "description": "recipes to build on",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],

@@ -228,6 +228,8 @@ class Checker:
             return self._listed("callback", data, (name,))
         if name == "watch":
             return self._watched(data)
+        if name == "evaluate":
+            return self._evaluated(data)
         if name in SECTIONS:
             return self._one_kind(imported(SECTIONS[name]), name, data)
         if name in KINDS:
@@ -341,6 +343,15 @@ class Checker:
             return settings
         sinks = self._listed("sink", own, ("watch", "sinks"))
         return None if sinks is None else replace(settings, sinks=sinks)
+
+    def _evaluated(self, data: Any) -> Any:
+        """When and how sets are scored, with the metrics of the user's own."""
+        settings = self._settings(imported(SECTIONS["evaluate"]), data, ("evaluate",))
+        if settings is None or not settings.metrics:
+            return settings
+        path = ("evaluate", "metrics")
+        metrics = {name: self._component("metric", part, (*path, name)) for name, part in data["metrics"].items()}
+        return None if None in metrics.values() else replace(settings, metrics=metrics)
 
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""
