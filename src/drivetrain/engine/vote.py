@@ -89,9 +89,9 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
             torch._foreach_mul_(grads, (network_optimizer.clip / (norm + CLIP_EPSILON)).clamp(max=1.0))
         if network_optimizer.skips_by_itself:
             network_optimizer.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-            network_optimizer.optimizer.step()
+            network_optimizer.move()
         elif bool(go):
-            network_optimizer.optimizer.step()
+            network_optimizer.move()
     undo(kept, go)
     if scaler:
         numbers = torch.cat([numbers, scaler.scale.reshape(1)])  # a copy of the scale, before it changes

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.groups import Parameters, assign
-from drivetrain.optim.own import own_optimizer
+from drivetrain.optim.own import own_optimizer, refused
 from drivetrain.optim.projecting import Projecting
 from drivetrain.optim.recipe import Optimizer, OwnOptimizer, Schedule
 from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
@@ -70,7 +70,16 @@ class NetworkOptimizer:
         if self._fused:
             self._fused.step(gradients)
         else:
+            self.move()
+
+    def move(self) -> None:
+        """The optimizer's own step. Raises what `refused` makes of an error in one of the user's own kind."""
+        try:
             self.optimizer.step()
+        except Exception as error:
+            if self.own:
+                raise refused(self.optimizer, error) from error
+            raise
 
     @cached_property
     def _fused(self) -> FusedAdam | None:

@@ -50,7 +50,7 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested:
             yield (*path, "weight"), value.weight, affects
         if value.parted is not None:
             yield from leaves(value.parted, (*path, "parted"), affects, digested=digested)
-        yield from leaves(value.settings, path, affects, digested=digested)
+        yield from leaves(value.written, path, affects, digested=digested)
     elif is_dataclass(value):
         yield from _field_leaves(value, path, affects, digested)
     elif isinstance(value, Mapping) and value:

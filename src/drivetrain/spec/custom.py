@@ -6,17 +6,28 @@ import inspect
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from traceback import format_exception
+from typing import Any
 
 from drivetrain.spec.by_index import HINT, unlike_source
-from drivetrain.spec.code.blame import own_place, words
+from drivetrain.spec.code.blame import folded, is_out_of_memory, own_place, words
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported, nearest
-from drivetrain.spec.settings import Component, Settings
+from drivetrain.spec.settings import Component, Settings, key_of
+from drivetrain.spec.signatures import (
+    by_position,
+    hints_of,
+    is_open_ended,
+    lacking,
+    missing,
+    parameters_of,
+    takes,
+    wrong_call,
+)
 
 
 @dataclass(frozen=True)
@@ -27,10 +38,12 @@ class ExtensionPoint:
     where there is one; `given` are the arguments of its constructor that no recipe gives. A function is taken where
     `parameters` says what its first ones are called, by the name of an event where there are some; its others are the
     recipe's, but for those in `later`. `settings` is the class of what the section has beside the arguments. Where
-    there are `either`, it needs all methods of one of these, too.
+    there are `either`, it needs all methods of one of these, too. `calls` says what some methods are called with, where
+    what comes `later` may follow.
     """
 
     methods: tuple[str, ...] = ()
+    calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     either: tuple[tuple[str, ...], ...] = ()
     events: tuple[str, ...] = ()
     base: str | None = None
@@ -72,15 +85,22 @@ POINTS: Mapping[str, ExtensionPoint] = {
         settings="drivetrain.optim.recipe:OwnOptimizer",
     ),
     "schedule": ExtensionPoint(
-        ("factor",), parameters=("samples", "total"), later=("scores",), settings="drivetrain.optim.recipe:OwnSchedule"
+        ("factor",),
+        {"factor": ("samples", "total")},
+        parameters=("samples", "total"),
+        later=("scores",),
+        settings="drivetrain.optim.recipe:OwnSchedule",
     ),
     "callback": ExtensionPoint(events=EVENTS, parameters=("record",)),
-    "sink": ExtensionPoint(("send",)),
+    "sink": ExtensionPoint(("send",), {"send": ("rows",)}),
     "metric": ExtensionPoint(("update",), either=(("compute", "add_state"), ("state", "merge", "value"))),
     "target": ExtensionPoint(base="drivetrain.launch.targets.recipe:ResourceSpec"),
 }
 """By section."""
 
+ARGUMENTS = "arguments"
+"""The key under which a recipe may give a constructor's arguments; the only place for those that are called as what the
+section has besides (`warmup`, `lr`, `name`)."""
 OWN = "own"
 """The field in which a section's settings have the kind of the user's own that they belong to."""
 
@@ -106,6 +126,25 @@ class Custom(Component):
     parted: Settings | None = None
     """Which part of a source's samples."""
 
+    @property
+    def written(self) -> dict[str, Any]:
+        """The arguments as a recipe writes them: beside `kind`, but for those whose names the section needs."""
+        taken, beside = section_keys(self.section), dict(self.settings)
+        nested = {key: beside.pop(key) for key in self.settings if key in taken}
+        if nested:
+            beside[ARGUMENTS] = nested
+        return beside
+
+
+@cache
+def section_keys(section: str) -> frozenset[str]:
+    """What stands beside `kind` and is no argument."""
+    found = {"kind", ARGUMENTS}
+    settings = POINTS[section].settings
+    if settings is not None:
+        found.update(key_of(each.name) for each in fields(imported(settings)))
+    return frozenset(found - {OWN})
+
 
 def build_custom(custom: Custom, **given: Any) -> Any:
     """Build a user's component from its settings and from what its section is `given`; of the latter what its
@@ -120,7 +159,14 @@ def build_custom(custom: Custom, **given: Any) -> Any:
     if not inspect.isclass(factory):
         return partial(factory, **arguments)
     taken = {name: value for name, value in given.items() if takes(factory, name)}
-    return factory(**taken, **arguments)
+    try:
+        return factory(**taken, **arguments)
+    except Failure:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise _broken(custom, f"its constructor raises {words(error)}", error) from error
 
 
 def check_custom(custom: Custom) -> None:
@@ -133,9 +179,7 @@ def check_custom(custom: Custom) -> None:
     except Failure:
         raise
     except Exception as error:
-        place = own_place(error, custom.folder)
-        at = f", at {place}" if place else ""
-        raise _mistake(custom, f"its import fails: {words(error)}{at}") from error
+        raise _broken(custom, f"its import fails: {words(error)}", error) from error
     _checked(factory, custom)
 
 
@@ -168,12 +212,6 @@ def _is_function_of(factory: Any, point: ExtensionPoint) -> bool:
         return False
     first = tuple(inspect.signature(factory).parameters)[: len(point.parameters)]
     return first == point.parameters
-
-
-def takes(factory: Any, name: str) -> bool:
-    """Whether a class's constructor, or a function, has a parameter of this name, or takes any."""
-    parameters = inspect.signature(factory).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def article(noun: str) -> str:
@@ -222,33 +260,50 @@ def _first_of_others(path: Sequence[str]) -> int:
 
 def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
     """The arguments, each of its annotated type where it has one that can be checked."""
+    point = POINTS[custom.section]
+    ours = point.given if inspect.isclass(factory) else (*point.parameters, *point.later)
+    parameters = {name: each for name, each in parameters_of(factory).items() if name not in ours}
+    _require_callable(factory, custom, point)
+    for key in custom.settings:
+        if key in ours:
+            raise _mistake(custom, f"{key!r} is nothing that a recipe gives: {article(custom.section)} gets it", key)
+        if key not in parameters and not is_open_ended(parameters):
+            raise _mistake(custom, f"unknown key {key!r}{nearest(key, list(parameters))}", key)
+    if lost := missing(parameters, custom.settings):
+        raise _mistake(custom, f"needs {', '.join(map(repr, lost))}")
+    if unnamed := by_position(parameters, custom.settings):
+        raise _mistake(custom, f"takes {', '.join(map(repr, unnamed))} by position only, and a recipe gives names")
+    hints = hints_of(factory)
+    return {key: _typed(custom, key, value, hints) for key, value in custom.settings.items()}
+
+
+def _typed(custom: Custom, key: str, value: Any, hints: Mapping[str, Any]) -> Any:
+    """An argument as its annotation wants it."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-    point = POINTS[custom.section]
-    ours = (*point.given, *point.parameters, *point.later)
+    if key not in hints:
+        return value
+    try:
+        adapter = TypeAdapter(hints[key], config=ConfigDict(arbitrary_types_allowed=True))
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})", key) from None
+
+
+def _require_callable(factory: Any, custom: Custom, point: ExtensionPoint) -> None:
+    """Raises Failure(78) where a class is abstract, or has a method that cannot be called as it is going to be."""
+    if not inspect.isclass(factory):
+        return
     _require_events(factory, custom, point)
-    parameters = {name: p for name, p in inspect.signature(factory).parameters.items() if name not in ours}
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    hints = _hints(factory)
-    arguments = {}
-    for key, value in custom.settings.items():
-        if key not in parameters and not open_ended:
-            raise _mistake(custom, f"unknown key {key!r}{nearest(key, list(parameters))}", key)
-        arguments[key] = value
-        if key in hints:
-            try:
-                adapter = TypeAdapter(hints[key], config=ConfigDict(arbitrary_types_allowed=True))
-                arguments[key] = adapter.validate_python(value)
-            except ValidationError as error:
-                raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})", key) from None
-    missing: list[str] = []
-    for name, p in parameters.items():
-        needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        if needed and name not in arguments:
-            missing.append(repr(name))
-    if missing:
-        raise _mistake(custom, f"needs {', '.join(missing)}")
-    return arguments
+    if lost := lacking(factory):
+        raise _mistake(custom, f"is an abstract class: it lacks {', '.join(lost)}")
+    calls = dict(point.calls)
+    for event in point.events:
+        if hasattr(factory, event):
+            calls[event] = point.parameters
+    for name, given in calls.items():
+        if wrong := wrong_call(factory, name, (given, (*given, *point.later))):
+            raise _mistake(custom, wrong)
 
 
 def _require_events(factory: Any, custom: Custom, point: ExtensionPoint) -> None:
@@ -258,13 +313,6 @@ def _require_events(factory: Any, custom: Custom, point: ExtensionPoint) -> None
             raise _mistake(custom, f"there is no event {name!r}{nearest(name, point.events)}")
 
 
-def _hints(factory: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
 def _place(custom: Custom, key: str = "kind") -> str:
     return custom.places.get(key, "")
 
@@ -272,3 +320,12 @@ def _place(custom: Custom, key: str = "kind") -> str:
 def _mistake(custom: Custom, message: str, key: str = "kind") -> Failure:
     cause = f"{_place(custom, key)}{custom.kind}: {message}"
     return Failure(Exit.BAD_RECIPE, cause, "mend the recipe or the class it names")
+
+
+def _broken(custom: Custom, message: str, error: Exception) -> Failure:
+    """A mistake in the user's code, with its place and their frames."""
+    place = own_place(error, custom.folder)
+    failure = _mistake(custom, f"{message}, at {place}" if place else message)
+    failure.details = folded(error, custom.folder)
+    failure.trace = "".join(format_exception(error))
+    return failure

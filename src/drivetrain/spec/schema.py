@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.custom import OWN, POINTS, ExtensionPoint
+from drivetrain.spec.custom import ARGUMENTS, OWN, POINTS, ExtensionPoint
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
     BY_NETWORK,
@@ -24,7 +24,10 @@ from drivetrain.spec.settings import key_of
 _OWN = {
     "type": "object",
     "description": "your own: a class by its import path; the other keys are its constructor's arguments",
-    "properties": {"kind": {"type": "string", "pattern": r"^[\w.]+:\w+$"}},
+    "properties": {
+        "kind": {"type": "string", "pattern": r"^[\w.]+:\w+$"},
+        ARGUMENTS: {"type": "object", "description": "the constructor's arguments, where one is called as a key here"},
+    },
     "required": ["kind"],
 }
 

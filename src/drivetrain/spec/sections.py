@@ -14,7 +14,7 @@ from drivetrain.spec.affects import settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.components import Derives
-from drivetrain.spec.custom import OWN, POINTS, Custom
+from drivetrain.spec.custom import ARGUMENTS, OWN, POINTS, Custom, section_keys
 from drivetrain.spec.installed import OWN_PATH, installed_kinds, path_of
 from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
 from drivetrain.spec.recipe import Recipe
@@ -122,7 +122,7 @@ def plain(value: Any) -> Any:
             common["weight"] = value.weight
         if value.parted:
             common["parted"] = plain(value.parted)
-        return {"kind": value.kind, **common, **plain(value.settings)}
+        return {"kind": value.kind, **common, **plain(value.written)}
     if isinstance(value, Amount):
         return dict(value.given)
     if is_dataclass(value):
@@ -310,17 +310,23 @@ class Checker:
         with their mistakes noted."""
         own, common = dict(data), {}
         own.pop("kind", None)
+        nested = own.pop(ARGUMENTS, {})
+        if not isinstance(nested, dict):
+            self._notes.add((*path, ARGUMENTS), f"is a mapping of the constructor's arguments (got {shown(nested)})")
+            return None
         folder = str(self._folder) if self._folder else None
         places = {key: f"{self._notes.origin((*path, key))}: " for key in data}
-        custom = Custom(section=section, kind=kind, settings=own, folder=folder, places=places)
+        places |= {key: f"{self._notes.origin((*path, ARGUMENTS, key))}: " for key in nested}
+        custom = Custom(section=section, kind=kind, folder=folder, places=places)
         settings = POINTS[section].settings
+        for key in section_keys(section) & own.keys():
+            common[key] = own.pop(key)
+        for key in own.keys() & nested.keys():
+            self._notes.add((*path, ARGUMENTS, key), "is given twice: beside the kind, and here")
+        custom = replace(custom, settings={**own, **nested})
         if settings is None:
             return custom
-        cls = imported(settings)
-        for key in keys_of(cls):
-            if key in own and key != OWN:
-                common[key] = own.pop(key)
-        checked = self._settings(cls, common, path)
+        checked = self._settings(imported(settings), common, path)
         if checked is None:
             return None
         if section == "source":
