@@ -276,7 +276,7 @@ class Narrow:
         return 1.0
 
 
-class Nothing:
+class Factorless:
     def factor(self, samples: int, total: int): ...
 
 

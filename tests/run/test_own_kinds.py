@@ -430,9 +430,9 @@ def test_a_constructor_that_raises_is_78_with_its_place(place):
 
 
 def test_what_gives_no_factor_is_78_and_numbers_of_numpy_and_torch_are_numbers(place):
-    place.write(schedule={"kind": "mine_kinds:Nothing"})
+    place.write(schedule={"kind": "mine_kinds:Factorless"})
     assert place.train("run") == Exit.BAD_RECIPE
-    assert "mine_kinds:Nothing gives None at 8 samples" in place.err
+    assert "mine_kinds:Factorless gives None at 8 samples" in place.err
     for kind in ("float32", "tensor"):
         place.write(schedule={"kind": "mine_kinds:Numpy", "arguments": {"kind": kind}})
         assert place.train(kind, "--steps", 1) == Exit.STOPPED, place.err

@@ -16,7 +16,6 @@ from drivetrain.ledger.records import (
     EvaluationRecord,
     ExitRecord,
     LoopRecord,
-    RecordBase,
     RollbackRecord,
     StepRecord,
 )
@@ -103,7 +102,7 @@ class LedgerWriter:
         if self.watch.last - self._written >= GROUP:
             self.flush()
         if self._told_steps:
-            self._tell(StepRecord(**fields, attempt=self.attempt))
+            self._callbacks.tell(StepRecord(**fields, attempt=self.attempt))
         if not self._promised:
             return ""
         made = self._promised.pop(fields["step"], None)
@@ -122,15 +121,7 @@ class LedgerWriter:
             self._writer.append(written.to_json())
         else:
             self._remember(written)
-        if self._callbacks.hears(written.kind):
-            self._tell(written)
-
-    def _tell(self, record: RecordBase) -> None:
-        """Call the user's own callbacks: a phase of its own, by which one that hangs is named."""
-        phase = self._heartbeat.phase
-        self._heartbeat.enter("callback")
-        self._callbacks.tell(record)
-        self._heartbeat.enter(phase)
+        self._callbacks.tell(written)
 
     @property
     def tail(self) -> str:

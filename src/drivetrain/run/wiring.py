@@ -136,8 +136,8 @@ def _ledger_writer(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -
     """The attempt's writer; steps that survivors have made and nobody wrote are in the ledger before anything else."""
     startup, history, commit = opened.context.startup, restored.history, restored.commit
     recipe, leader = opened.context.recipe, opened.group.leader
-    callbacks = Callbacks(recipe.callbacks, restored.engine.networks, leader=leader)
     heartbeat = opened.context.heartbeat
+    callbacks = Callbacks(recipe.callbacks, restored.engine.networks, leader=leader, heartbeat=heartbeat)
     attempt = opened.group.broadcast_json(1 + history.attempts)
     ledger = LedgerWriter(restored.ledger_queue, attempt, startup.watch, history, heartbeat, callbacks)
     ledger.compiling = watch_compiler(heartbeat, stack).take

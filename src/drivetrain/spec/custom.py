@@ -151,8 +151,9 @@ def build_custom(custom: Custom, **given: Any) -> Any:
     constructor takes. A function becomes one that lacks its first parameters only.
 
     Raises Failure(77) where it is nothing that its section takes: a recipe must not be able to call anything that can
-    be imported; 78 where its module or name is not there, where its constructor has no such argument or misses one, and
-    where an argument is not of the annotated type.
+    be imported; 78 where its module or name is not there, where its constructor has no such argument or misses one,
+    where an argument is not of the annotated type, where the class is abstract or cannot be called as it has to be, and
+    where its constructor raises. What the user's own code of a task or a source raises there is raised as it is.
     """
     factory = found_custom(custom)
     arguments = _checked(factory, custom)
@@ -164,7 +165,9 @@ def build_custom(custom: Custom, **given: Any) -> Any:
     except Failure:
         raise
     except Exception as error:
-        if is_out_of_memory(error):
+        # An error in the code of a task or a source is told as such: there is more in it than what a recipe gives.
+        own = custom.section in ("task", "source") and own_place(error, custom.folder) is not None
+        if own or is_out_of_memory(error):
             raise
         raise _broken(custom, f"its constructor raises {words(error)}", error) from error
 
