@@ -25,6 +25,7 @@ from drivetrain.spec.affects import bits_digest, customs
 from drivetrain.spec.code.scan import UserCode, run_digest, scan
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.given import is_object, object_of
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.settings import seconds_of
@@ -88,21 +89,29 @@ def prepare_job(
 
 
 def _require_importable(recipe: Recipe) -> None:
-    """Raises Failure(78) where other processes need a class that only this one has: of a notebook, or of a script."""
+    """Raises Failure(78) where other processes need what only this one has: an object, or a class of a notebook or of a
+    script; and where this one does not have an object either."""
     place = getattr(sys.modules["__main__"], "__file__", None)
-    kinds = [custom.kind for custom, _ in customs(recipe) if custom.kind.startswith("__main__:")]
+    kinds = [custom.kind for custom, _ in customs(recipe)]
+    objects = [kind for kind in kinds if is_object(kind)]
+    for kind in objects:
+        object_of(kind)
+    mine = [*objects, *(kind for kind in kinds if kind.startswith("__main__:"))]
     asked = ""
     if recipe.launch.processes > 1:
         asked = f"{recipe.launch.processes} processes (launch.processes)"
-    elif place is None and recipe.data.train.workers:  # those of a script import it
+    elif recipe.data.train.workers and (objects or place is None):  # those of a script import it
         asked = f"processes that read samples (data.train.workers: {recipe.data.train.workers})"
-    if not (kinds and asked):
+    if not (mine and asked):
         return
     where = f"the script {Path(place).name}" if place else "the notebook"
-    name = kinds[0].partition(":")[2]
+    name = mine[0].partition(":")[2]
     # In one sentence: a notebook shows an exception's words, and not its hint.
     how = f"put it in a module beside {where}, and write 'module:{name}'"
-    raise Failure(Exit.BAD_RECIPE, f"{kinds[0]} is a class of {where}, which {asked} cannot import: {how}")
+    if objects:
+        cause = f"{name} is an object of this process, which {asked} do not have: {how}, with its arguments"
+        raise Failure(Exit.BAD_RECIPE, cause)
+    raise Failure(Exit.BAD_RECIPE, f"{mine[0]} is a class of {where}, which {asked} cannot import: {how}")
 
 
 def runs_with_other_code(job: Job, recipe: Recipe) -> list[str]:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from drivetrain.engine.losses import Losses, as_losses
 from drivetrain.loop.metrics import LossMeans, Mean
+from drivetrain.spec.given import recorded
 
 if TYPE_CHECKING:
     from drivetrain.checkpoint.export import Exported
@@ -41,6 +42,12 @@ class Task:
     names beside the module; `"{argument}"` is the file that this argument of the recipe names. Folders count whole."""
     learned: Mapping[str, Any] = MappingProxyType({})
     """What was found in the data that the networks depend on, as JSON data: every commit keeps it."""
+
+    def __init_subclass__(cls, **others: Any) -> None:
+        """A task that Python gives as an object knows its arguments, so that a recipe can name them."""
+        super().__init_subclass__(**others)
+        if "__init__" in vars(cls):
+            cls.__init__ = recorded(cls.__init__)
 
     def recall(self, learned: Mapping[str, Any]) -> None:
         """`learned` of the start that wrote a commit; called before anything else where that commit is used."""

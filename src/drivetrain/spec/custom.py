@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 from drivetrain.spec.by_index import HINT, unlike_source
 from drivetrain.spec.code.blame import folded, is_out_of_memory, own_place, words
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.given import is_object, object_of
 from drivetrain.spec.registry import imported, nearest
 from drivetrain.spec.settings import Component, Settings, key_of
 from drivetrain.spec.signatures import (
@@ -156,6 +158,9 @@ def build_custom(custom: Custom, **given: Any) -> Any:
     where its constructor raises. What the user's own code of a task or a source raises there is raised as it is.
     """
     factory = found_custom(custom)
+    if is_object(custom.kind) and not _is_made(thing := object_of(custom.kind)):
+        # One metric for each lane, and none of them has seen what the given one has.
+        return _anew(thing) if custom.section == "metric" else thing
     arguments = _checked(factory, custom)
     if not inspect.isclass(factory):
         return partial(factory, **arguments)
@@ -183,17 +188,21 @@ def check_custom(custom: Custom) -> None:
         raise
     except Exception as error:
         raise _broken(custom, f"its import fails: {words(error)}", error) from error
-    _checked(factory, custom)
+    if not is_object(custom.kind) or _is_made(object_of(custom.kind)):
+        _checked(factory, custom)
 
 
 def found_custom(custom: Custom) -> Any:
     """The class or function that a user's component is. Raises Failure as `build_custom` does."""
     factory, point = _find(custom), POINTS[custom.section]
+    if not _is_made(factory):
+        factory = type(factory)
     if custom.section == "source" and (wrong := unlike_source(factory, custom.kind.partition(":")[0])):
         raise Failure(Exit.BAD_RECIPE, f"{_place(custom)}{custom.kind} is no source, but {wrong}", HINT)
     if not (_is_class_of(factory, point) if inspect.isclass(factory) else _is_function_of(factory, point)):
         cause = f"{_place(custom)}{custom.kind} is no {custom.section}"
-        raise Failure(Exit.SECURITY, cause, f"{article(custom.section)} is {point.wanted}")
+        code = Exit.BAD_RECIPE if is_object(custom.kind) else Exit.SECURITY
+        raise Failure(code, cause, f"{article(custom.section)} is {point.wanted}")
     return factory
 
 
@@ -208,6 +217,8 @@ def _is_class_of(factory: type, point: ExtensionPoint) -> bool:
 
 
 def _is_function_of(factory: Any, point: ExtensionPoint) -> bool:
+    if isinstance(factory, partial):
+        factory = factory.func
     # What a built-in function takes nobody can tell, so none is taken.
     if not point.parameters or not inspect.isfunction(factory):
         return False
@@ -222,8 +233,22 @@ def article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
 
 
+def _is_made(thing: Any) -> bool:
+    """Whether it is what an object is made by, and no object."""
+    return inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, partial)
+
+
+def _anew(metric: Any) -> Any:
+    found = copy.deepcopy(metric)
+    if hasattr(found, "reset"):
+        found.reset()
+    return found
+
+
 def _find(custom: Custom) -> Any:
     module, _, name = custom.kind.partition(":")
+    if is_object(custom.kind):
+        return object_of(custom.kind)
     sys.path[:] = module_path(custom.folder)
     try:
         found = import_module(module)
