@@ -195,7 +195,7 @@ def check_custom(custom: Custom) -> None:
 def found_custom(custom: Custom) -> Any:
     """The class or function that a user's component is. Raises Failure as `build_custom` does."""
     factory, point = _find(custom), POINTS[custom.section]
-    if not _is_made(factory):
+    if is_object(custom.kind) and not _is_made(factory):
         factory = type(factory)
     if custom.section == "source" and (wrong := unlike_source(factory, custom.kind.partition(":")[0])):
         raise Failure(Exit.BAD_RECIPE, f"{_place(custom)}{custom.kind} is no source, but {wrong}", HINT)
