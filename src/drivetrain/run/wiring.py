@@ -198,7 +198,8 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     sets = ScoredSets(
         validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
     )
-    require_scores(recipe, opened.task, evaluator, sets.validation)
+    # Where there are test sets alone, what they are scored by is tried now, too, and not after the last step.
+    require_scores(recipe, opened.task, evaluator, sets.validation or sets.finals.get("test", ()))
     scoring = Scoring(evaluator, ledger, sets, patience, deciding_metrics(recipe), restored.horizon.scores)
     _fill(restored, group)
     past = history.scores(patience.metric) if patience else {}
