@@ -1,9 +1,13 @@
 """Kinds of a user's own that tests put into recipes: optimizers and schedules."""
 
+import abc
 import math
 import os
+import sys
+import time
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 
@@ -242,3 +246,93 @@ class Attributed:
         self.on_gpu = False
 
     def on_step(self, record): ...
+
+
+class Abstract(abc.ABC):
+    """A schedule that lacks what it is for."""
+
+    @abc.abstractmethod
+    def factor(self, samples: int, total: int) -> float: ...
+
+
+class Positional:
+    def __init__(self, period, /):
+        self.period = period
+
+    def factor(self, samples: int, total: int) -> float:
+        return 1.0
+
+
+class Failing:
+    def __init__(self, period: int = 1):
+        raise LookupError("there is no such period")
+
+    def factor(self, samples: int, total: int) -> float:
+        return 1.0
+
+
+class Narrow:
+    def factor(self, samples: int) -> float:
+        return 1.0
+
+
+class Factorless:
+    def factor(self, samples: int, total: int): ...
+
+
+class Numpy:
+    def __init__(self, kind: str = "float32"):
+        self.kind = kind
+
+    def factor(self, samples: int, total: int):
+        return torch.tensor(0.5) if self.kind == "tensor" else np.float32(0.5)
+
+
+class Unaware:
+    """Hears steps without taking a record."""
+
+    def on_step(self): ...
+
+
+class Keyed:
+    """A schedule whose arguments are called as what a recipe has beside them."""
+
+    def __init__(self, warmup: float, every: float = 0.0, kind: str = "", arguments: float = 0.0):
+        self.warmup, self.every, self.rest = warmup, every, arguments
+
+    def factor(self, samples: int, total: int) -> float:
+        return self.warmup + self.every + self.rest
+
+
+class Caching(Counting):
+    """Keeps what follows from its state, and says so."""
+
+    drivetrain_caches = ("sizes",)
+
+    def step(self, closure=None):
+        super().step()
+        self.sizes = [float(state["mean"].norm()) for state in self.state.values()]
+
+
+class Exiting:
+    """A sink that means to end the process."""
+
+    def send(self, rows):
+        sys.exit(3)
+
+
+class Unclosed:
+    """A sink that fails at its end."""
+
+    def send(self, rows): ...
+
+    def close(self):
+        raise OSError("the pipe is gone")
+
+
+class Sleeping:
+    """A callback that never comes back."""
+
+    def on_step(self, record):
+        if record.step == 4:
+            time.sleep(600)

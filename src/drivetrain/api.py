@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,8 +19,12 @@ from drivetrain.launch.rundir import last_word, prepare, record_first
 from drivetrain.launch.submission import NodeWork
 from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.place import Node, Place, from_environment, node_from_environment
+from drivetrain.spec.affects import customs
 from drivetrain.spec.exits import Exit, Failure, Outcome
+from drivetrain.spec.given import given, is_object
 from drivetrain.spec.load import Resolved, load, shipped_names
+from drivetrain.spec.objects import Given
+from drivetrain.spec.recipe import Recipe
 from drivetrain.watch.sinks import follow
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ class Result:
     losses: dict[str, float]
     metrics: dict[str, dict[str, float]]
     test: dict[str, dict[str, float]]
+    objects: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What `train` was given and no recipe can name, by the kinds that stand for it."""
 
     @classmethod
     def load(cls, run: str | Path) -> Result:
@@ -81,7 +87,8 @@ class Result:
         recipe's device; `weights` as for `evaluate`. Raises Failure(66) where there is no such commit."""
         from drivetrain.run.finished import open_finished
 
-        found = open_finished(self.run, commit, weights).networks
+        with given(self.objects):
+            found = open_finished(self.run, commit, weights).networks
         return {name: network.eval() for name, network in found.items()}
 
 
@@ -98,6 +105,10 @@ def train(
 ) -> Result:
     """Train a recipe (a shipped name, a file, a run directory, or a mapping), or go on where its run stopped.
 
+    In a mapping kinds may be objects, classes and functions. An object whose class can be imported, and whose arguments
+    are known (a `Task`, a dataclass) and JSON data, is as if class and arguments were written. Any other is used in
+    this process alone: `run` names the run's folder then, and the run goes on with the same object given again.
+
     One process trains in the caller's, so a class that is defined in a script or a notebook can be its task; several
     (`launch.processes`) are started beside it. `resume`, `override`, `ignore` and `strict_environment` are the options
     of `drivetrain train`. Interrupting it commits and returns. Raises `Failure`, whose `outcome` has the exit code,
@@ -109,17 +120,34 @@ def train(
     options = StartOptions(
         resume=resume, override=override, ignore=ignore, strict_environment=strict_environment, started=time.time()
     )
-    resolved = load(recipe, overrides)
-    job = prepare_job(resolved, run=Path(run) if run else None, overrides=overrides, options=options)
-    console = Console(file=sys.stdout) if progress else None
-    if console:
-        beside = [] if run else runs_with_other_code(job, resolved.recipe)
-        for note in [*resolved.notes, *beside]:
-            console.print(note, markup=False, highlight=False)
-    outcome = start(job, resolved, console, in_process=job.processes == 1)
+    objects = Given(lasting=run is not None)
+    if isinstance(recipe, Mapping):
+        recipe = objects.plain(recipe)
+    with given(objects.objects):
+        resolved = load(recipe, overrides, objects.folder)
+        if run is None:
+            _require_identity(resolved.recipe)
+        job = prepare_job(resolved, run=Path(run) if run else None, overrides=overrides, options=options)
+        console = Console(file=sys.stdout) if progress else None
+        if console:
+            beside = [] if run else runs_with_other_code(job, resolved.recipe)
+            for note in [*resolved.notes, *beside]:
+                console.print(note, markup=False, highlight=False)
+        outcome = start(job, resolved, console, in_process=job.processes == 1)
     if outcome.code not in (Exit.DONE, Exit.STOPPED):
         raise Failure.of(outcome) from outcome.raised
-    return Result.load(job.folder)
+    return replace(Result.load(job.folder), objects=objects.objects)
+
+
+def _require_identity(recipe: Recipe) -> None:
+    """Raises Failure(78) where the place of a run follows from an object that decides bits, and that cannot be told
+    from another one: its class cannot be imported, or its arguments are not known or no JSON data."""
+    for custom, affects in customs(recipe):
+        if affects == "bits" and is_object(custom.kind):
+            name = custom.kind.partition(":")[2]
+            why = f"{name} is an object that no recipe can name, so drivetrain.train needs run=, the run's folder"
+            hint = "or a class that can be imported, with JSON data as its arguments"
+            raise Failure(Exit.BAD_RECIPE, f"{why}: {hint}")
 
 
 def start(

@@ -1,61 +1,19 @@
 """Optimizers and schedules of a user's own in whole runs: found, checked, and the same bits after any stop."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import drivetrain
-from conftest import tensors, tiny_recipe, trace
-from drivetrain.ledger.derive import lineage, steps
+from conftest import tensors, trace
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import AttemptRecord
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.installed import installed_kinds
 from drivetrain.spec.load import load
-from golden.warm import warm
 
 pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with warm(tmp_path_factory.mktemp("own-kinds")) as command:
-        yield command
-
-
-class Place:
-    """A folder with a recipe beside the module of own kinds."""
-
-    def __init__(self, folder, recipe, command, capfd):
-        self.folder, self._recipe, self._command, self._capfd = folder, recipe, command, capfd
-        (folder / "mine_kinds.py").write_text((Path(__file__).parent.parent / "own_kinds.py").read_text())
-
-    def __call__(self, *arguments):
-        self._capfd.readouterr()
-        code = self._command(list(map(str, arguments)), self.folder)
-        self.out, self.err = self._capfd.readouterr()
-        return code
-
-    def write(self, **sections):
-        (self.folder / "own.json").write_text(json.dumps(self._recipe | {"name": "own", **sections}))
-
-    def train(self, run, *arguments):
-        return self("train", "own.json", "--run", run, *arguments)
-
-    def rates(self, run):
-        made = steps(lineage(read(self.folder / run / "ledger.jsonl")))
-        return {record.step: record.lr["model"] for record in made}
-
-
-@pytest.fixture
-def place(tmp_path, corpus, server, capfd, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "300")
-    yield Place(tmp_path, tiny_recipe(corpus), server, capfd)
-    sys.modules.pop("mine_kinds", None)  # what checks a recipe, or follows a run, has imported it here
 
 
 def attempts(run):
@@ -441,3 +399,111 @@ def test_a_result_is_read_again_and_gives_networks(place):
     with pytest.raises(Failure) as caught:
         drivetrain.report("elsewhere")
     assert caught.value.outcome.code is Exit.INPUT_MISSING
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "words"),
+    [
+        ("schedule", {"kind": "mine_kinds:Abstract"}, "is an abstract class: it lacks factor"),
+        ("schedule", {"kind": "mine_kinds:Positional", "period": 3}, "takes 'period' by position only"),
+        (
+            "schedule",
+            {"kind": "mine_kinds:Narrow"},
+            "factor(self, samples: int) -> float is called with (samples, total)",
+        ),
+        ("callbacks", [{"kind": "mine_kinds:Unaware"}], "on_step(self) is called with (record)"),
+    ],
+)
+def test_a_class_that_nobody_could_call_is_78_before_anything_is_built(place, section, settings, words):
+    place.write(**{section: settings})
+    for command in (("recipe", "check", "own.json"), ("train", "own.json", "--run", "run")):
+        assert place(*command) == Exit.BAD_RECIPE
+        assert words in place.err
+        assert "own.json" in place.err
+
+
+def test_a_constructor_that_raises_is_78_with_its_place(place):
+    place.write(schedule={"kind": "mine_kinds:Failing"})
+    assert place.train("run") == Exit.BAD_RECIPE
+    assert "mine_kinds:Failing: its constructor raises LookupError: there is no such period, at " in place.err
+    assert 'raise LookupError("there is no such period")' in place.err
+
+
+def test_what_gives_no_factor_is_78_and_numbers_of_numpy_and_torch_are_numbers(place):
+    place.write(schedule={"kind": "mine_kinds:Factorless"})
+    assert place.train("run") == Exit.BAD_RECIPE
+    assert "mine_kinds:Factorless gives None at 8 samples" in place.err
+    for kind in ("float32", "tensor"):
+        place.write(schedule={"kind": "mine_kinds:Numpy", "arguments": {"kind": kind}})
+        assert place.train(kind, "--steps", 1) == Exit.STOPPED, place.err
+        assert place.rates(kind)[1] == 5e-3
+
+
+@pytest.mark.parametrize(("kind", "words"), [("Muon", "2D"), ("SparseAdam", "does not support dense gradients")])
+def test_an_optimizer_of_a_package_that_does_not_take_these_weights_is_78(place, kind, words):
+    place.write(optimizer={"kind": f"torch.optim:{kind}", "lr": 0.1})
+    assert place.train("run", "--steps", 2) == Exit.BAD_RECIPE
+    assert words in place.err
+
+
+def test_arguments_that_are_called_as_our_keys_have_a_place_of_their_own(place):
+    given = {"warmup": 0.25, "every": 0.125, "kind": "x", "arguments": 0.125}
+    place.write(schedule={"kind": "mine_kinds:Keyed", "warmup": {"steps": 2}, "arguments": given})
+    assert place("recipe", "check", "own.json", "--json") == 0, place.err
+    digest = json.loads(place.out)["digest"]
+    tree = load(place.folder / "own.json").tree
+    assert tree["schedule"]["arguments"] == given
+    assert tree["schedule"]["warmup"] == {"steps": 2}
+    assert load(tree).tree == tree
+    assert place("recipe", "check", "own.json", "schedule.arguments.warmup=0.5", "--json") == 0
+    assert json.loads(place.out)["digest"] != digest
+    assert place.train("run", "--steps", 3) == Exit.STOPPED, place.err
+    assert place.rates("run")[3] == 5e-3
+    assert place.train("run", "--steps", 1) == Exit.STOPPED, place.err
+    assert place.train("run", "schedule.arguments.warmup=0.5") == Exit.INCOMPATIBLE
+    assert "schedule.arguments.warmup: 0.25 -> 0.5" in place.err
+
+
+def test_where_an_argument_stands_decides_nothing_and_twice_is_a_mistake(place):
+    digests = set()
+    for settings in ({"period": 16}, {"arguments": {"period": 16}}):
+        place.write(schedule={"kind": "mine_kinds:saw", **settings})
+        assert place("recipe", "check", "own.json", "--json") == 0, place.err
+        digests.add(json.loads(place.out)["digest"])
+    assert len(digests) == 1
+    for given, words in (
+        ({"period": 16, "arguments": {"period": 16}}, "schedule.arguments.period: is given twice"),
+        ({"arguments": 3}, "schedule.arguments: is a mapping of the constructor's arguments (got 3)"),
+        ({"arguments": {"peroid": 3}}, "unknown key 'peroid'; did you mean 'period'?"),
+        ({"arguments": {"total": 3}}, "'total' is nothing that a recipe gives: a schedule gets it"),
+    ):
+        place.write(schedule={"kind": "mine_kinds:saw", **given})
+        assert place("recipe", "check", "own.json") == Exit.BAD_RECIPE
+        assert words in place.err
+
+
+def test_an_optimizer_may_name_attributes_that_follow_from_its_state(place):
+    place.write(optimizer={"kind": "mine_kinds:Caching", "lr": 0.1})
+    assert place.train("whole") == Exit.DONE, place.err
+    assert place.train("parts", "--steps", 5) == Exit.STOPPED
+    assert place.train("parts") == Exit.DONE
+    assert trace(place.folder / "parts") == trace(place.folder / "whole")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Exiting", "mine_kinds.Exiting-0 lacks the end of this run (SystemExit: 3)"),
+        ("Unclosed", "Unclosed-0 has every row of this run, and fails at its end: OSError: the pipe is gone"),
+    ],
+)
+def test_what_a_sink_does_at_its_end_is_told_as_what_it_is(place, kind, words):
+    place.write(watch={"sinks": [{"kind": f"mine_kinds:{kind}"}]})
+    assert place.train("run", "--steps", 2) == Exit.STOPPED
+    assert words in place.err
+
+
+def test_a_callback_that_hangs_is_named_by_its_phase(place):
+    place.write(callbacks=[{"kind": "mine_kinds:Sleeping"}], launch={"threads": 1, "hang_after": 2, "restarts": 0})
+    assert place.train("run") == Exit.HANG
+    assert "rank 0 at step 4 (callback)" in place.err

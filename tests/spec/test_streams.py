@@ -92,7 +92,7 @@ def test_torchs_iterable_dataset_is_a_stream():
 
 def test_what_the_run_gives_a_function_no_recipe_does(folder):
     check_custom(custom(folder, "begun", path="y"))
-    with pytest.raises(Failure, match="unknown key 'start'"):
+    with pytest.raises(Failure, match="'start' is nothing that a recipe gives"):
         check_custom(custom(folder, "begun", start=3))
 
 

@@ -2,7 +2,9 @@
 
 Their names end in what they are: `optimizers/<network>/<parameter>/<slot>#int`. Those of a parameter group stand at
 `optimizers/<network>/[<group>]/<key>#float`; a group has the numbers that it was built with under `given`, and what
-differs from these was counted since. What else an optimizer comes to keep no commit could hold: it is refused.
+differs from these was counted since. What else an optimizer comes to keep no commit could hold: it is refused, unless
+its class has it in `drivetrain_caches`. The name of a tensor that lies on the host, where its parameter lies on an
+accelerator, ends in `#host`: it comes back there.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ _TYPES: Mapping[type, torch.dtype] = {
     type(None): torch.bool,
 }
 _MARKS = {f"#{cls.__name__}": cls for cls in _TYPES}
+HOST = "#host"
+"""How the name of a tensor on the host ends, where its parameter is not."""
+CACHES = "drivetrain_caches"
+"""Where a class of the user's own names its attributes that a resume may lose, since they follow from the rest."""
 _HINT = "a commit holds tensors and numbers in `state[parameter]`, and numbers in parameter groups"
+_CACHED = f"what follows from these anyway the class may name: {CACHES} = ('name',)"
 
 
 def is_number(name: str) -> bool:
@@ -39,9 +46,14 @@ def is_number(name: str) -> bool:
     return name.endswith(tuple(_MARKS))
 
 
-def slot_name(slot: str, value: Any) -> str:
-    """What a slot of an optimizer's state is called in a commit."""
-    return f"{slot}#{type(value).__name__}" if type(value) in _TYPES else slot
+def slot_name(slot: str, value: Any, parameter: Tensor | None = None) -> str:
+    """What a slot of an optimizer's state is called in a commit; `parameter`: that of an optimizer of the user's own,
+    whose state it is."""
+    if type(value) in _TYPES:
+        return f"{slot}#{type(value).__name__}"
+    if parameter is not None and isinstance(value, Tensor) and value.is_cpu and not parameter.is_cpu:
+        return slot + HOST
+    return slot
 
 
 def number_tensor(value: bool | int | float | None) -> Tensor:
@@ -81,7 +93,8 @@ def require_kept(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any]) ->
     before, now = getattr(optimizer, _ATTRIBUTES), _attributes(optimizer)
     for key in now:
         if before.get(key) != now[key]:
-            raise _unkept(f"{name} keeps something that changes in its attribute {key!r}")
+            cause = f"{name} keeps something that changes in its attribute {key!r}"
+            raise Failure(Exit.BAD_RECIPE, cause, f"{_HINT}; {_CACHED}")
 
 
 def state_numbers(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
@@ -90,7 +103,7 @@ def state_numbers(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any]) -
     for owner, parameter in owners.items():
         for slot, value in optimizer.state.get(parameter, {}).items():
             what = f"{type(optimizer).__name__} keeps {slot!r}, {article(type(value).__name__)}, for {owner}"
-            if not isinstance(slot, str) or "/" in slot or is_number(slot):
+            if not isinstance(slot, str) or "/" in slot or is_number(slot) or slot.endswith(HOST):
                 raise _unkept(f"{what}: not under such a name")
             if type(value) in _TYPES:
                 yield f"{owner}/{slot_name(slot, value)}", _held(value, what)
@@ -143,7 +156,8 @@ def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     for group in optimizer.param_groups:
         moved += [group["params"], *group["params"]]
     known = {id(thing) for thing in moved}
-    return {key: _print(value, known) for key, value in vars(optimizer).items() if key not in _TORCHS}
+    lost = _TORCHS.union(getattr(type(optimizer), CACHES, ()))
+    return {key: _print(value, known) for key, value in vars(optimizer).items() if key not in lost}
 
 
 def _print(value: Any, known: frozenset[int] | set[int] = frozenset()) -> Any:

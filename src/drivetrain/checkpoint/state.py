@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.numbers import (
     GIVEN,
+    HOST,
     begin_groups_anew,
     group_numbers,
     is_number,
@@ -84,11 +85,9 @@ def restore(
         for name, tensor in wanted.items():
             tensor.copy_(given[name])
     for optimizer, parameter, slot, tensor in slots:
-        device = parameter.device
-        if slot == "step":
-            device = _step_device(optimizer, parameter)
         # A copy, in torch's own alignment: matrix products round otherwise where a file's bytes happen to lie.
-        optimizer.state[parameter][slot] = tensor.to(device, copy=True)
+        held = tensor.to(_slot_device(optimizer, parameter, slot), copy=True)
+        optimizer.state[parameter][slot.removesuffix(HOST)] = held
     if optimizers:
         _put_numbers(tensors, optimizers)
 
@@ -115,15 +114,15 @@ def put_back(
         raise Failure(Exit.CORRUPTION_SUSPECTED, f"the copy of {changed} has changed in memory", hint, tensor=changed)
     _forget_begun(held, optimizers)
     for optimizer, parameter, slot, tensor in _slots(fresh, optimizers):
-        optimizer.state[parameter][slot] = tensor.to(parameter.device)
+        optimizer.state[parameter][slot.removesuffix(HOST)] = tensor.to(_slot_device(optimizer, parameter, slot))
     _put_numbers(known | fresh, optimizers)
 
 
 def _forget_begun(held: Collection[str], optimizers: Optimizers) -> None:
     """Take away the state that has begun since then: the optimizer begins it anew, as it did then."""
     for owner, optimizer, parameter in _owners(optimizers):
-        slots = optimizer.state.get(parameter, {})
-        begun = [slot for slot, value in slots.items() if f"{owner}/{slot_name(slot, value)}" not in held]
+        slots, own = optimizer.state.get(parameter, {}), _own_parameter(optimizer, parameter)
+        begun = [slot for slot, value in slots.items() if f"{owner}/{slot_name(slot, value, own)}" not in held]
         if slots and len(begun) == len(slots):
             del optimizer.state[parameter]
         elif GIVEN in optimizer.param_groups[0]:
@@ -258,9 +257,10 @@ def _network_tensors(networks: Mapping[str, nn.Module]) -> Iterator[tuple[str, T
 
 def _optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
     for owner, optimizer, parameter in _owners(optimizers):
+        own = _own_parameter(optimizer, parameter)
         for slot, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, Tensor):
-                yield f"{owner}/{slot}", value
+                yield f"{owner}/{slot_name(slot, value, own)}", value
     for network, optimizer in _own(optimizers):
         owners = {owner: parameter for owner, _, parameter in _owners({network: optimizer})}
         yield from state_numbers(optimizer, owners)
@@ -343,11 +343,19 @@ def _fits(tensor: Tensor, slot: str, optimizer: torch.optim.Optimizer, parameter
     return all(size in (1, full) for size, full in zip(tensor.shape, parameter.shape, strict=True))
 
 
-def _step_device(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> torch.device:
-    """Where 0-d state lies: fused optimizers keep their step count beside the parameter, others on the CPU."""
-    if optimizer.defaults.get("fused"):
-        return parameter.device
-    return torch.device("cpu")
+def _own_parameter(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> nn.Parameter | None:
+    """The parameter, where the optimizer is the user's own."""
+    return parameter if GIVEN in optimizer.param_groups[0] else None
+
+
+def _slot_device(optimizer: torch.optim.Optimizer, parameter: nn.Parameter, slot: str) -> torch.device:
+    """Where state lies: beside the parameter, but for what its name says lay on the host, and for step counts: fused
+    optimizers of torch alone keep these beside the parameter, and those of the user's own where they were."""
+    if slot.endswith(HOST):
+        return torch.device("cpu")
+    if slot == "step" and _own_parameter(optimizer, parameter) is None and not optimizer.defaults.get("fused"):
+        return torch.device("cpu")
+    return parameter.device
 
 
 def _described(tensor: Tensor) -> str:

@@ -123,8 +123,9 @@ class Layerwise:
         if self._group.world > 1:
             dist.all_reduce(gradient, group=self._group.main)
         self._squares[number] += torch.linalg.vector_norm(gradient).float().square()
-        if network_optimizer.clip is not None:
-            gradient.mul_((network_optimizer.clip / (self.moved[number] + CLIP_EPSILON)).clamp(max=1.0))
+        network_optimizer.clip_values([gradient])
+        if network_optimizer.largest_norm is not None:
+            gradient.mul_((network_optimizer.largest_norm / (self.moved[number] + CLIP_EPSILON)).clamp(max=1.0))
         parameter.grad = gradient  # the only one that the optimizer sees, so that its step moves this parameter alone
         try:
             network_optimizer.optimizer.step()

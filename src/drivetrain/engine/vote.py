@@ -50,8 +50,10 @@ def vote_on_host(inputs: StepInputs) -> StepResult:
         for network_optimizer, grads, norm in zip(network_optimizers, gradients, sizes, strict=True):
             if not grads:
                 continue
-            if network_optimizer.clip is not None and norm > network_optimizer.clip:
-                torch._foreach_mul_(grads, network_optimizer.clip / (norm + CLIP_EPSILON))
+            network_optimizer.clip_values(grads)
+            largest = network_optimizer.largest_norm
+            if largest is not None and norm > largest:
+                torch._foreach_mul_(grads, largest / (norm + CLIP_EPSILON))
             network_optimizer.step(grads)
     else:
         undo(kept, torch.tensor(False))
@@ -84,14 +86,15 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
     for network_optimizer, grads, norm in zip(network_optimizers, gradients, norms, strict=True):
         if not grads:
             continue
-        if network_optimizer.clip is not None:
+        network_optimizer.clip_values(grads)
+        if network_optimizer.largest_norm is not None:
             # Times 1 where the norm is small enough: a look at it would wait for the device.
-            torch._foreach_mul_(grads, (network_optimizer.clip / (norm + CLIP_EPSILON)).clamp(max=1.0))
+            torch._foreach_mul_(grads, (network_optimizer.largest_norm / (norm + CLIP_EPSILON)).clamp(max=1.0))
         if network_optimizer.skips_by_itself:
             network_optimizer.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
-            network_optimizer.optimizer.step()
+            network_optimizer.move()
         elif bool(go):
-            network_optimizer.optimizer.step()
+            network_optimizer.move()
     undo(kept, go)
     if scaler:
         numbers = torch.cat([numbers, scaler.scale.reshape(1)])  # a copy of the scale, before it changes

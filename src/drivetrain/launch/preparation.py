@@ -25,6 +25,7 @@ from drivetrain.spec.affects import bits_digest, customs
 from drivetrain.spec.code.scan import UserCode, run_digest, scan
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.given import is_object, object_of
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.settings import seconds_of
@@ -88,24 +89,34 @@ def prepare_job(
 
 
 def _require_importable(recipe: Recipe) -> None:
-    """Raises Failure(78) where processes that train or read need a class that only this one has."""
+    """Raises Failure(78) where processes that train or read need a class or an object that only this one has; and where
+    this one does not have an object either."""
+    objects = [custom.kind for custom, _ in customs(recipe) if is_object(custom.kind)]
+    for kind in objects:
+        object_of(kind)
+    in_script = hasattr(sys.modules["__main__"], "__file__")  # whose classes those that read import
     if recipe.launch.processes > 1:
         require_importable(recipe, f"{recipe.launch.processes} processes (launch.processes)")
-    elif recipe.data.train.workers and not hasattr(sys.modules["__main__"], "__file__"):  # those of a script import it
+    elif recipe.data.train.workers and (objects or not in_script):
         require_importable(recipe, f"processes that read samples (data.train.workers: {recipe.data.train.workers})")
 
 
 def require_importable(recipe: Recipe, asked: str) -> None:
-    """Raises Failure(78) where a class is in this process alone, of a notebook or of a script; `asked` are the others,
-    in words."""
-    kinds = [custom.kind for custom, _ in customs(recipe) if custom.kind.startswith("__main__:")]
-    if not kinds:
+    """Raises Failure(78) where a class is in this process alone, of a notebook or of a script, or an object is; `asked`
+    are the others, in words."""
+    kinds = [custom.kind for custom, _ in customs(recipe)]
+    objects = [kind for kind in kinds if is_object(kind)]
+    mine = [*objects, *(kind for kind in kinds if kind.startswith("__main__:"))]
+    if not mine:
         return
     place = getattr(sys.modules["__main__"], "__file__", None)
     where = f"the script {Path(place).name}" if place else "the notebook"
-    name = kinds[0].partition(":")[2]
+    name = mine[0].partition(":")[2]
     hint = f"put it in a module beside {where}, and write 'module:{name}'"
-    raise Failure(Exit.BAD_RECIPE, f"{kinds[0]} is a class of {where}, which {asked} cannot import", hint)
+    if objects:
+        cause = f"{name} is an object of this process, which {asked} do not have"
+        raise Failure(Exit.BAD_RECIPE, cause, f"{hint}, with its arguments")
+    raise Failure(Exit.BAD_RECIPE, f"{mine[0]} is a class of {where}, which {asked} cannot import", hint)
 
 
 def runs_with_other_code(job: Job, recipe: Recipe) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from drivetrain.ledger.records import RecordBase
+from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.spec.custom import EVENTS, Custom, build_custom, found_custom
 from drivetrain.spec.exits import Exit, Failure
 
@@ -41,8 +42,11 @@ class Listener:
 class Callbacks:
     """Tells listeners of records, in the order of the recipe. What one of them raises ends the run as theirs."""
 
-    def __init__(self, customs: Sequence[Custom], networks: Networks, *, leader: bool) -> None:
+    def __init__(
+        self, customs: Sequence[Custom], networks: Networks, *, leader: bool, heartbeat: Heartbeat | None = None
+    ) -> None:
         """Build those that are for this rank. Raises what `build_custom` raises."""
+        self._heartbeat = heartbeat or Heartbeat()
         self._by_kind: dict[str, list[Listener]] = {}
         for custom in customs:
             if leader or getattr(found_custom(custom), "every_rank", False):
@@ -54,8 +58,13 @@ class Callbacks:
 
     def tell(self, record: RecordBase) -> None:
         """Call whoever wants to hear of it. Raises what `_Watched` does."""
-        for listener in self._by_kind.get(record.kind, ()):
+        if not self.hears(record.kind):
+            return
+        phase = self._heartbeat.phase
+        self._heartbeat.enter("callback")  # one that hangs is named by it
+        for listener in self._by_kind[record.kind]:
             listener.call(copy.deepcopy(record))  # the ledger, and what follows from scores, have their own
+        self._heartbeat.enter(phase)
 
     def _add(self, custom: Custom, built: Any, networks: Networks) -> None:
         path = custom.kind.partition(":")[2]

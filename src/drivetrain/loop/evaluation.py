@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from drivetrain.engine.placement import Placement
 from drivetrain.engine.transfer import to_device
 from drivetrain.loop.ends import StopAgreed
 from drivetrain.loop.gallery import Gallery
-from drivetrain.loop.metrics import LossMeans, Metric, values
+from drivetrain.loop.lane_metrics import LaneMetrics, MetricSets
 from drivetrain.loop.step_sync import StepSync
 from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
+from drivetrain.spec.custom import Custom
 
 _EVALUATION, _SHOW = 1 << 32, 1 << 33  # seeds: "minimize calls" that no step has
 _TRIED = 2  # samples, where the metrics' names are looked for
@@ -62,9 +64,19 @@ class Scores:
 class Evaluator:
     """Scores sets on all processes, with a stop heard between batches."""
 
-    def __init__(self, task: Task, engine: Engine, group: Group, placement: Placement, sync: StepSync) -> None:
-        """`group` are all ranks; those at different places in the batch, as `placement` has them, share out lanes."""
+    def __init__(
+        self,
+        task: Task,
+        engine: Engine,
+        group: Group,
+        placement: Placement,
+        sync: StepSync,
+        customs: Mapping[str, Custom] = MappingProxyType({}),
+    ) -> None:
+        """`group` are all ranks; those at different places in the batch, as `placement` has them, share out lanes.
+        `customs` are the recipe's metrics, by name."""
         self._task = task
+        self._metrics = MetricSets(task, customs)
         self._engine = engine
         self._group = group
         self._placement = placement
@@ -79,8 +91,10 @@ class Evaluator:
         scores = Scores({}, {})
         with self._engine.evaluating() as networks:
             for number, validation in enumerate(sets):
-                merged = self._merged(self._lanes(validation, networks, step, number))
-                scores.metrics[validation.name] = values(merged, self._task.metrics())
+                lanes = self._lanes(validation, networks, step, number)
+                # Ranks at one place in the batch have scored the same samples.
+                merged = self._metrics.merged(lanes, self._group, speaks=self._placement.speaks)
+                scores.metrics[validation.name] = self._metrics.values(merged)
                 scores.counts[validation.name] = validation.size
             self._engine.heartbeat.enter("show")  # what follows an evaluation is told apart from it, in telemetry too
         return scores
@@ -99,49 +113,31 @@ class Evaluator:
     def metrics_of(self, validation: ValidationSet) -> list[str]:
         """What a set is scored by, also losses, whose names are known once they were computed: its first samples are
         scored for that. Empty where that gathers nothing. Every rank calls it."""
-        metrics, ids = self._task.metrics(), np.arange(min(_TRIED, validation.size), dtype=np.int64)
+        metrics, ids = self._metrics.fresh(self._engine.device), np.arange(min(_TRIED, validation.size), dtype=np.int64)
         with self._engine.evaluating() as networks:
             if len(ids):
                 self._engine.seed(0, _EVALUATION)
-                batch = to_device(self._task.collate(validation.source.read(ids, ids)), self._engine.device)
-                self._task.evaluate(networks, batch, metrics)
-        return list(values(metrics, self._task.metrics()))
+                self._score(validation, ids, networks, metrics)
+        return list(self._metrics.values(metrics, few=True))
 
-    def _lanes(
-        self, validation: ValidationSet, networks: Networks, step: int, number: int
-    ) -> list[Mapping[str, Metric]]:
+    def _lanes(self, validation: ValidationSet, networks: Networks, step: int, number: int) -> list[LaneMetrics]:
         """The metrics of each of this rank's lanes, over all blocks of a set."""
         engine, own = self._engine, validation.lanes // self._placement.data.world
-        metrics: list[Mapping[str, Metric]] = [self._task.metrics() for _ in range(own)]
+        metrics = [self._metrics.fresh(engine.device) for _ in range(own)]
         for place, (block, ids) in enumerate(_blocks(validation, self._placement.data)):
             engine.heartbeat.enter("evaluation")
             self._sync.send()  # it travels while the block is scored
             if len(ids):  # a rank without samples still hears the others: there are as many rounds on each
                 engine.seed(step, _EVALUATION + number, block)
-                batch = to_device(self._task.collate(validation.source.read(ids, ids)), engine.device)
-                self._task.evaluate(networks, batch, metrics[place % own])
+                self._score(validation, ids, networks, metrics[place % own])
             if self._sync.receive().end:
                 raise StopAgreed
         return metrics
 
-    def _merged(self, lanes: Sequence[Mapping[str, Metric]]) -> Mapping[str, Metric]:
-        """Metrics of all ranks' lanes, added up in their order."""
-        if self._group.world == len(lanes) == 1:
-            return lanes[0]
-        total = self._task.metrics()
-        own: list[dict[str, list[float]]] = []
-        if self._placement.speaks:  # ranks at one place in the batch have scored the same samples
-            for lane in lanes:
-                own.append({name: metric.state() for name, metric in lane.items()})
-        # Ranks in order, and each one's lanes in order: that is the order of all lanes, however they are shared out.
-        for states in self._group.gather_json(own):
-            for state in states:
-                if isinstance(total, LossMeans):  # a lane without samples has heard of no loss
-                    total.know(state)
-                for name, metric in total.items():
-                    if name in state:
-                        metric.merge(state[name])
-        return total
+    def _score(self, validation: ValidationSet, ids: np.ndarray, networks: Networks, metrics: LaneMetrics) -> None:
+        """Score these samples of a set, as one batch."""
+        batch = to_device(self._task.collate(validation.source.read(ids, ids)), self._engine.device)
+        self._metrics.feed(metrics, self._task.evaluate(networks, batch, metrics.filled))
 
 
 def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.ndarray]]:

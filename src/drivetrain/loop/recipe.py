@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MinLen
 from pydantic import StringConstraints
@@ -36,6 +38,9 @@ class Evaluate(Settings):
     ] = None
     full_at_end: Annotated[bool, cost("where `budget` leaves some out, also score whole sets once it is done")] = True
     show: Annotated[Show | None, nothing("when the task shows something; null: after each evaluation")] = None
+    metrics: Annotated[
+        Mapping[str, Any], cost("beside the task's, by name: kinds as package.module:Name", later=True)
+    ] = field(default_factory=dict)
 
     def most(self, tokens_per_sample: int | None) -> int | None:
         """How many samples of each set are scored at most; None: all."""
@@ -48,6 +53,9 @@ class Evaluate(Settings):
     def __post_init__(self) -> None:
         if self.budget is not None and not self.budget.given.keys() <= {"samples", "tokens"}:
             raise ValueError(f"budget is in samples or tokens, not {', '.join(self.budget.given)}")
+        for name in self.metrics:
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise ValueError(f"metrics: a name is of letters, digits, '_', '-' and '.', not {name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from drivetrain.engine.losses import Losses, as_losses
-from drivetrain.loop.metrics import LossMeans, Mean, Metric
+from drivetrain.loop.metrics import LossMeans, Mean
+from drivetrain.spec.given import Recorded
 
 if TYPE_CHECKING:
     from drivetrain.checkpoint.export import Exported
@@ -26,7 +27,7 @@ Part = Literal["train", "validation", "test", "predict"]
 """What a source is for; `predict`: a new file that `drivetrain predict` was given."""
 
 
-class Task:
+class Task(Recorded):
     """Base of every task; `networks` and `loss` are all that must be written.
 
     A recipe names a task by `kind: package.module:Name`; the other keys of its `task:` are the constructor's arguments.
@@ -73,12 +74,19 @@ class Task:
         """Who moves in a step, in which order; by default every network, together, by `loss`."""
         step.minimize(step.networks, self.loss)
 
-    def metrics(self) -> dict[str, Metric]:
-        """Fresh metrics for one evaluation of one validation set; by default one for each loss."""
+    def metrics(self) -> dict[str, Any]:
+        """Fresh metrics for one evaluation of one validation set, each a `Metric` or one of torchmetrics'; by default
+        one for each loss."""
         return LossMeans(loss=Mean())
 
-    def evaluate(self, nets: Mapping[str, nn.Module], batch: Batch, metrics: Mapping[str, Any]) -> None:
-        """Add one batch to the metrics; by default each loss to the metric of its name."""
+    def evaluate(
+        self, nets: Mapping[str, nn.Module], batch: Batch, metrics: Mapping[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """Add one batch to the metrics; by default each loss to the metric of its name.
+
+        What the recipe's own metrics (`evaluate.metrics`) are updated with is returned: the arguments of `update`, such
+        as (predictions, labels); () where this batch has none. Nothing, as here: such metrics are refused.
+        """
         counts = {"samples": sample_count(batch)} | self.counts(batch)
         losses = as_losses(self.loss(nets, batch), counts["samples"])
         if isinstance(metrics, LossMeans):

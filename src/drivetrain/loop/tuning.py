@@ -27,7 +27,7 @@ from drivetrain.spec.override import chosen
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.tree import dotted
 
-_RATES = r"(\.\w+)?(\.groups\[\d+\])?\.(lr|weight_decay|clip)"
+_RATES = r"(\.\w+)?(\.groups\[\d+\])?\.(lr|weight_decay|clip(\.value)?)"
 _WEIGHT = re.compile(r"data\.train\.sources\[(\d+)\]\.weight")
 _SETTABLE = re.compile(rf"optimizer{_RATES}|schedule\b.*|(evaluate|checkpoint)\.every\b.*|{_WEIGHT.pattern}")
 SETTABLE = (

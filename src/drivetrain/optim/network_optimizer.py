@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.groups import Parameters, assign
-from drivetrain.optim.own import own_optimizer
+from drivetrain.optim.own import own_optimizer, refused
 from drivetrain.optim.projecting import Projecting
-from drivetrain.optim.recipe import Optimizer, OwnOptimizer, Schedule
+from drivetrain.optim.recipe import ClipByValue, Optimizer, OwnOptimizer, Schedule
 from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
@@ -35,7 +35,7 @@ class NetworkOptimizer:
     optimizer: torch.optim.Optimizer
     factors: tuple[Factor, ...]
     decay: Factor
-    clip: float | None
+    clip: float | ClipByValue | None
     before: int = 0
     layerwise: bool = False
     projected: bool = False
@@ -51,6 +51,17 @@ class NetworkOptimizer:
         else:
             found = [parameter.grad for parameter in self.parameters]
         return [gradient for gradient in found if gradient is not None]
+
+    @property
+    def largest_norm(self) -> float | None:
+        """The global norm that gradients are scaled down to; None where they are not."""
+        return None if isinstance(self.clip, ClipByValue) else self.clip
+
+    def clip_values(self, gradients: list[Tensor]) -> None:
+        """Clip each element of final gradients, in place, where the recipe says so. Their norm was taken before."""
+        if isinstance(self.clip, ClipByValue):
+            torch._foreach_clamp_min_(gradients, -self.clip.value)
+            torch._foreach_clamp_max_(gradients, self.clip.value)
 
     @cached_property
     def projecting(self) -> Projecting | None:
@@ -70,7 +81,16 @@ class NetworkOptimizer:
         if self._fused:
             self._fused.step(gradients)
         else:
+            self.move()
+
+    def move(self) -> None:
+        """The optimizer's own step. Raises what `refused` makes of an error in one of the user's own kind."""
+        try:
             self.optimizer.step()
+        except Exception as error:
+            if self.own:
+                raise refused(self.optimizer, error) from error
+            raise
 
     @cached_property
     def _fused(self) -> FusedAdam | None:

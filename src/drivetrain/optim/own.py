@@ -13,8 +13,10 @@ import torch
 
 from drivetrain.optim.recipe import OwnOptimizer, OwnSchedule
 from drivetrain.optim.schedules import Factor, Span
-from drivetrain.spec.custom import Custom, build_custom, found_custom, takes
+from drivetrain.spec.code.blame import is_out_of_memory, own_place, words
+from drivetrain.spec.custom import Custom, build_custom, found_custom
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.signatures import takes
 
 _ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -50,14 +52,32 @@ def own_schedule(settings: OwnSchedule, span: Span) -> Factor:
     def checked(position: int) -> float:
         scores = []
         if settings.every is not None:
-            scores.append(span.scores(settings.every, position))
-        value = factor(position, span.total, *scores)
+            told = span.scores(settings.every, position)
+            scores.append({name: list(found) for name, found in told.items()})  # theirs to change
+        value = _plain(factor(position, span.total, *scores))
         if not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
             cause = f"{custom.kind} gives {value!r} at {position} samples"
             raise Failure(Exit.BAD_RECIPE, cause, "a schedule gives a factor on the peak learning rate: 0 or more")
         return span.rise(position) * value
 
     return checked
+
+
+def refused(optimizer: torch.optim.Optimizer, error: Exception) -> Exception:
+    """What the step of an optimizer of the user's own has raised: where none of their code was under way, the failure
+    of a class that does not take such weights or gradients (78)."""
+    if isinstance(error, Failure) or is_out_of_memory(error) or own_place(error) is not None:
+        return error
+    kind = type(optimizer)
+    cause = f"{kind.__module__}:{kind.__qualname__} cannot make a step: {words(error)}"
+    return Failure(Exit.BAD_RECIPE, cause, "choose another optimizer, or other parameters for it")
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's, or a tensor of one, as Python's own."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()
+    return value
 
 
 def _require_scores(function: Any, kind: str, settings: OwnSchedule) -> None:

@@ -252,14 +252,21 @@ def steps(settings: StepSchedule, span: Span) -> Factor:
 def plateau(settings: Plateau, span: Span) -> Factor:
     """factor ** falls, at least the floor, after the warm-up; falls as torch's `ReduceLROnPlateau` counts them, with a
     relative threshold. A score that is no number is no better."""
+    counted: tuple[ScoresByPlace, float] = {}, 1.0
 
     def factor(position: int) -> float:
+        nonlocal counted
         told = span.scores(settings.every, position)
+        if told is not counted[0]:
+            counted = told, fallen(told)
+        return span.rise(position) * counted[1]
+
+    def fallen(told: ScoresByPlace) -> float:
         if told and settings.metric not in told:
             cause = f"schedule.metric: {settings.metric} is nothing that is scored; there are {', '.join(told)}"
             raise Failure(Exit.BAD_RECIPE, cause, "name one of them")
         scores = [score for _, score in told.get(settings.metric, [])]
-        return span.rise(position) * max(settings.floor, settings.factor ** _falls(scores, settings))
+        return max(settings.floor, settings.factor ** _falls(scores, settings))
 
     return factor
 

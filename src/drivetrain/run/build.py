@@ -25,6 +25,8 @@ from drivetrain.engine.recipe import Average, Network, scale_of
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.evaluation import Evaluator, ShownSamples, ValidationSet
+from drivetrain.loop.lane_metrics import MetricSets
+from drivetrain.loop.metric_states import holds_states
 from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
@@ -186,25 +188,39 @@ def build_task(recipe: Recipe) -> Task:
 
 
 def require_metrics(recipe: Recipe, task: Task) -> None:
-    """Raises Failure(78) where the recipe decides by a metric that the task does not have. What losses there are is not
-    known yet."""
-    there = task.metrics()
-    if isinstance(there, LossMeans):
+    """Raises Failure(78) where the recipe decides by a metric that the task does not have, or has metrics that the task
+    feeds nothing, and what `MetricSets.fresh` raises. What is called by what was computed, such as losses, is not known
+    yet."""
+    if recipe.evaluate.metrics and type(task).evaluate is Task.evaluate:
+        names = ", ".join(f"evaluate.metrics.{name}" for name in recipe.evaluate.metrics)
+        cause = f"the task {type(task).__name__} has no evaluate, which {names} would be fed by"
+        raise Failure(Exit.BAD_RECIPE, cause, "write one that returns the arguments of `update`, as a tuple")
+    MetricSets(task, recipe.evaluate.metrics).fresh(torch.device("cpu"))
+    if _named_late(recipe, task):
         return
+    there = task.metrics()
     for place, chosen in deciding_metrics(recipe).items():
         _require_metric(place, chosen, there)
 
 
-def require_losses(recipe: Recipe, task: Task, evaluator: Evaluator, sets: Sequence[ValidationSet]) -> None:
-    """The same where each loss is a metric: they are computed for it. Every rank calls it."""
+def require_scores(recipe: Recipe, task: Task, evaluator: Evaluator, sets: Sequence[ValidationSet]) -> None:
+    """The same where metrics are called by what was computed: a few samples are scored for it, as they are where the
+    recipe has metrics, which the task has to feed. Every rank calls it."""
     deciding = deciding_metrics(recipe)
-    if not deciding or not isinstance(task.metrics(), LossMeans):
+    if not _named_late(recipe, task) or not (deciding or recipe.evaluate.metrics):
         return
     by_name = {each.name: each for each in sets}
+    there = {name: evaluator.metrics_of(each) for name, each in by_name.items()}
     for place, chosen in deciding.items():
         # Nothing, where its first samples have no loss: then the first evaluation tells.
-        if there := evaluator.metrics_of(by_name[chosen.partition("/")[0]]):
-            _require_metric(place, chosen, there)
+        if found := there[chosen.partition("/")[0]]:
+            _require_metric(place, chosen, found)
+
+
+def _named_late(recipe: Recipe, task: Task) -> bool:
+    """Whether what metrics are called shows only once they are computed: losses, and numbers of one metric by name."""
+    made = task.metrics()
+    return bool(recipe.evaluate.metrics) or isinstance(made, LossMeans) or any(map(holds_states, made.values()))
 
 
 def shown_samples(recipe: Recipe, task: Task, inputs: Inputs, lanes: int) -> ShownSamples | None:

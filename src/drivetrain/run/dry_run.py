@@ -16,8 +16,8 @@ from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import DRY_RUN
+from drivetrain.loop.lane_metrics import MetricSets
 from drivetrain.loop.loop import Loop
-from drivetrain.loop.task import Task
 from drivetrain.loop.telemetry import held
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.streams import sizes_of
@@ -43,8 +43,8 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
         "steps": timetable.steps,
         "samples": timetable.total,
         "sources": sources,
-        "validation": _try_sets(engine, opened.task, inputs.validation),
-        "test": _try_sets(engine, opened.task, inputs.test),
+        "validation": _try_sets(engine, opened, inputs.validation),
+        "test": _try_sets(engine, opened, inputs.test),
         "shown": shown,
         "first_step": {"samples": batch.stop - batch.start, "micro_batches": group.gather_json(own)},
         "bytes": held(engine, loop.state.tensors),
@@ -83,14 +83,16 @@ def _parameters(network: nn.Module) -> dict[str, int]:
     return {"parameters": whole, "trainable": trainable}
 
 
-def _try_sets(engine: Engine, task: Task, sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
+def _try_sets(engine: Engine, opened: OpenedRun, sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
     """Each set's size, and its first samples collated and scored as in an evaluation."""
-    tried = {}
+    task, tried = opened.task, {}
+    metrics = MetricSets(task, opened.context.recipe.evaluate.metrics)
     for name, source in sources.items():
         ids = np.arange(min(2, len(source)), dtype=np.int64)
         batch = task.collate(source.read(ids, ids))
         with engine.evaluating() as networks:
-            task.evaluate(networks, to_device(batch, engine.device), task.metrics())
+            made = metrics.fresh(engine.device)
+            metrics.feed(made, task.evaluate(networks, to_device(batch, engine.device), made.filled))
         tried[name] = {"samples": len(source), "batch": _shapes(batch)}
     return tried
 

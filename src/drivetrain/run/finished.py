@@ -93,7 +93,7 @@ def evaluate_run(
         if place.rpartition(".")[2] in scored:
             digests[place] = digest
     accept_data(told, digests, (), found.path.name)
-    return _scored(finished.task, finished.engine(Replicated(Group())), sets, found.step)
+    return _scored(recipe, finished.task, finished.engine(Replicated(Group())), sets, found.step)
 
 
 def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None, init: str | None = None) -> Scores:
@@ -117,14 +117,14 @@ def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None
     for settings in given:
         load_initial(settings, networks, layouts)
     execution = Execution(Replicated(Group()), device, recipe.precision, recipe.seed)
-    return _scored(task, Engine(networks, {}, execution), sets, 0)
+    return _scored(recipe, task, Engine(networks, {}, execution), sets, 0)
 
 
-def _scored(task: Task, engine: Engine, sets: Sequence[ValidationSet], step: int) -> Scores:
+def _scored(recipe: Recipe, task: Task, engine: Engine, sets: Sequence[ValidationSet], step: int) -> Scores:
     """Score sets in this process, as training would after this step."""
     group = Group()
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)  # nobody asks this process to stop
-    return Evaluator(task, engine, group, Replicated(group), sync).score(sets, step)
+    return Evaluator(task, engine, group, Replicated(group), sync, recipe.evaluate.metrics).score(sets, step)
 
 
 def _device(recipe: Recipe, rank: int | None = None) -> torch.device:

@@ -43,7 +43,7 @@ from drivetrain.loop.step_runner import StepRunner
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.stopping import PlannedStops, deadline
 from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
-from drivetrain.run.build import deciding_metrics, most_scored, require_losses, shown_samples
+from drivetrain.run.build import deciding_metrics, most_scored, require_scores, shown_samples
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.opening import keep_suspects, record_attempt
 from drivetrain.run.restored import RestoredRun
@@ -68,13 +68,11 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     inbox = _inbox(context.folder, stack) if group.leader else None  # one rank hears commands, and tells the others
     control = Control(inbox, group, ledger, _command_history(opened, restored))
     sync = _sync(opened, restored, control)
-    scoring, showing = _evaluations(opened, restored, Evaluator(task, engine, group, placement, sync), ledger)
+    evaluator = Evaluator(task, engine, group, placement, sync, recipe.evaluate.metrics)
+    scoring, showing = _evaluations(opened, restored, evaluator, ledger)
     reader = _reader(opened, restored, guard, sync)
     state = RunState(engine, placement, guard, restored.values.progress, reader.streams)
-    keep_suspects(context, group, reader.batches.order, timetable)
-    if group.leader:
-        opened.resumer.keep_recipe(context.environment)
-    record_attempt(opened, restored, ledger, reader)
+    _begin(opened, restored, ledger, reader)
     storage = _storage(opened, restored, stack)
     observer = build_observer(recipe, timetable, group, engine, ledger, context.folder)
     checks = StepChecks(recipe.statistics, recipe.guard.recompute, timetable, engine, group, ledger)
@@ -109,6 +107,14 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     )
 
 
+def _begin(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter, reader: Reader) -> None:
+    """What the folder and the ledger have of an attempt before its first step."""
+    keep_suspects(opened.context, opened.group, reader.batches.order, restored.timetable)
+    if opened.group.leader:
+        opened.resumer.keep_recipe(opened.context.environment)
+    record_attempt(opened, restored, ledger, reader)
+
+
 def _inbox(folder: Path, stack: ExitStack) -> WatchedInbox:
     inbox = WatchedInbox(Inbox(folder))
     stack.callback(inbox.close, ANSWER)
@@ -137,8 +143,8 @@ def _ledger_writer(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -
     """The attempt's writer; steps that survivors have made and nobody wrote are in the ledger before anything else."""
     startup, history, commit = opened.context.startup, restored.history, restored.commit
     recipe, leader = opened.context.recipe, opened.group.leader
-    callbacks = Callbacks(recipe.callbacks, restored.engine.networks, leader=leader)
     heartbeat = opened.context.heartbeat
+    callbacks = Callbacks(recipe.callbacks, restored.engine.networks, leader=leader, heartbeat=heartbeat)
     attempt = opened.group.broadcast_json(1 + history.attempts)
     ledger = LedgerWriter(restored.ledger_queue, attempt, startup.watch, history, heartbeat, callbacks)
     ledger.compiling = watch_compiler(heartbeat, stack).take
@@ -199,7 +205,8 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     sets = ScoredSets(
         validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
     )
-    require_losses(recipe, opened.task, evaluator, sets.validation)
+    # Where there are test sets alone, what they are scored by is tried now, too, and not after the last step.
+    require_scores(recipe, opened.task, evaluator, sets.validation or sets.finals.get("test", ()))
     scoring = Scoring(evaluator, ledger, sets, patience, deciding_metrics(recipe), restored.horizon.scores)
     _fill(restored, group)
     past = history.scores(patience.metric) if patience else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -77,7 +77,16 @@ class Group:
         """Every rank's value, in rank order, on every rank."""
         if self.world == 1:
             return [value]
-        return self._talk(lambda: self._gather(json.dumps(value).encode()))
+        return [json.loads(message) for message in self.gather_bytes(json.dumps(value).encode())]
+
+    def gather_bytes(self, message: bytes) -> list[bytes]:
+        """Every rank's message, in rank order, on every rank."""
+        if self.world == 1:
+            return [message]
+        try:
+            return self._gather(message)
+        except RuntimeError as error:
+            raise self.translate(error) or error from error
 
     def broadcast_json(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""
@@ -108,13 +117,7 @@ class Group:
             )
         return None
 
-    def _talk(self, speak: Callable[[], list[Any]]) -> list[Any]:
-        try:
-            return speak()
-        except RuntimeError as error:
-            raise self.translate(error) or error from error
-
-    def _gather(self, message: bytes) -> list[Any]:
+    def _gather(self, message: bytes) -> list[bytes]:
         # Lengths first: an all-gather has rows of one width, and messages differ in theirs.
         lengths = torch.zeros(self.world, dtype=torch.int64)
         all_gather(lengths, torch.tensor([len(message)]), group=self.side)
@@ -123,7 +126,7 @@ class Group:
         messages = torch.empty(self.world * width, dtype=torch.uint8)
         all_gather(messages, padded, group=self.side)
         rows = messages.numpy().reshape(self.world, width)
-        return [json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths.tolist(), strict=True)]
+        return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
 
 def require_same(name: str, values: Sequence[Any]) -> None:

@@ -20,6 +20,7 @@ PHASES = (
     "pulse",
     "evaluation",
     "show",
+    "callback",
     "snapshot",
     "commit",
     "profile",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import traceback
 from typing import Any
 
-from drivetrain.spec.code.blame import folded, own_place, words
+from drivetrain.spec.code.blame import HOST_MEMORY, folded, is_out_of_memory, own_place, words
 from drivetrain.spec.exits import Exit, Failure
 
-_HOST = "DefaultCPUAllocator"
-_SIGNS = (_HOST, "out of memory", "OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "Cannot allocate memory")
-"""What torch and the libraries below it say where an allocation fails: few of them have a class of error for it."""
 _ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+ ?[A-Za-z]+)")
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _LESS = (
@@ -52,17 +48,10 @@ def with_place(failure: Failure, error: BaseException, folder: str | None = None
     return _kept(found, error, folder)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation has failed, on the host or on an accelerator."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    if isinstance(error, OSError):  # of a fork, or of a file that is mapped
-        return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
-
-
 def _out_of_memory(error: BaseException, where: dict[str, Any]) -> Failure:
-    host = isinstance(error, (MemoryError, OSError)) or _HOST in str(error) or "Cannot allocate memory" in str(error)
+    host = (
+        isinstance(error, (MemoryError, OSError)) or HOST_MEMORY in str(error) or "Cannot allocate memory" in str(error)
+    )
     there, less = "the accelerator has", _LESS
     if host:
         there, less = "this machine has", f"{_LESS}, or data.train.workers"

@@ -20,6 +20,7 @@ from drivetrain.spec.settings import Affects, Setting
 from drivetrain.spec.tree import dotted
 
 _EVALUATE = ("evaluate",)
+_MAKES_SCORES = ("batch", "budget", "metrics")  # of `evaluate`
 _STRENGTH: dict[Affects, int] = {"nothing": 0, "cost": 1, "bits": 2}
 
 
@@ -50,7 +51,7 @@ def leaves(value: Any, path: tuple = (), affects: Affects = "bits", *, digested:
             yield (*path, "weight"), value.weight, affects
         if value.parted is not None:
             yield from leaves(value.parted, (*path, "parted"), affects, digested=digested)
-        yield from leaves(value.settings, path, affects, digested=digested)
+        yield from leaves(value.written, path, affects, digested=digested)
     elif is_dataclass(value):
         yield from _field_leaves(value, path, affects, digested)
     elif isinstance(value, Mapping) and value:
@@ -81,7 +82,7 @@ def _field_leaves(value: Any, path: tuple, affects: Affects, digested: bool) -> 
 def _decided(leaf: Leaf) -> Leaf:
     """What becomes of a leaf of `evaluate` where learning rates follow scores: how these are made decides bits."""
     path, value, affects = leaf
-    if path[1] in ("batch", "budget"):
+    if path[1] in _MAKES_SCORES:
         return path, value, "bits"
     return path, value, affects
 
@@ -104,6 +105,8 @@ def customs(value: Any, affects: Affects = "bits") -> Iterator[tuple[Custom, Aff
         yield value, affects
     elif is_dataclass(value):
         declared = settings_of(type(value))
+        if isinstance(value, Recipe) and reads_scores(value):
+            yield from customs(value.evaluate.metrics, "bits")
         for field in fields(value):
             weaker = min(affects, declared[field.name].affects, key=_STRENGTH.__getitem__)
             yield from customs(getattr(value, field.name), weaker)

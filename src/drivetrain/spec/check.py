@@ -186,6 +186,7 @@ def _projected(recipe: Recipe) -> Iterator[Contradiction]:
         refused: dict[tuple, bool] = {
             (*path, "update"): part.update == "scaled",
             (*path, "layerwise"): part.layerwise,
+            (*path, "clip"): is_dataclass(part.clip),  # by value
             ("exact",): bool(recipe.exact),
             ("statistics", "gradients"): recipe.statistics is not None and recipe.statistics.gradients,
         }

@@ -126,3 +126,4 @@ class ProjectsGradients(MovesLayers, Protocol):
 
     update: str
     reduce: str
+    clip: Any

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, fields
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from traceback import format_exception
+from typing import Any
 
-from drivetrain.spec.code.blame import own_place, words
+from drivetrain.spec.code.blame import folded, is_out_of_memory, own_place, words
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.given import is_object, object_of
+from drivetrain.spec.keys import key_of
 from drivetrain.spec.registry import imported, nearest
 from drivetrain.spec.settings import Component, Settings
+from drivetrain.spec.signatures import (
+    by_position,
+    hints_of,
+    is_open_ended,
+    lacking,
+    missing,
+    parameters_of,
+    takes,
+    wrong_call,
+)
 from drivetrain.spec.streams import GIVEN, HINT, is_stream, unlike_source
 
 
@@ -26,10 +40,14 @@ class ExtensionPoint:
     A class with these `methods`, with one of `events` where there are some, and with the class at `base` among its own,
     where there is one; `given` are the arguments of its constructor that no recipe gives. A function is taken where
     `parameters` says what its first ones are called, by the name of an event where there are some; its others are the
-    recipe's, but for those in `later`. `settings` is the class of what the section has beside the arguments.
+    recipe's, but for those in `later`. `settings` is the class of what the section has beside the arguments. Where
+    there are `either`, it needs all methods of one of these, too. `calls` says what some methods are called with, where
+    what comes `later` may follow.
     """
 
     methods: tuple[str, ...] = ()
+    calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    either: tuple[tuple[str, ...], ...] = ()
     events: tuple[str, ...] = ()
     base: str | None = None
     given: tuple[str, ...] = ()
@@ -41,6 +59,8 @@ class ExtensionPoint:
     def wanted(self) -> str:
         """What it takes, in words."""
         words = f"a class that has {', '.join(self.methods)}"
+        if self.either:
+            words += f", and {' or '.join(', '.join(methods) for methods in self.either)}"
         if self.events:
             words = f"a class with a method such as {', '.join(self.events[1:4])}"
         if self.base is not None:
@@ -69,14 +89,22 @@ POINTS: Mapping[str, ExtensionPoint] = {
         settings="drivetrain.optim.recipe:OwnOptimizer",
     ),
     "schedule": ExtensionPoint(
-        ("factor",), parameters=("samples", "total"), later=("scores",), settings="drivetrain.optim.recipe:OwnSchedule"
+        ("factor",),
+        {"factor": ("samples", "total")},
+        parameters=("samples", "total"),
+        later=("scores",),
+        settings="drivetrain.optim.recipe:OwnSchedule",
     ),
     "callback": ExtensionPoint(events=EVENTS, parameters=("record",)),
-    "sink": ExtensionPoint(("send",)),
+    "sink": ExtensionPoint(("send",), {"send": ("rows",)}),
+    "metric": ExtensionPoint(("update",), either=(("compute", "add_state"), ("state", "merge", "value"))),
     "target": ExtensionPoint(base="drivetrain.launch.targets.recipe:ResourceSpec"),
 }
 """By section."""
 
+ARGUMENTS = "arguments"
+"""The key under which a recipe may give a constructor's arguments; the only place for those that are called as what the
+section has besides (`warmup`, `lr`, `name`)."""
 OWN = "own"
 """The field in which a section's settings have the kind of the user's own that they belong to."""
 
@@ -102,21 +130,53 @@ class Custom(Component):
     parted: Settings | None = None
     """Which part of a source's samples."""
 
+    @property
+    def written(self) -> dict[str, Any]:
+        """The arguments as a recipe writes them: beside `kind`, but for those whose names the section needs."""
+        taken, beside = section_keys(self.section), dict(self.settings)
+        nested = {key: beside.pop(key) for key in self.settings if key in taken}
+        if nested:
+            beside[ARGUMENTS] = nested
+        return beside
+
+
+@cache
+def section_keys(section: str) -> frozenset[str]:
+    """What stands beside `kind` and is no argument."""
+    found = {"kind", ARGUMENTS}
+    settings = POINTS[section].settings
+    if settings is not None:
+        found.update(key_of(each.name) for each in fields(imported(settings)))
+    return frozenset(found - {OWN})
+
 
 def build_custom(custom: Custom, **given: Any) -> Any:
     """Build a user's component from its settings and from what its section is `given`; of the latter what its
     constructor takes. A function becomes one that lacks its first parameters only.
 
     Raises Failure(77) where it is nothing that its section takes: a recipe must not be able to call anything that can
-    be imported; 78 where its module or name is not there, where its constructor has no such argument or misses one, and
-    where an argument is not of the annotated type.
+    be imported; 78 where its module or name is not there, where its constructor has no such argument or misses one,
+    where an argument is not of the annotated type, where the class is abstract or cannot be called as it has to be, and
+    where its constructor raises. What the user's own code of a task or a source raises there is raised as it is.
     """
     factory = found_custom(custom)
+    if is_object(custom.kind) and not _is_made(thing := object_of(custom.kind)):
+        # One metric for each lane, and none of them has seen what the given one has.
+        return _anew(thing) if custom.section == "metric" else thing
     arguments = _checked(factory, custom)
     if not inspect.isclass(factory):
         return partial(factory, **arguments)
     taken = {name: value for name, value in given.items() if takes(factory, name)}
-    return factory(**taken, **arguments)
+    try:
+        return factory(**taken, **arguments)
+    except Failure:
+        raise
+    except Exception as error:
+        # An error in the code of a task or a source is told as such: there is more in it than what a recipe gives.
+        own = custom.section in ("task", "source") and own_place(error, custom.folder) is not None
+        if own or is_out_of_memory(error):
+            raise
+        raise _broken(custom, f"its constructor raises {words(error)}", error) from error
 
 
 def check_custom(custom: Custom) -> None:
@@ -129,27 +189,31 @@ def check_custom(custom: Custom) -> None:
     except Failure:
         raise
     except Exception as error:
-        place = own_place(error, custom.folder)
-        at = f", at {place}" if place else ""
-        raise _mistake(custom, f"its import fails: {words(error)}{at}") from error
-    _checked(factory, custom)
+        raise _broken(custom, f"its import fails: {words(error)}", error) from error
+    if not is_object(custom.kind) or _is_made(object_of(custom.kind)):
+        _checked(factory, custom)
 
 
 def found_custom(custom: Custom) -> Any:
     """The class or function that a user's component is. Raises Failure as `build_custom` does."""
     factory, point = _find(custom), POINTS[custom.section]
+    if is_object(custom.kind) and not _is_made(factory):
+        factory = type(factory)
     if custom.section == "source" and (wrong := unlike_source(factory, custom.kind.partition(":")[0])):
         raise Failure(Exit.BAD_RECIPE, f"{_place(custom)}{custom.kind} is no source, but {wrong}", HINT)
     if custom.section == "source" and is_stream(factory):
         return factory
     if not (_is_class_of(factory, point) if inspect.isclass(factory) else _is_function_of(factory, point)):
         cause = f"{_place(custom)}{custom.kind} is no {custom.section}"
-        raise Failure(Exit.SECURITY, cause, f"{article(custom.section)} is {point.wanted}")
+        code = Exit.BAD_RECIPE if is_object(custom.kind) else Exit.SECURITY
+        raise Failure(code, cause, f"{article(custom.section)} is {point.wanted}")
     return factory
 
 
 def _is_class_of(factory: type, point: ExtensionPoint) -> bool:
     if not all(hasattr(factory, name) for name in point.methods):
+        return False
+    if point.either and not any(all(hasattr(factory, name) for name in methods) for methods in point.either):
         return False
     if point.events and not any(hasattr(factory, name) for name in point.events):
         return False
@@ -157,6 +221,8 @@ def _is_class_of(factory: type, point: ExtensionPoint) -> bool:
 
 
 def _is_function_of(factory: Any, point: ExtensionPoint) -> bool:
+    if isinstance(factory, partial):
+        factory = factory.func
     # What a built-in function takes nobody can tell, so none is taken.
     if not point.parameters or not inspect.isfunction(factory):
         return False
@@ -166,19 +232,27 @@ def _is_function_of(factory: Any, point: ExtensionPoint) -> bool:
     return first == point.parameters
 
 
-def takes(factory: Any, name: str) -> bool:
-    """Whether a class's constructor, or a function, has a parameter of this name, or takes any."""
-    parameters = inspect.signature(factory).parameters
-    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
 def article(noun: str) -> str:
     """`a task`, `an optimizer`."""
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
+
+
+def _is_made(thing: Any) -> bool:
+    """Whether it is what an object is made by, and no object."""
+    return inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, partial)
+
+
+def _anew(metric: Any) -> Any:
+    found = copy.deepcopy(metric)
+    if hasattr(found, "reset"):
+        found.reset()
+    return found
 
 
 def _find(custom: Custom) -> Any:
     module, _, name = custom.kind.partition(":")
+    if is_object(custom.kind):
+        return object_of(custom.kind)
     sys.path[:] = module_path(custom.folder)
     try:
         found = import_module(module)
@@ -218,41 +292,58 @@ def _first_of_others(path: Sequence[str]) -> int:
 
 def _checked(factory: Any, custom: Custom) -> dict[str, Any]:
     """The arguments, each of its annotated type where it has one that can be checked."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
     point = POINTS[custom.section]
     ours = _given(factory, custom.section)
-    _require_events(factory, custom, point)
-    parameters = {name: p for name, p in inspect.signature(factory).parameters.items() if name not in ours}
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    hints = _hints(factory)
-    arguments = {}
-    for key, value in custom.settings.items():
-        if key not in parameters and not open_ended:
+    parameters = {name: each for name, each in parameters_of(factory).items() if name not in ours}
+    _require_callable(factory, custom, point)
+    for key in custom.settings:
+        if key in ours:
+            raise _mistake(custom, f"{key!r} is nothing that a recipe gives: {article(custom.section)} gets it", key)
+        if key not in parameters and not is_open_ended(parameters):
             raise _mistake(custom, f"unknown key {key!r}{nearest(key, list(parameters))}", key)
-        arguments[key] = value
-        if key in hints:
-            try:
-                adapter = TypeAdapter(hints[key], config=ConfigDict(arbitrary_types_allowed=True))
-                arguments[key] = adapter.validate_python(value)
-            except ValidationError as error:
-                raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})", key) from None
-    missing: list[str] = []
-    for name, p in parameters.items():
-        needed = p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        if needed and name not in arguments:
-            missing.append(repr(name))
-    if missing:
-        raise _mistake(custom, f"needs {', '.join(missing)}")
-    return arguments
+    if lost := missing(parameters, custom.settings):
+        raise _mistake(custom, f"needs {', '.join(map(repr, lost))}")
+    if unnamed := by_position(parameters, custom.settings):
+        raise _mistake(custom, f"takes {', '.join(map(repr, unnamed))} by position only, and a recipe gives names")
+    hints = hints_of(factory)
+    return {key: _typed(custom, key, value, hints) for key, value in custom.settings.items()}
+
+
+def _typed(custom: Custom, key: str, value: Any, hints: Mapping[str, Any]) -> Any:
+    """An argument as its annotation wants it."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    if key not in hints:
+        return value
+    try:
+        adapter = TypeAdapter(hints[key], config=ConfigDict(arbitrary_types_allowed=True))
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise _mistake(custom, f"{key}: {error.errors()[0]['msg']} (got {value!r})", key) from None
+
+
+def _require_callable(factory: Any, custom: Custom, point: ExtensionPoint) -> None:
+    """Raises Failure(78) where a class is abstract, or has a method that cannot be called as it is going to be."""
+    if not inspect.isclass(factory):
+        return
+    _require_events(factory, custom, point)
+    if lost := lacking(factory):
+        raise _mistake(custom, f"is an abstract class: it lacks {', '.join(lost)}")
+    calls = dict(point.calls)
+    for event in point.events:
+        if hasattr(factory, event):
+            calls[event] = point.parameters
+    for name, given in calls.items():
+        if wrong := wrong_call(factory, name, (given, (*given, *point.later))):
+            raise _mistake(custom, wrong)
 
 
 def _given(factory: Any, section: str) -> tuple[str, ...]:
     """The parameters that no recipe gives."""
-    if section == "source" and inspect.isfunction(factory):
-        return GIVEN
     point = POINTS[section]
-    return (*point.given, *point.parameters, *point.later)
+    if inspect.isclass(factory):
+        return point.given
+    return GIVEN if section == "source" else (*point.parameters, *point.later)
 
 
 def _require_events(factory: Any, custom: Custom, point: ExtensionPoint) -> None:
@@ -262,13 +353,6 @@ def _require_events(factory: Any, custom: Custom, point: ExtensionPoint) -> None
             raise _mistake(custom, f"there is no event {name!r}{nearest(name, point.events)}")
 
 
-def _hints(factory: Any) -> dict[str, Any]:
-    try:
-        return get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
 def _place(custom: Custom, key: str = "kind") -> str:
     return custom.places.get(key, "")
 
@@ -276,3 +360,12 @@ def _place(custom: Custom, key: str = "kind") -> str:
 def _mistake(custom: Custom, message: str, key: str = "kind") -> Failure:
     cause = f"{_place(custom, key)}{custom.kind}: {message}"
     return Failure(Exit.BAD_RECIPE, cause, "mend the recipe or the class it names")
+
+
+def _broken(custom: Custom, message: str, error: Exception) -> Failure:
+    """A mistake in the user's code, with its place and their frames."""
+    place = own_place(error, custom.folder)
+    failure = _mistake(custom, f"{message}, at {place}" if place else message)
+    failure.details = folded(error, custom.folder)
+    failure.trace = "".join(format_exception(error))
+    return failure

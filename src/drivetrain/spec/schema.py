@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.custom import OWN, POINTS, ExtensionPoint
+from drivetrain.spec.custom import ARGUMENTS, OWN, POINTS, ExtensionPoint
 from drivetrain.spec.keys import key_of
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import (
@@ -24,7 +24,10 @@ from drivetrain.spec.registry import (
 _OWN = {
     "type": "object",
     "description": "your own: a class by its import path; the other keys are its constructor's arguments",
-    "properties": {"kind": {"type": "string", "pattern": r"^[\w.]+:\w+$"}},
+    "properties": {
+        "kind": {"type": "string", "pattern": r"^[\w.]+:\w+$"},
+        ARGUMENTS: {"type": "object", "description": "the constructor's arguments, where one is called as a key here"},
+    },
     "required": ["kind"],
 }
 
@@ -55,6 +58,9 @@ def recipe_schema() -> dict[str, Any]:
     data["train"]["properties"]["sources"]["items"] = source
     for name in ("validation", "test"):
         data[name] |= {"type": "object", "additionalProperties": source}
+    for section, name, among in (("evaluate", "metrics", "additionalProperties"), ("watch", "sinks", "items")):
+        schema["properties"][section]["properties"][name][among] = _OWN
+    schema["properties"]["callbacks"] |= {"type": "array", "items": _OWN}
     base = {
         "description": "recipes to build on",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],

@@ -14,7 +14,7 @@ from drivetrain.spec.affects import settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
 from drivetrain.spec.components import Derives
-from drivetrain.spec.custom import OWN, POINTS, Custom
+from drivetrain.spec.custom import ARGUMENTS, OWN, POINTS, Custom, section_keys
 from drivetrain.spec.installed import OWN_PATH, installed_kinds, path_of
 from drivetrain.spec.keys import key_of
 from drivetrain.spec.messages import amounts, at, inside, keys_of, messages
@@ -122,7 +122,7 @@ def plain(value: Any) -> Any:
             common["weight"] = value.weight
         if value.parted:
             common["parted"] = plain(value.parted)
-        return {"kind": value.kind, **common, **plain(value.settings)}
+        return {"kind": value.kind, **common, **plain(value.written)}
     if isinstance(value, Amount):
         return dict(value.given)
     if is_dataclass(value):
@@ -228,6 +228,8 @@ class Checker:
             return self._listed("callback", data, (name,))
         if name == "watch":
             return self._watched(data)
+        if name == "evaluate":
+            return self._evaluated(data)
         if name in SECTIONS:
             return self._one_kind(imported(SECTIONS[name]), name, data)
         if name in KINDS:
@@ -308,17 +310,23 @@ class Checker:
         with their mistakes noted."""
         own, common = dict(data), {}
         own.pop("kind", None)
+        nested = own.pop(ARGUMENTS, {})
+        if not isinstance(nested, dict):
+            self._notes.add((*path, ARGUMENTS), f"is a mapping of the constructor's arguments (got {shown(nested)})")
+            return None
         folder = str(self._folder) if self._folder else None
         places = {key: f"{self._notes.origin((*path, key))}: " for key in data}
-        custom = Custom(section=section, kind=kind, settings=own, folder=folder, places=places)
+        places |= {key: f"{self._notes.origin((*path, ARGUMENTS, key))}: " for key in nested}
+        custom = Custom(section=section, kind=kind, folder=folder, places=places)
         settings = POINTS[section].settings
+        for key in section_keys(section) & own.keys():
+            common[key] = own.pop(key)
+        for key in own.keys() & nested.keys():
+            self._notes.add((*path, ARGUMENTS, key), "is given twice: beside the kind, and here")
+        custom = replace(custom, settings={**own, **nested})
         if settings is None:
             return custom
-        cls = imported(settings)
-        for key in keys_of(cls):
-            if key in own and key != OWN:
-                common[key] = own.pop(key)
-        checked = self._settings(cls, common, path)
+        checked = self._settings(imported(settings), common, path)
         if checked is None:
             return None
         if section == "source":
@@ -341,6 +349,15 @@ class Checker:
             return settings
         sinks = self._listed("sink", own, ("watch", "sinks"))
         return None if sinks is None else replace(settings, sinks=sinks)
+
+    def _evaluated(self, data: Any) -> Any:
+        """When and how sets are scored, with the metrics of the user's own."""
+        settings = self._settings(imported(SECTIONS["evaluate"]), data, ("evaluate",))
+        if settings is None or not settings.metrics:
+            return settings
+        path = ("evaluate", "metrics")
+        metrics = {name: self._component("metric", part, (*path, name)) for name, part in data["metrics"].items()}
+        return None if None in metrics.values() else replace(settings, metrics=metrics)
 
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""

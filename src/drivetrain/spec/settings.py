@@ -31,9 +31,9 @@ def bits(doc: str, *, later: bool = False, inline: bool = False) -> Setting:
     return Setting("bits", doc, later, inline)
 
 
-def cost(doc: str) -> Setting:
+def cost(doc: str, *, later: bool = False) -> Setting:
     """A field that changes time, memory or disk, never the samples."""
-    return Setting("cost", doc)
+    return Setting("cost", doc, later)
 
 
 def nothing(doc: str) -> Setting:

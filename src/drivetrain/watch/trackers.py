@@ -79,6 +79,7 @@ class TrackerThread:
         self._has = 0  # number of the last row that was there when the tracker was opened
         self._complete = False
         self._error = ""
+        self._closing = ""  # what is wrong with its end, where every row was sent
         self._ended = threading.Event()
         self._given_up = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"watch-{tracker.name}", daemon=True)
@@ -91,6 +92,8 @@ class TrackerThread:
     def give_up(self) -> str:
         """Stop trying; what to tell a person about what is missing, "" where nothing is."""
         self._given_up.set()
+        if self._closing:
+            return f"{self.tracker.name} has every row of this run, and fails at its end: {self._closing}"
         if self._complete:
             return ""
         why = self._error or "it takes too long"
@@ -112,7 +115,9 @@ class TrackerThread:
                     self._close()
                     return
                 pause = EVERY
-            except Exception as error:  # whatever a library raises is an outage: it must not cost the run anything
+            # Whatever a library raises is an outage, also what it means to end the process by: it must not cost the run
+            # anything.
+            except (Exception, SystemExit) as error:
                 self._tell(error)
                 self._open = False
                 # What the library has held back may be lost: back to the mark that is kept.
@@ -134,10 +139,12 @@ class TrackerThread:
                 self.tracker.close()
                 self._save()
             self._complete = True
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._error = _words(error)
+            if not self.tracker.holds:
+                self._closing = self._error
 
-    def _tell(self, error: Exception) -> None:
+    def _tell(self, error: BaseException) -> None:
         """One line on stderr for the first failure of an attempt."""
         first = not self._error
         self._error = _words(error)
@@ -248,7 +255,7 @@ def require(package: str) -> None:
         )
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     """The first line of an error."""
     return without_secrets(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:200]
 

@@ -12,7 +12,7 @@ from drivetrain.optim.recipe.galore import (
 )
 from drivetrain.optim.recipe.lowbit import BitsandbytesAdamW8bit, LowBitAdamW, TorchaoAdamW4bit, TorchaoAdamW8bit
 from drivetrain.optim.recipe.muon import Muon
-from drivetrain.optim.recipe.optimizer import OUTPUTS, MatrixChoice, Optimizer, ParameterGroup
+from drivetrain.optim.recipe.optimizer import OUTPUTS, ClipByValue, MatrixChoice, Optimizer, ParameterGroup
 from drivetrain.optim.recipe.own import OwnOptimizer, OwnSchedule
 from drivetrain.optim.recipe.schedules import (
     AnySchedule,
@@ -43,6 +43,7 @@ __all__ = [
     "AnyProjected",
     "AnySchedule",
     "BitsandbytesAdamW8bit",
+    "ClipByValue",
     "Constant",
     "Cosine",
     "CosineRestarts",

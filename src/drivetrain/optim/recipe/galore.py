@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 from pydantic import Field
 
-from drivetrain.optim.recipe.optimizer import OUTPUTS, Beta, MatrixChoice, Optimizer, ParameterGroup
+from drivetrain.optim.recipe.optimizer import CLIP, OUTPUTS, Beta, Clip, MatrixChoice, Optimizer, ParameterGroup
 from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Whole, bits
 
 
@@ -87,7 +87,7 @@ class GaLore(Optimizer):
     kind: Annotated[Literal["galore"], bits("GaLore")] = "galore"
     lr: Annotated[NonNegative, bits("peak learning rate; that of a projected matrix is this times the scale")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.0
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = 1.0
+    clip: Annotated[Clip | None, bits(CLIP)] = 1.0
     groups: Annotated[tuple[GaLoreGroup, ...], bits("parameter groups with settings of their own")] = ()
     base: Annotated[AnyProjected, bits("what moves the projected matrices and all the rest")] = ProjectedAdamW()
     match: Annotated[

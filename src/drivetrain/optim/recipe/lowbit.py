@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from drivetrain.optim.recipe.optimizer import Beta, Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, Beta, Clip, Optimizer
 from drivetrain.spec.settings import NonNegative, Positive, bits
 
 
@@ -16,7 +16,7 @@ class LowBitAdamW(Optimizer):
     name: ClassVar[str]
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-3
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.01
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = 1.0
+    clip: Annotated[Clip | None, bits(CLIP)] = 1.0
     betas: Annotated[tuple[Beta, Beta], bits("decay of the first and second moment")] = (0.9, 0.999)
     eps: Annotated[Positive, bits("added to the denominator")] = 1e-8
 

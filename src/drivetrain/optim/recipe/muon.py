@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
-from drivetrain.optim.recipe.optimizer import OUTPUTS, Beta, MatrixChoice, Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, OUTPUTS, Beta, Clip, MatrixChoice, Optimizer
 from drivetrain.spec.settings import NonNegative, Positive, bits
 
 
@@ -22,7 +22,7 @@ class Muon(Optimizer):
     kind: Annotated[Literal["muon"], bits("Muon, with AdamW")] = "muon"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-3
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.1
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = 1.0
+    clip: Annotated[Clip | None, bits(CLIP)] = 1.0
     momentum: Annotated[Beta, bits("decay of the velocity")] = 0.95
     nesterov: Annotated[bool, bits("Nesterov's momentum")] = True
     iterations: Annotated[int, Ge(1), Lt(100), bits("of Newton and Schulz, in bfloat16")] = 5

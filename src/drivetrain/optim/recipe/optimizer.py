@@ -11,8 +11,19 @@ from drivetrain.optim.recipe.schedules import AnySchedule, WeightDecaySchedule
 from drivetrain.spec.settings import Component, NonNegative, Positive, Settings, bits
 
 Beta = Annotated[float, Ge(0), Lt(1)]
+CLIP = "largest global gradient norm; {value: 0.5}: of each element, its largest absolute value; null: no clipping"
 OUTPUTS = r"(^|\.)(\w*embed\w*|wte|wpe|(\w+_)?head|unembed|classifier)(\.|$)"
 """Names of output layers, and of embeddings that are no nn.Embedding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipByValue(Settings):
+    """Each element of a gradient by itself, as torch's `clip_grad_value_`."""
+
+    value: Annotated[Positive, bits("largest absolute value of an element")]
+
+
+Clip = Positive | ClipByValue
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class Optimizer(Component):
     fused_on: ClassVar[frozenset[str]] = frozenset()
     lr: Annotated[NonNegative, bits("peak learning rate")]
     weight_decay: Annotated[NonNegative, bits("none on norms, biases and other 1-D parameters")]
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")]
+    clip: Annotated[Clip | None, bits(CLIP)]
     groups: Annotated[tuple[ParameterGroup, ...], bits("parameter groups with settings of their own")] = ()
     weight_decay_schedule: Annotated[WeightDecaySchedule | None, bits("null: weight decay is constant")] = None
     layerwise: Annotated[

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from drivetrain.optim.recipe.optimizer import Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, Clip, Optimizer
 from drivetrain.optim.recipe.schedules import Schedule
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import NonNegative, Positive, bits
+from drivetrain.spec.settings import NonNegative, bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class OwnOptimizer(Optimizer):
 
     lr: Annotated[NonNegative, bits("peak learning rate")]
     weight_decay: Annotated[NonNegative, bits("as the class has it; none on norms, biases, other 1-D parameters")] = 0.0
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = None
+    clip: Annotated[Clip | None, bits(CLIP)] = None
     own: Annotated[Any, bits("its kind, and its constructor's arguments", inline=True)] = None
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from drivetrain.optim.recipe.optimizer import Beta, Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, Beta, Clip, Optimizer
 from drivetrain.spec.settings import NonNegative, Positive, bits
 
 
@@ -20,7 +20,7 @@ class Adam(Optimizer):
     kind: Annotated[Literal["adam"], bits("Adam")] = "adam"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-3
     weight_decay: Annotated[NonNegative, bits("L2 penalty; none on norms, biases and other 1-D parameters")] = 0.0
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = 1.0
+    clip: Annotated[Clip | None, bits(CLIP)] = 1.0
     betas: Annotated[tuple[Beta, Beta], bits("decay of the first and second moment")] = (0.9, 0.999)
     eps: Annotated[Positive, bits("added to the denominator")] = 1e-8
     amsgrad: Annotated[bool, bits("divide by the largest second moment so far (Reddi et al. 2018)")] = False
@@ -48,7 +48,7 @@ class SGD(Optimizer):
     kind: Annotated[Literal["sgd"], bits("SGD")] = "sgd"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("L2 penalty; none on norms, biases and other 1-D parameters")] = 0.0
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = None
+    clip: Annotated[Clip | None, bits(CLIP)] = None
     momentum: Annotated[Beta, bits("decay of the velocity")] = 0.0
     nesterov: Annotated[bool, bits("Nesterov's momentum")] = False
 
@@ -70,7 +70,7 @@ class Adagrad(Optimizer):
     kind: Annotated[Literal["adagrad"], bits("Adagrad")] = "adagrad"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("L2 penalty; none on norms, biases and other 1-D parameters")] = 0.0
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = None
+    clip: Annotated[Clip | None, bits(CLIP)] = None
     lr_decay: Annotated[NonNegative, bits("the rate is divided by 1 + this times the steps before")] = 0.0
     initial: Annotated[NonNegative, bits("what the sums of squares begin with")] = 0.0
     eps: Annotated[Positive, bits("added to the denominator")] = 1e-10
@@ -91,7 +91,7 @@ class Adafactor(Optimizer):
     kind: Annotated[Literal["adafactor"], bits("Adafactor")] = "adafactor"
     lr: Annotated[NonNegative, bits("peak of the largest step size, relative to a tensor's RMS")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.0
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = None
+    clip: Annotated[Clip | None, bits(CLIP)] = None
     beta2_decay: Annotated[float, Le(0), bits("the second moment's decay is 1 - step ** this")] = -0.8
     eps: Annotated[Positive | None, bits("least denominator; null: the type's machine epsilon")] = None
     scale_floor: Annotated[Positive, bits("least RMS of a tensor that its step size follows")] = 1e-3
@@ -110,7 +110,7 @@ class RMSprop(Optimizer):
     kind: Annotated[Literal["rmsprop"], bits("RMSprop")] = "rmsprop"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("L2 penalty; none on norms, biases and other 1-D parameters")] = 0.0
-    clip: Annotated[Positive | None, bits("largest global gradient norm; null: no clipping")] = None
+    clip: Annotated[Clip | None, bits(CLIP)] = None
     alpha: Annotated[Beta, bits("decay of the second moment")] = 0.99
     momentum: Annotated[Beta, bits("decay of the velocity")] = 0.0
     centered: Annotated[bool, bits("divide by the variance, not by the second moment")] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,6 +15,10 @@ from drivetrain.spec.text import printable, shortened
 
 _HERE = f"{Path(__file__).parents[2]}/"  # the folder of this package
 _IN_MEMORY = ("<ipython-input", "<stdin>")  # how the names of code begin that a user has typed
+HOST_MEMORY = "DefaultCPUAllocator"
+"""What torch says where the host has too little memory."""
+_SIGNS = (HOST_MEMORY, "out of memory", "OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "Cannot allocate memory")
+"""What torch and the libraries below it say where an allocation fails: few of them have a class of error for it."""
 _LONGEST = 400  # characters of an exception's words, in one line
 
 
@@ -52,6 +57,15 @@ def own_caller(error: BaseException, folder: str | None = None) -> OwnPlace | No
         if not _owner(frame.filename, folder):
             return _of_frame(frame)
     return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation has failed, on the host or on an accelerator."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError):  # of a fork, or of a file that is mapped
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
 def words(error: BaseException) -> str:

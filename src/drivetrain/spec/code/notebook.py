@@ -10,6 +10,7 @@ import ast
 import linecache
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import unwrap
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -84,7 +85,7 @@ def _codes(value: type | FunctionType) -> Iterator[CodeType]:
     """The code of a function, or of a class's methods."""
     members = [value] if isinstance(value, FunctionType) else vars(value).values()
     for member in members:
-        inner = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+        inner = unwrap(getattr(member, "__func__", None) or getattr(member, "fget", None) or member)
         if isinstance(inner, FunctionType) and inner.__module__ in ("__main__", None):
             yield inner.__code__
 

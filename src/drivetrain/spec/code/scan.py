@@ -24,6 +24,7 @@ from drivetrain.spec.code.modules import Module, ModuleFinder, is_installed, is_
 from drivetrain.spec.code.notebook import source_in_memory
 from drivetrain.spec.custom import Custom, module_path
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.given import is_object, origin_of
 from drivetrain.spec.recipe import Recipe
 
 LARGEST = 8 << 20
@@ -188,10 +189,17 @@ class _Scan:
 
     def add(self, custom: Custom, affects: Affects) -> None:
         """The modules that a kind comes from, and the files that its classes declare."""
+        kind = custom.kind
+        if is_object(kind):
+            kind = origin_of(kind)
+            if kind is None:  # only the process that has the object knows
+                self.unread.add(custom.kind)
+                return
+        module, _, name = kind.partition(":")
         seen: set[str] = set()
-        waiting = list(_with_packages(custom.kind.partition(":")[0]))
+        waiting = list(_with_packages(module))
         if waiting == ["__main__"]:
-            waiting = self._add_main(custom, affects)
+            waiting = self._add_main(name, custom, affects)
         while waiting:
             name = waiting.pop()
             if name in seen:
@@ -234,18 +242,18 @@ class _Scan:
         if known is None or stronger(known.affects, file.affects) != known.affects:
             self.files[path] = file
 
-    def _add_main(self, custom: Custom, affects: Affects) -> list[str]:
+    def _add_main(self, name: str, custom: Custom, affects: Affects) -> list[str]:
         """A class of the script that runs, or of a notebook; what it imports."""
         main = sys.modules["__main__"]
         place = getattr(main, "__file__", None)
         if place is not None and Path(place).is_file():
-            content, name = Path(place).read_bytes(), f"./{Path(place).name}"
+            content, path = Path(place).read_bytes(), f"./{Path(place).name}"
         else:
-            source = source_in_memory(vars(main), custom.kind.partition(":")[2])
+            source = source_in_memory(vars(main), name)
             self.unread |= source.unread
-            content, name, place = source.text.encode(), "__main__.py", ""
+            content, path, place = source.text.encode(), "__main__.py", ""
         syntax = self.cache.read(content)
-        self._keep(name, _file(content, syntax.digest, affects, place))
+        self._keep(path, _file(content, syntax.digest, affects, place))
         beside = _Beside(Path(place), PurePosixPath())
         for path, declared in _declared(beside, syntax, self._arguments | dict(custom.settings), affects):
             self._keep(path, declared)

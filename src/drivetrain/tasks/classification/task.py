@@ -96,19 +96,24 @@ class ClassificationTask(Task):
         own = ("pearson", "spearman") if self._regression else ("accuracy",)
         return build_metrics(self._benchmark.metrics if self._benchmark else own, max(2, len(self._labels or ())))
 
-    def evaluate(self, nets: Mapping[str, nn.Module], batch: Batch, metrics: Mapping[str, Any]) -> None:
-        """Add a batch's labelled samples to every metric but the mean of the others."""
+    def evaluate(
+        self, nets: Mapping[str, nn.Module], batch: Batch, metrics: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor] | tuple[()]:
+        """Add a batch's labelled samples to every metric but the mean of the others. Returns their logits, [samples,
+        labels], or of a regression what it predicts, [samples]; and their labels."""
         logits, labels = self._logits(nets, batch), batch["labels"]
         known = ~labels.isnan() if self._regression else labels != UNLABELLED
         count = int(known.sum())
         if not count:
-            return
+            return ()
         metrics["loss"].add(float(self._loss(logits[known], labels[known])) * count, count)
-        predicted = logits[:, 0] if self._regression else logits.argmax(-1)
+        logits = logits[:, 0] if self._regression else logits
+        predicted = logits if self._regression else logits.argmax(-1)
         predicted = predicted[known].cpu().numpy()
         # `score` reads the others, and gathers nothing.
         for name in metrics.keys() - {"loss", "score"}:
             metrics[name].add(predicted, labels[known].cpu().numpy())
+        return logits[known], labels[known]
 
     def predict(self, nets: Mapping[str, nn.Module], batch: Batch) -> list[dict[str, Any]]:
         """The row's number, its label or score as GLUE's server wants them, and the probability of each label."""
