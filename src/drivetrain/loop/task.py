@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from drivetrain.engine.losses import Losses, as_losses
-from drivetrain.loop.metrics import LossMeans, Mean, Metric
+from drivetrain.loop.metrics import LossMeans, Mean
 
 if TYPE_CHECKING:
     from drivetrain.checkpoint.export import Exported
@@ -52,7 +52,7 @@ class Task:
         """
         return source
 
-    def networks(self) -> dict[str, nn.Module]:
+    def networks(self) -> Mapping[str, nn.Module]:
         """The networks by name, on the CPU, with initial weights drawn from torch's default generator."""
         raise NotImplementedError(f"{type(self).__name__}.networks")
 
@@ -72,8 +72,8 @@ class Task:
         """Who moves in a step, in which order; by default every network, together, by `loss`."""
         step.minimize(step.networks, self.loss)
 
-    def metrics(self) -> dict[str, Metric]:
-        """Fresh metrics for one evaluation of one validation set; by default one for each loss."""
+    def metrics(self) -> dict[str, Any]:
+        """Fresh metrics (each a `Metric`) for one evaluation of one validation set; by default one for each loss."""
         return LossMeans(loss=Mean())
 
     def evaluate(self, nets: Mapping[str, nn.Module], batch: Batch, metrics: Mapping[str, Any]) -> None:
