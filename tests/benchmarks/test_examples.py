@@ -1,0 +1,56 @@
+"""How the benchmark of the examples counts lines and takes the time."""
+
+import importlib.util
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "examples"
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of the benchmark by its name."""
+
+    def loaded(name):
+        spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
+        made = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, made)  # dataclasses look their module up there
+        spec.loader.exec_module(made)
+        return made
+
+    return loaded
+
+
+def test_comments_docstrings_and_blank_lines_are_no_code(module, tmp_path):
+    (tmp_path / "task.py").write_text(
+        textwrap.dedent(
+            '''
+            """Two lines
+            that say what this is."""
+
+            # a comment
+            class Net(nn.Module):
+                """A network."""
+
+                def forward(self, x):
+                    return x  # as it is
+
+            TEXT = """two
+            lines"""
+            '''
+        )
+    )
+    (tmp_path / "task.yaml").write_text("# a comment\nname: a\n\nbatch: {size: 1}  # one\n")
+    counted = module("lines").count([tmp_path / "task.py", tmp_path / "task.yaml"])
+    assert (counted.networks, counted.others) == (3, 4)
+
+
+def test_a_step_with_an_evaluation_before_it_is_not_timed(module, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(sys, "path", list(sys.path))  # it puts the examples there
+    watch = module("original").Stopwatch(ends=[0.0, 1.0, 3.0, 10.0, 11.0, 13.0], pauses={3})
+    assert watch.seconds() == [1.0, 2.0, 1.0, 2.0]
+    assert watch.seconds(every=2) == [3.0]
