@@ -2,14 +2,13 @@
 
 FOLDER holds the script. The settings and the data come from our RECIPE (its whole content as JSON), so both train the
 same. The script is run unchanged, in a folder of its own: torchvision is stood in for by drawn digits, and the time is
-taken after each optimizer step. It prints JSON as its last line: seconds of a step, parameters, losses by step, scores.
+taken after each optimizer step. It prints JSON as its last line: begin and end of steps, parameters, losses, scores.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import math
 import pickle
 import re
 import runpy
@@ -43,16 +42,16 @@ class Stopwatch:
 
     def tick(self, *_: Any) -> None:
         """A step has ended."""
-        self.ends.append(time.perf_counter())
+        self.ends.append(time.time())
 
     def pause(self) -> None:
         """What comes before the next step's end is not training alone."""
         self.pauses.add(len(self.ends))
 
-    def seconds(self, every: int = 1) -> list[float]:
-        """Of each step that was nothing but a step; `every` ticks are one."""
+    def spans(self, every: int = 1) -> list[tuple[float, float]]:
+        """Begin and end of each step that was nothing but a step; `every` ticks are one."""
         ends, pauses = self.ends[every - 1 :: every], {place // every for place in self.pauses}
-        return [ends[i] - ends[i - 1] for i in range(1, len(ends)) if i not in pauses]
+        return [(ends[i - 1], ends[i]) for i in range(1, len(ends)) if i not in pauses]
 
 
 WATCH = Stopwatch()
@@ -263,10 +262,9 @@ def word_lm(folder: Path, seed: int, recipe: dict) -> dict:
 
 def told(model: nn.Module, losses: list[float], interval: int, scores: dict[str, float], every: int = 1) -> dict:
     """What is compared: `losses` are of each `interval`-th step."""
-    taken = WATCH.seconds(every)
     return {
         "steps": len(WATCH.ends) // every,
-        "seconds": math.fsum(taken) / len(taken),
+        "spans": WATCH.spans(every),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "losses": losses,
         "interval": interval,

@@ -3,9 +3,10 @@
     python benchmarks/examples/run.py --nanogpt FOLDER --pytorch-examples FOLDER
 
 The folders are clones of github.com/karpathy/nanoGPT and github.com/pytorch/examples; nothing of them is kept here.
-For each seed ours trains, then theirs (next time theirs first). Told are lines, seconds of the training loop, without
-evaluations, pictures and commits, and losses: on training samples, just before each quarter of the run, and at the end
-on validation samples. It prints a table, and writes all numbers to benchmarks/results/examples.json.
+For each seed both train in turn, a few seconds each, so that both meet the same neighbours on the machine. Told are
+lines, milliseconds of a step without evaluations, pictures and commits (the ratio of neighbouring turns: median and
+quartiles), and losses: of training, just before each quarter of the run, and of validation, at the end. It prints a
+table, and writes all numbers to benchmarks/results/examples.json.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from in_turn import run_in_turn, step_times
 from lines import Lines, count
 
 from drivetrain import Result
@@ -26,6 +28,7 @@ from drivetrain.ledger.ledger import read
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+RESULTS = ROOT / "benchmarks" / "results" / "examples.json"
 
 
 @dataclass(frozen=True)
@@ -52,29 +55,24 @@ def output_of(command: list[str]) -> str:
     return done.stdout
 
 
-def ours(name: str, overrides: list[str]) -> dict:
-    """One run of an example: what `original.py` says of an original."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        recipe = str(EXAMPLES / f"{name}.yaml")
-        output_of([sys.executable, "-m", "drivetrain", "train", recipe, *overrides, "--run", str(run)])
-        records, networks = list(read(run / "ledger.jsonl")), Result.load(run).networks()
-        (scores,) = Result.load(run).metrics.values()
-    seconds, before = [], None
+def ours(name: str, run: Path) -> dict:
+    """What a run of an example came to, as `original.py` says it of an original."""
+    records, networks = list(read(run / "ledger.jsonl")), Result.load(run).networks()
+    (scores,) = Result.load(run).metrics.values()
+    spans, before = [], None
     for record in records:
         if record.kind == "step":
             if before is not None:
-                seconds.append(record.time - before)
+                spans.append((before, record.time))
             before = record.time
         elif record.kind in ("evaluation", "show"):
             before = None  # the next step's time is not its own alone
     steps = [record for record in records if record.kind == "step"]
     told = {
         "steps": len(steps),
-        "seconds": statistics.fmean(seconds),
+        "spans": spans,
         "parameters": sum(weight.numel() for network in networks.values() for weight in network.parameters()),
         "losses": [sum(step.losses.values()) for step in steps],
-        "interval": 1,
         "scores": {"loss": scores["loss"] if "loss" in scores else sum(scores.values())},
     }
     if name == "dcgan":
@@ -82,12 +80,6 @@ def ours(name: str, overrides: list[str]) -> dict:
             told[key] = [step.losses[f"{network}.loss"] for step in steps]
         told["scores"] = {}
     return told
-
-
-def theirs(name: str, folder: Path, seed: int, recipe: str) -> dict:
-    """One run of an original."""
-    script = str(Path(__file__).with_name("original.py"))
-    return json.loads(output_of([sys.executable, script, name, str(folder), str(seed), recipe]).splitlines()[-1])
 
 
 def quarters(losses: list[float]) -> list[float]:
@@ -100,19 +92,25 @@ def measure(name: str, folder: Path, seeds: int, threads: int) -> list[dict]:
     """Runs of both, in pairs: one for each seed."""
     pairs = []
     for seed in range(seeds):
+        path = str(EXAMPLES / f"{name}.yaml")
         overrides = [f"seed={seed}", f"launch.threads={threads}", "evaluate.every=null", "checkpoint.every=null"]
-        show = [sys.executable, "-m", "drivetrain", "recipe", "show", str(EXAMPLES / f"{name}.yaml"), "--json"]
-        recipe = output_of([*show, *overrides])
-        pair = {}
-        for side in ("ours", "theirs") if seed % 2 == 0 else ("theirs", "ours"):
-            pair[side] = ours(name, overrides) if side == "ours" else theirs(name, folder, seed, recipe)
+        recipe = output_of([sys.executable, "-m", "drivetrain", "recipe", "show", path, "--json", *overrides])
+        original = str(Path(__file__).with_name("original.py"))
+        with tempfile.TemporaryDirectory() as beside:
+            run = Path(beside) / "run"
+            train = f"drivetrain.train({path!r}, {overrides!r}, run={str(run)!r}, progress=False)"
+            commands = {
+                "ours": [sys.executable, "-c", f"import drivetrain; {train}"],
+                "theirs": [sys.executable, original, name, str(folder), str(seed), recipe],
+            }
+            slices = run_in_turn(commands, Path(beside))
+            pair = {"ours": ours(name, run)}
+            pair["theirs"] = json.loads((Path(beside) / "theirs.out").read_text().splitlines()[-1])
         if pair["ours"]["parameters"] != pair["theirs"]["parameters"]:
-            raise SystemExit(
-                f"{name}: {pair['ours']['parameters']} parameters, and theirs {pair['theirs']['parameters']}"
-            )
+            raise SystemExit(f"{name}: not the same networks: {[pair[side]['parameters'] for side in pair]} parameters")
+        pair["times"] = step_times(slices, {side: pair[side].pop("spans") for side in ("ours", "theirs")})
         pairs.append(pair)
-        taken = {side: f"{pair[side]['seconds'] * 1e3:.2f} ms" for side in pair}
-        print(name, seed, taken, file=sys.stderr, flush=True)
+        print(name, seed, f"{len(pair['times'])} turns", file=sys.stderr, flush=True)
     return pairs
 
 
@@ -124,10 +122,11 @@ def spread(values: list[float]) -> str:
 def told(name: str, pairs: list[dict], own: Lines, other: Lines) -> list[str]:
     """A pair's lines for the page."""
     steps, parameters = pairs[0]["ours"]["steps"], pairs[0]["ours"]["parameters"]
-    ratio = [pair["ours"]["seconds"] / pair["theirs"]["seconds"] for pair in pairs]
-    seconds = [f"{steps * statistics.median(p[side]['seconds'] for p in pairs):.1f}" for side in ("ours", "theirs")]
-    between = f"{statistics.median(ratio):.2f} ({min(ratio):.2f} to {max(ratio):.2f})"
-    cells = [name, f"{parameters:,}", own, other, f"{steps:,}", *seconds, between]
+    times = [both for pair in pairs for both in pair["times"]]
+    low, middle, high = statistics.quantiles([mine / other for mine, other in times], n=4)
+    typical = [f"{1e3 * statistics.median(side):.1f}" for side in zip(*times, strict=True)]
+    between = f"{middle:.2f} ({low:.2f} to {high:.2f})"
+    cells = [name, f"{parameters:,}", own, other, f"{steps:,}", *typical, between]
     rows = [f"| {' | '.join(map(str, cells))} |"]
     for key in ("losses", "generator"):
         if key in pairs[0]["ours"]:
@@ -159,12 +158,11 @@ def main() -> None:
         head, *losses = told(name, results[name], own, other)
         first.append(head)
         rest += losses
-    print("| example | parameters | our lines | their lines | steps | our seconds | their seconds | ratio |")
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(results, indent=1))  # each time: it takes long
+    print("| example | parameters | our lines | their lines | steps | our ms a step | their ms | ratio |")
     print("|---|---|---|---|---|---|---|---|", *first, sep="\n")
     print("\n| loss | of | at 1/4 | 1/2 | 3/4 | the end | validation |\n|---|---|---|---|---|---|---|", *rest, sep="\n")
-    folder = ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
-    (folder / "examples.json").write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -52,5 +52,13 @@ def test_a_step_with_an_evaluation_before_it_is_not_timed(module, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setattr(sys, "path", list(sys.path))  # it puts the examples there
     watch = module("original").Stopwatch(ends=[0.0, 1.0, 3.0, 10.0, 11.0, 13.0], pauses={3})
-    assert watch.seconds() == [1.0, 2.0, 1.0, 2.0]
-    assert watch.seconds(every=2) == [3.0]
+    assert watch.spans() == [(0.0, 1.0), (1.0, 3.0), (10.0, 11.0), (11.0, 13.0)]
+    assert watch.spans(every=2) == [(10.0, 13.0)]
+
+
+def test_only_steps_within_one_slice_count_and_neighbouring_slices_are_compared(module, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    in_turn = module("in_turn")
+    slices = [in_turn.Slice("ours", 0, 10), in_turn.Slice("theirs", 10, 20), in_turn.Slice("ours", 20, 30)]
+    spans = {"ours": [(1, 2), (3, 5), (9, 21), (22, 25)], "theirs": [(2, 3), (11, 12), (14, 17), (19, 21)]}
+    assert in_turn.step_times(slices, spans) == [(1.5, 2.0)]
