@@ -183,7 +183,7 @@ def char_gpt(folder: Path, seed: int, recipe: dict) -> dict:
         for start in range(0, len(windows), 64):
             batch = torch.stack([windows[i] for i in range(start, min(start + 64, len(windows)))])
             total += float(model(batch[:, :-1], batch[:, 1:].contiguous())[1]) * len(batch)
-    return told(model, numbers(r"iter \d+: loss ([\d.]+)", out), 10, {"loss": total / len(windows)})
+    return told(model, numbers(r"iter \d+: loss ([\d.]+)", out), {"loss": total / len(windows)})
 
 
 def vae(folder: Path, seed: int, recipe: dict) -> dict:
@@ -197,7 +197,7 @@ def vae(folder: Path, seed: int, recipe: dict) -> dict:
         [f"--batch-size={recipe['batch']['size']}", f"--epochs={epochs}", f"--seed={seed}", "--no-accel"],
     )
     scores = {"loss": numbers(r"Test set loss: ([\d.]+)", out)[-1]}
-    return told(left["model"], numbers(r"Loss: ([\d.]+)", out), 10, scores)
+    return told(left["model"], numbers(r"Loss: ([\d.]+)", out), scores)
 
 
 def dcgan(folder: Path, seed: int, recipe: dict) -> dict:
@@ -221,7 +221,7 @@ def dcgan(folder: Path, seed: int, recipe: dict) -> dict:
     out, left = run(folder / "dcgan" / "main.py", [f"--{key}={value}" for key, value in options.items()])
     both = nn.ModuleList([left["netG"], left["netD"]])
     judged, made = numbers(r"Loss_D: ([\d.]+)", out), numbers(r"Loss_G: ([\d.]+)", out)
-    return told(both, judged, 1, {}, every=2) | {"generator": made}
+    return told(both, judged, {}, every=2) | {"generator": made}
 
 
 def word_lm(folder: Path, seed: int, recipe: dict) -> dict:
@@ -261,17 +261,16 @@ def word_lm(folder: Path, seed: int, recipe: dict) -> dict:
     }
     out, left = run(folder / "word_language_model" / "main.py", [f"--{key}={value}" for key, value in options.items()])
     losses = numbers(r"ms/batch .* loss +([\d.]+)", out)
-    return told(left["model"], losses, 10, {"loss": numbers(r"valid loss +([\d.]+)", out)[-1]})
+    return told(left["model"], losses, {"loss": numbers(r"valid loss +([\d.]+)", out)[-1]})
 
 
-def told(model: nn.Module, losses: list[float], interval: int, scores: dict[str, float], every: int = 1) -> dict:
-    """What is compared: `losses` are of each `interval`-th step."""
+def told(model: nn.Module, losses: list[float], scores: dict[str, float], every: int = 1) -> dict:
+    """What is compared; `losses` are those that the script prints, of every step or at equal distances."""
     return {
         "steps": len(WATCH.ends) // every,
         "spans": WATCH.spans(every),
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "losses": losses,
-        "interval": interval,
         "scores": scores,
     }
 

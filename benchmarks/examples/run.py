@@ -4,7 +4,7 @@
 
 The folders are clones of github.com/karpathy/nanoGPT and github.com/pytorch/examples; nothing of them is kept here.
 For each seed both train in turn, a few seconds each, so that both meet the same neighbours on the machine. Told are
-lines, milliseconds of a step without evaluations, pictures and commits (the ratio of neighbouring turns: median and
+lines, seconds of all steps without evaluations, pictures and commits (the ratio of neighbouring turns: median and
 quartiles), and losses: of training, just before each quarter of the run, and of validation, at the end. It prints a
 table, and writes all numbers to benchmarks/results/examples.json.
 """
@@ -124,7 +124,7 @@ def told(name: str, pairs: list[dict], own: Lines, other: Lines) -> list[str]:
     steps, parameters = pairs[0]["ours"]["steps"], pairs[0]["ours"]["parameters"]
     times = [both for pair in pairs for both in pair["times"]]
     low, middle, high = statistics.quantiles([mine / other for mine, other in times], n=4)
-    typical = [f"{1e3 * statistics.median(side):.1f}" for side in zip(*times, strict=True)]
+    typical = [f"{steps * statistics.median(side):.0f}" for side in zip(*times, strict=True)]
     between = f"{middle:.2f} ({low:.2f} to {high:.2f})"
     cells = [name, f"{parameters:,}", own, other, f"{steps:,}", *typical, between]
     rows = [f"| {' | '.join(map(str, cells))} |"]
@@ -160,7 +160,7 @@ def main() -> None:
         rest += losses
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(results, indent=1))  # each time: it takes long
-    print("| example | parameters | our lines | their lines | steps | our ms a step | their ms | ratio |")
+    print("| example | parameters | our lines | their lines | steps | our seconds | their seconds | ratio |")
     print("|---|---|---|---|---|---|---|---|", *first, sep="\n")
     print("\n| loss | of | at 1/4 | 1/2 | 3/4 | the end | validation |\n|---|---|---|---|---|---|---|", *rest, sep="\n")
 
