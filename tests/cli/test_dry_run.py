@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -20,7 +22,7 @@ def recipe(tiny, tmp_path):
 
 
 def rehearse(recipe, tmp_path, *arguments):
-    """A dry run; it leaves nothing behind, neither in the run directory nor among temporary files."""
+    """A dry run; it leaves nothing behind, neither in the run directory nor among temporary files but a traceback."""
     (temporary := tmp_path / "temporary").mkdir(exist_ok=True)
     dry = ["train", recipe, "--steps", "0", "--run", str(tmp_path / "run")]
     done = subprocess.run(
@@ -32,7 +34,8 @@ def rehearse(recipe, tmp_path, *arguments):
         env=os.environ | {"TMPDIR": str(temporary)},
     )
     assert not (tmp_path / "run").exists()
-    assert not [path for path in temporary.iterdir() if path.name.startswith("drivetrain-")]
+    left = [path.name for path in temporary.iterdir()]
+    assert not [name for name in left if name.startswith("drivetrain-") and "traceback" not in name]
     return done
 
 
@@ -124,3 +127,29 @@ def test_a_dry_run_tries_what_the_task_shows_and_finds_what_is_broken(tiny, tmp_
     done = rehearse(str(path), tmp_path, "task.broken=true")
     assert done.returncode == 70
     assert "gallery.picture('dots') takes" in done.stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_traceback_that_a_dry_run_names_is_there_afterwards(tiny, tmp_path, processes):
+    (tmp_path / "broken.py").write_text(
+        "import torch\n"
+        "import drivetrain\n"
+        "class Numbers(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n"
+        "        return 40\n"
+        "    def __getitem__(self, i):\n"
+        "        return torch.tensor([float(i)])\n"
+        "class Broken(drivetrain.Task):\n"
+        "    def networks(self):\n"
+        "        return {'model': torch.nn.Linear(1, 1)}\n"
+        "    def loss(self, nets, batch):\n"
+        "        return nets['modell'](batch).square().mean()\n"
+    )
+    tiny |= {"task": {"kind": "broken:Broken"}, "evaluate": {}}
+    tiny["data"] = {"train": {"sources": [{"kind": "broken:Numbers"}]}}
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(tiny))
+    done = rehearse(str(path), tmp_path, f"launch.processes={processes}")
+    assert done.returncode == 70
+    (named,) = re.findall(r"the whole traceback is in (\S+)", done.stderr)
+    assert "KeyError: 'modell'" in Path(named).read_text()

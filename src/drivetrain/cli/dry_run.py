@@ -38,6 +38,16 @@ def dry_run(job: Job, resolved: Resolved, *, in_process: bool, tells: bool, as_j
                 typer.echo(json.dumps(found, indent=2))
             else:
                 typer.echo("\n".join(_lines(found)))
+        return _with_kept_traceback(outcome, Path(folder))
+
+
+def _with_kept_traceback(outcome: Outcome, folder: Path) -> Outcome:
+    """The outcome, where the traceback that its hint names is a file that outlives the dry run's folder."""
+    for file in (folder / "logs").glob("traceback-*.txt"):
+        if str(file) in outcome.hint:
+            with tempfile.NamedTemporaryFile("wb", prefix="drivetrain-traceback-", suffix=".txt", delete=False) as kept:
+                kept.write(file.read_bytes())
+            return replace(outcome, hint=outcome.hint.replace(str(file), kept.name))
     return outcome
 
 

@@ -54,7 +54,7 @@ class Task(Recorded):
         """
         return source
 
-    def networks(self) -> dict[str, nn.Module]:
+    def networks(self) -> Mapping[str, nn.Module]:
         """The networks by name, on the CPU, with initial weights drawn from torch's default generator."""
         raise NotImplementedError(f"{type(self).__name__}.networks")
 
