@@ -25,7 +25,6 @@ from drivetrain.spec.streams import GIVEN, LANE, LANES, START, How, ability, tak
 _ITEM = 1 << 37  # a place in the seeds' path that nothing else has
 _APART = 64  # items from one mark to the next: a resume reads so many again at most
 _LOOKED_AT = 8  # items of a mark's digest
-_MARKS = 64  # marks that are remembered: what is read ahead, and what a rollback undoes, lies behind them
 _END = object()
 
 
@@ -172,9 +171,8 @@ class Cursor:
         self.end: int | None = None
         """How many items there are, once that is known."""
         self._begun: tuple[int, Any, Any] | None = None  # the mark under way: where, the state there, and the hash
-        self.marks: tuple[Mark, ...] = ()
-        self.resumed: Mark | None = None
-        """Where a commit says that one can go on."""
+        self.marks: dict[int, Mark] = {}
+        """By number. A thread that reads ahead adds some while a commit looks and forgets: one operation each."""
 
     def fetch(self, first: int, count: int) -> list[Any]:
         """The items from this one on, fewer where the stream ends."""
@@ -187,9 +185,14 @@ class Cursor:
 
     def mark(self, index: int) -> Mark | None:
         """The newest mark from which an item can be reached; None: the first item."""
-        known = (*self.marks, self.resumed)
-        before = [mark for mark in known if mark and mark.at + _LOOKED_AT <= index]
-        return max(before, default=None, key=lambda mark: mark.at)
+        before = [at for at in list(self.marks) if at + _LOOKED_AT <= index]
+        return self.marks[max(before)] if before else None
+
+    def forget_before(self, mark: Mark) -> None:
+        """Nothing goes back further than to the newest commit."""
+        for at in list(self.marks):
+            if at < mark.at:
+                del self.marks[at]
 
     def go_to(self, index: int) -> bool:
         """Stand before this item; whether it may be there. Raises Failure(76) where the stream is not what it was."""
@@ -232,7 +235,6 @@ class Cursor:
     def _open(self, at: int, state: Any) -> None:
         self._live = self._stream.opener.begin(at, state, self._lane, self._lanes)
         self._iterator, self._next = iter(self._live), at
-        self.marks = tuple(mark for mark in self.marks if mark.at <= at)
         self._begun = None
 
     def _marked(self) -> Any:
@@ -245,7 +247,7 @@ class Cursor:
             at, state, content = self._begun
             absorb(content, item)
             if self._next == at + _LOOKED_AT:
-                self.marks = (*self.marks[1 - _MARKS :], Mark(at, _shown(content), state))
+                self.marks[at] = Mark(at, _shown(content), state)
                 self._begun = None
         return item
 
@@ -311,16 +313,17 @@ class StreamSource:
         self.stream.accepts_change = accepts_change
         for lane in own if self._deal else (0,):
             cursor = self._cursors[lane] = Cursor(self.stream, lane, self.lanes)
-            cursor.resumed = marks.get(lane)
-            if position and cursor.resumed:
+            if position and lane in marks:
+                cursor.marks[marks[lane].at] = marks[lane]
                 cursor.go_to(position // self.lanes)
 
     def marks(self, position: int) -> dict[int, Mark]:
-        """From where each lane that is read here can go on at a step's first position."""
+        """From where each lane that is read here can go on at a step's first position, for a commit of that moment."""
         found = {}
         for lane, cursor in self._cursors.items():
             if mark := cursor.mark(position // self.lanes):
                 found[lane] = mark
+                cursor.forget_before(mark)
         return found
 
     @property
