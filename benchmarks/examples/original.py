@@ -261,7 +261,16 @@ def word_lm(folder: Path, seed: int, recipe: dict) -> dict:
     }
     out, left = run(folder / "word_language_model" / "main.py", [f"--{key}={value}" for key, value in options.items()])
     losses = numbers(r"ms/batch .* loss +([\d.]+)", out)
-    return told(left["model"], losses, {"loss": numbers(r"valid loss +([\d.]+)", out)[-1]})
+    numbered = torch.tensor([left["corpus"].dictionary.word2idx[word] for word in vocabulary()])
+    columns = numbered[Streams(**plain(validation)).columns].T  # [length, streams], as the script has them
+    model, context, totals = left["model"].eval(), source(recipe)["context"], []
+    hidden = model.init_hidden(columns.shape[1])
+    with torch.no_grad():
+        for start in range(0, len(columns) - context, context):  # it scores in other columns than ours
+            scores, hidden = model(columns[start : start + context], hidden)
+            wanted = columns[start + 1 : start + context + 1].flatten()
+            totals.append(float(nn.functional.nll_loss(scores, wanted)))
+    return told(model, losses, {"loss": sum(totals) / len(totals)})
 
 
 def told(model: nn.Module, losses: list[float], scores: dict[str, float], every: int = 1) -> dict:
