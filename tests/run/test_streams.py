@@ -11,34 +11,21 @@ from drivetrain.checkpoint.commit import load
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import AttemptRecord, CommitRecord, NoteRecord, RollbackRecord, StreamEndRecord
 from drivetrain.spec.exits import Exit
-from golden.warm import warm
+from own_place import Place
 
 pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 ENDS = [30, 19, 33, 30]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with warm(tmp_path_factory.mktemp("streams")) as command:
-        yield command
-
-
-class Place:
+class Streaming(Place):
     """A folder with a recipe beside the module of streams."""
 
-    def __init__(self, folder, command, capfd):
-        self.folder, self._command, self._capfd = folder, command, capfd
+    def __init__(self, folder, *others):
+        super().__init__(folder, {}, *others)
         (folder / "my_streams.py").write_text((Path(__file__).parent.parent / "own_streams.py").read_text())
-
-    def __call__(self, *arguments):
-        self._capfd.readouterr()
-        code = self._command(list(map(str, arguments)), self.folder)
-        self.out, self.err = self._capfd.readouterr()
-        return code
 
     def write(self, *sources, **sections):
         recipe = {
-            "name": "streams",
             "task": {"kind": "my_streams:Fit"},
             "data": {"train": {"sources": [self.source(each) for each in sources]}},
             "batch": {"size": 8},
@@ -48,13 +35,10 @@ class Place:
             "exact": True,
             "lanes": 4,
         }
-        (self.folder / "own.json").write_text(json.dumps(recipe | sections))
+        super().write(**recipe | sections)
 
     def source(self, given):
         return {"kind": f"my_streams:{given}"} if isinstance(given, str) else given
-
-    def train(self, run, *arguments):
-        return self("train", "own.json", "--run", run, *arguments)
 
     def records(self, run, kind):
         return [record for record in read(self.folder / run / "ledger.jsonl") if isinstance(record, kind)]
@@ -67,7 +51,7 @@ class Place:
 def place(tmp_path, server, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "300")
-    yield Place(tmp_path, server, capfd)
+    yield Streaming(tmp_path, server, capfd)
     sys.modules.pop("my_streams", None)
 
 
