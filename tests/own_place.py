@@ -12,7 +12,7 @@ class Place:
 
     def __init__(self, folder, recipe, command, capfd):
         self.folder, self._recipe, self._command, self._capfd = folder, recipe, command, capfd
-        (folder / "mine_kinds.py").write_text((Path(__file__).parent.parent / "own_kinds.py").read_text())
+        (folder / "mine_kinds.py").write_text((Path(__file__).parent / "own_kinds.py").read_text())
 
     def __call__(self, *arguments):
         self._capfd.readouterr()
