@@ -153,3 +153,4 @@ def test_the_traceback_that_a_dry_run_names_is_there_afterwards(tiny, tmp_path, 
     assert done.returncode == 70
     (named,) = re.findall(r"the whole traceback is in (\S+)", done.stderr)
     assert "KeyError: 'modell'" in Path(named).read_text()
+    assert "phase forward" in done.stderr, "where it failed, and not where it was undone"

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import ANSWER
+from drivetrain.loop.loop import Loop
 from drivetrain.run.context import AttemptContext, StartupTimes
 from drivetrain.run.dry_run import dry_run
 from drivetrain.run.ending import failure_of, internal, run_loop
-from drivetrain.run.opened import open_run
+from drivetrain.run.opened import OpenedRun, open_run
 from drivetrain.run.restored import restore_run
 from drivetrain.run.resume import Resumer
 from drivetrain.run.wiring import build_loop
@@ -95,7 +96,7 @@ def _run(
             restored = restore_run(opened, stack)
             loop = build_loop(opened, restored, stack)
             stack.callback(heartbeat.enter, "teardown")  # first of all that is undone: it may take long
-            outcome = dry_run(loop, opened) if job.most_steps == 0 else run_loop(loop, context)
+            outcome = _rehearse(loop, opened) if job.most_steps == 0 else run_loop(loop, context)
         # Only in peace: after the loss of a peer it may wait for those that are left.
         group.close()
         return outcome
@@ -106,3 +107,13 @@ def _run(
     finally:
         heartbeat.enter("teardown")
         resumer.release()
+
+
+def _rehearse(loop: Loop, opened: OpenedRun) -> Outcome:
+    """A dry run; what fails there is told with the phase in which it did, before everything is undone."""
+    try:
+        return dry_run(loop, opened)
+    except Failure:
+        raise
+    except Exception as error:
+        raise failure_of(error, opened.context, opened.group) from error
