@@ -120,7 +120,7 @@ def test_x04_x06_only_what_can_be_a_task_or_a_source_is_ever_called(tiny, tmp_pa
             recipe["data"]["train"]["sources"][0]["context"] = recipe["data"]["validation"]["dogs"]["context"] = 16
         else:
             recipe["data"]["train"]["sources"] = [custom]
-        with pytest.raises(Failure, match=r"is no (task|source)$") as caught:
+        with pytest.raises(Failure, match=r"is no (task|source)\b") as caught:
             train(recipe, run=tmp_path / section, progress=False)
         assert caught.value.outcome.code == Exit.SECURITY
         assert not marker.exists()
