@@ -12,8 +12,9 @@ import torch
 
 from drivetrain.data.content import absorb, seed_sample
 from drivetrain.data.fingerprint import combined
-from drivetrain.runtime.mistakes import is_out_of_memory, with_place
+from drivetrain.runtime.mistakes import is_out_of_memory, returned, with_place
 from drivetrain.runtime.seeds import mix
+from drivetrain.spec.code.blame import own_place
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 
@@ -38,9 +39,9 @@ class MapSource:
         self._settings = settings
         self._seed = seed
         self._dataset = build_custom(settings)
-        self._size = len(self._dataset)
+        self._size = _length(self._dataset)
         if self._size == 0:
-            raise Failure(Exit.BAD_DATA, f"{settings.kind} has no sample", "a source needs at least one")
+            raise Failure(Exit.BAD_DATA, f"{settings.told} has no sample", "a source needs at least one")
         own = getattr(self._dataset, "fingerprint", None)
         if not fingerprint and isinstance(own, str):
             fingerprint = own
@@ -94,6 +95,16 @@ class MapSource:
             return inspect.getsource(kind)
         except (OSError, TypeError):
             return kind.__qualname__
+
+
+def _length(dataset: Any) -> int:
+    """How many samples it has. Raises Failure(70) where it gives no number of them."""
+    try:
+        return len(dataset)
+    except (TypeError, ValueError, OverflowError) as error:
+        if own_place(error) is not None:
+            raise
+        raise returned(dataset.__len__, f"{type(dataset).__name__}.__len__: {error}", "return a number") from error
 
 
 def _rebuilt(threads: int, settings: Custom, seed: int, fingerprint: str) -> MapSource:
