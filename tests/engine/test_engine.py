@@ -23,7 +23,7 @@ def test_a_scalar_is_the_mean_over_samples_whatever_the_micro_batches():
     nets = {"model": nn.Linear(3, 1)}
     batches = micros(5, 2, 1)
     counts = {"samples": 8}
-    total = sum(objective(as_losses(mean_loss(nets, m.batch), m.size), counts) for m in batches)
+    total = sum(objective(as_losses(mean_loss(nets, m.batch), m.size, counts, mean_loss), counts) for m in batches)
     whole = mean_loss(nets, torch.cat([m.batch for m in batches]))
     assert total.item() == pytest.approx(whole.item(), rel=1e-6)
 
@@ -34,8 +34,8 @@ def test_named_sums_are_weighted_means_over_their_units():
 
 
 def test_a_loss_over_a_unit_that_is_not_counted_says_which_there_are():
-    with pytest.raises(KeyError, match=r"'pixels'.*samples"):
-        objective(Losses(a=(torch.tensor(1.0), "pixels")), {"samples": 1})
+    with pytest.raises(Failure, match=r"'pixels'.*samples"):
+        as_losses(Losses(a=(torch.tensor(1.0), "pixels")), 1, {"samples": 1}, mean_loss)
 
 
 def test_the_recorded_loss_is_the_global_mean():
@@ -159,7 +159,7 @@ def test_networks_that_do_not_move_stand_still_and_get_no_gradient():
 )
 def test_a_loss_that_is_no_scalar_is_told_with_its_shape(result, words):
     with pytest.raises(Failure) as caught:
-        as_losses(result, 64)
+        as_losses(result, 64, {"samples": 64}, mean_loss)
     assert caught.value.outcome.code == Exit.INTERNAL
     assert words in caught.value.outcome.cause
 

@@ -493,7 +493,7 @@ def test_an_optimizer_may_name_attributes_that_follow_from_its_state(place):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("Exiting", "mine_kinds.Exiting-0 lacks the end of this run (SystemExit: 3)"),
+        ("Exiting", "mine_kinds.Exiting-0 lacks the end of this run (SystemExit: 3, at "),
         ("Unclosed", "Unclosed-0 has every row of this run, and fails at its end: OSError: the pipe is gone"),
     ],
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,9 @@ from drivetrain.data.geometry import Chunk, Geometry
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine, ReadSamples
 from drivetrain.data.source import Ending, ReadsTogether, Source
+from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.text import printable
 
 
 class Planned(NamedTuple):
@@ -185,6 +188,19 @@ class BatchReader:
         return {"samples": 0}
 
 
+def counted(size: int, batch: Any, counts: Callable[[Any], Mapping[str, int]]) -> dict[str, int]:
+    """How many of each unit a batch of this size has. Raises Failure(70) where `counts` gives no whole numbers."""
+    found = counts(batch)
+    try:
+        own = {unit: index(number) for unit, number in found.items()}
+    except (AttributeError, TypeError):
+        own = {"": -1}
+    if any(number < 0 for number in own.values()):
+        cause = f"the task's counts gives {printable(repr(found))}"
+        raise returned(counts, cause, "give whole numbers by unit, such as {'tokens': 1000}")
+    return {"samples": size} | own
+
+
 def _collated(
     samples: Sequence[Any],
     size: int,
@@ -194,7 +210,7 @@ def _collated(
     """A micro-batch of this size and what it counts."""
     try:
         batch = collate(samples)
-        return batch, {"samples": size} | counts(batch)
+        return batch, counted(size, batch, counts)
     except StopIteration as error:
         raise RuntimeError("the task's collate or counts raised StopIteration: data do not end there") from error
 

@@ -12,8 +12,9 @@ import torch
 
 from drivetrain.data.content import absorb, seed_sample
 from drivetrain.data.fingerprint import combined
-from drivetrain.runtime.mistakes import is_out_of_memory, with_place
+from drivetrain.runtime.mistakes import is_out_of_memory, returned, with_place
 from drivetrain.runtime.seeds import mix
+from drivetrain.spec.code.blame import own_place, place_of, words
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 
@@ -38,9 +39,9 @@ class MapSource:
         self._settings = settings
         self._seed = seed
         self._dataset = build_custom(settings)
-        self._size = len(self._dataset)
+        self._size = _length(self._dataset, settings.told)
         if self._size == 0:
-            raise Failure(Exit.BAD_DATA, f"{settings.kind} has no sample", "a source needs at least one")
+            raise Failure(Exit.BAD_DATA, f"{settings.told} has no sample", "a source needs at least one")
         own = getattr(self._dataset, "fingerprint", None)
         if not fingerprint and isinstance(own, str):
             fingerprint = own
@@ -94,6 +95,19 @@ class MapSource:
             return inspect.getsource(kind)
         except (OSError, TypeError):
             return kind.__qualname__
+
+
+def _length(dataset: Any, told: str) -> int:
+    """How many samples it has. Raises Failure where it cannot tell: 70 where its class is the user's own, else 78."""
+    try:
+        return len(dataset)
+    except Exception as error:
+        if own_place(error) is not None or is_out_of_memory(error):
+            raise
+        cause = f"{told}: its length cannot be told: {words(error)}"
+        if place_of(type(dataset).__len__) is not None:
+            raise returned(type(dataset).__len__, cause, "return a number") from error
+        raise Failure(Exit.BAD_RECIPE, cause, "mend its arguments, or take another class") from error
 
 
 def _rebuilt(threads: int, settings: Custom, seed: int, fingerprint: str) -> MapSource:

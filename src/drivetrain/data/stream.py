@@ -15,9 +15,10 @@ import numpy as np
 from drivetrain.data.content import absorb, seed_sample
 from drivetrain.data.fingerprint import combined
 from drivetrain.data.source import ENDLESS
-from drivetrain.runtime.mistakes import is_out_of_memory, with_place
+from drivetrain.runtime.mistakes import is_out_of_memory, returned, with_place
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.batches import Batches
+from drivetrain.spec.code.blame import own_place
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.streams import GIVEN, LANE, LANES, START, How, ability, takes_lanes
@@ -133,6 +134,16 @@ class Stream:
             cause = f"{self.kind}: its state_dict is no JSON data, which is all that commits hold of it: {error}"
             raise Failure(Exit.BAD_RECIPE, cause, "give numbers, strings, lists and dicts of them") from error
 
+    def iterator(self, live: Any) -> Iterator[Any]:
+        """Over what was begun. Raises Failure(70) where its `__iter__` gives none."""
+        try:
+            return iter(live)
+        except TypeError as error:
+            if own_place(error, self.folder) is not None:
+                raise
+            method = getattr(live, "__iter__", live)
+            raise returned(method, f"{self.kind}: {error}", "let it yield samples, or return an iterator") from error
+
     def seed_item(self, lane: int, number: int) -> None:
         """Seed what the next item draws."""
         if not self.thread_safe:
@@ -234,7 +245,7 @@ class Cursor:
 
     def _open(self, at: int, state: Any) -> None:
         self._live = self._stream.opener.begin(at, state, self._lane, self._lanes)
-        self._iterator, self._next = iter(self._live), at
+        self._iterator, self._next = self._stream.iterator(self._live), at
         self._begun = None
 
     def _marked(self) -> Any:

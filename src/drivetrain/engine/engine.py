@@ -28,6 +28,7 @@ from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.heartbeat import Heartbeat
+from drivetrain.runtime.mistakes import returned
 from drivetrain.runtime.seeds import mix, seed_generators, undrawn
 
 Networks = Mapping[str, nn.Module]
@@ -242,7 +243,12 @@ class Engine:
         self.seed(work.step, work.call, micro.lane, micro.part)
         self.span = micro.start, micro.start + micro.size
         with self._autocast(moving.precision):
-            return as_losses(loss(self.networks, to_device(micro.batch, self.device)), micro.size)
+            result = loss(self.networks, to_device(micro.batch, self.device))
+        losses = as_losses(result, micro.size, work.counts, loss)
+        if not any(term.value.requires_grad for term in losses.values()):
+            cause = f"the task's loss ({', '.join(losses)}) depends on no parameter that trains: it has no gradient"
+            raise returned(loss, cause, "compute it of the networks, without detach, item, argmax and torch.no_grad")
+        return losses
 
     def _backward(
         self, moving: NetworkGroup, losses: Mapping[str, Term], work: MinimizeInputs, *, scaled: bool = True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from drivetrain.spec.exits import Exit, Failure
+from drivetrain.runtime.mistakes import misused, returned
+
+_RETURNED = "return the mean over the samples, or Losses(name=(sum, unit))"
 
 
 class Term(NamedTuple):
@@ -27,13 +29,20 @@ class Losses(dict[str, Term]):
     """
 
     def __init__(self, **sums: tuple[Tensor] | tuple[Tensor, str] | tuple[Tensor, str, float]) -> None:
+        for name, given in sums.items():
+            if not isinstance(given, tuple):
+                cause = f"Losses({name}=...) takes a tuple, and was given a {type(given).__name__}"
+                raise misused(cause, "give (sum, unit), or (sum, unit, weight)")
         super().__init__({name: Term(*given) for name, given in sums.items()})  # type: ignore[arg-type]
 
 
-def as_losses(result: Tensor | Losses, size: int) -> Mapping[str, Term]:
+def as_losses(
+    result: Tensor | Losses, size: int, units: Collection[str], loss: Callable[..., Any]
+) -> Mapping[str, Term]:
     """A scalar tensor means: the mean over the `size` samples of the micro-batch.
 
-    Raises Failure(70) where a loss is no scalar tensor.
+    Raises Failure(70), which names the function `loss`, where there is no loss, one is no scalar tensor, or one is a
+    sum over none of the `units`.
     """
     losses = result if isinstance(result, Losses) else {"loss": Term(result, times=size)}
     for name, term in losses.items():
@@ -42,19 +51,22 @@ def as_losses(result: Tensor | Losses, size: int) -> Mapping[str, Term]:
             if isinstance(term.value, Tensor):
                 found = list(term.value.shape)
             cause = f"the task's loss {name!r} is no 0-d tensor, but {found}"
-            raise Failure(Exit.INTERNAL, cause, "return the mean over the samples, or Losses(name=(sum, unit))")
+            raise returned(loss, cause, _RETURNED)
+        if term.over not in units:
+            cause = f"the task's loss {name!r} is a sum over {term.over!r}, and counts() gives {', '.join(units)}"
+            raise returned(loss, cause, "name one of these, or let counts() give it")
+    if not losses:
+        raise returned(loss, "the task's loss is Losses() without a name", _RETURNED)
     return losses
 
 
 def objective(losses: Mapping[str, Term], counts: Mapping[str, int]) -> Tensor:
     """The scalar for backward: sums over *global* counts, so that micro-batches and processes simply add up.
 
-    Raises KeyError for a unit that `counts` does not have, ValueError where there is no loss.
+    There is a loss, and `counts` has the unit of each: `as_losses` sees to that.
     """
     total = None
-    for name, (value, over, weight, times) in losses.items():
-        if over not in counts:
-            raise KeyError(f"loss {name!r} is a sum over {over!r}, but counts() gives {sorted(counts)}")
+    for value, over, weight, times in losses.values():
         # A unit of which no rank has any adds zero to the gradients, and not what a division by zero would.
         factor = weight * times / counts[over] if counts[over] else 0.0
         part = value if factor == 1.0 else value * factor
@@ -62,6 +74,5 @@ def objective(losses: Mapping[str, Term], counts: Mapping[str, int]) -> Tensor:
             total = part
         else:
             total = total + part
-    if total is None:
-        raise ValueError("the loss function returned no loss")
+    assert total is not None, "as_losses refuses none"
     return total

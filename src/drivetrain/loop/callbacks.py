@@ -13,6 +13,7 @@ from torch import nn
 
 from drivetrain.ledger.records import RecordBase
 from drivetrain.runtime.heartbeat import Heartbeat
+from drivetrain.spec.code.blame import place_of
 from drivetrain.spec.custom import EVENTS, Custom, build_custom, found_custom
 from drivetrain.spec.exits import Exit, Failure
 
@@ -95,6 +96,8 @@ class _Watched:
         self.call(record, networks=self.networks)
         if self._state() != before:
             cause = f"{self.name} has changed a network: a weight, a buffer, or whether it trains"
+            if place := place_of(self.call):
+                cause += f", at {place}"
             raise Failure(Exit.BAD_RECIPE, cause, "a callback watches; let the task or the optimizer do it")
 
     def _state(self) -> list[object]:

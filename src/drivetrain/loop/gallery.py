@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from drivetrain.runtime.mistakes import misused
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
 
@@ -120,7 +121,7 @@ def _require_between(values: np.ndarray, limits: tuple[float, float], call: tupl
 
 
 def _refused(call: str, name: str, takes: str, found: str, hint: str = "") -> Failure:
-    return Failure(Exit.INTERNAL, f"gallery.{call}({name!r}) takes {takes}; it was given {found}", hint)
+    return misused(f"gallery.{call}({name!r}) takes {takes}; it was given {found}", hint)
 
 
 def _kind_of(given: np.ndarray | Tensor) -> str:

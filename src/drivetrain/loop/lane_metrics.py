@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,8 @@ from drivetrain.loop.metric_states import holds_states, made_ready, packed, put_
 from drivetrain.loop.metrics import LossMeans, values
 from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
-from drivetrain.runtime.mistakes import is_out_of_memory, with_place
-from drivetrain.spec.code.blame import words
+from drivetrain.runtime.mistakes import is_out_of_memory, returned, with_place
+from drivetrain.spec.code.blame import place_of, words
 from drivetrain.spec.custom import Custom, article, build_custom
 from drivetrain.spec.exits import Exit, Failure
 
@@ -40,10 +41,18 @@ class MetricSets:
     def fresh(self, device: torch.device) -> LaneMetrics:
         """Metrics that have seen nothing, for batches on this device.
 
-        Raises Failure(78) where one cannot be merged, and what `build_custom` raises.
+        Raises Failure(78) where one cannot be merged, 70 where the task gives no metrics by name, and what
+        `build_custom` raises.
         """
-        made = LaneMetrics(self._task.metrics(), {name: build_custom(own) for name, own in self._customs.items()})
+        filled = self._task.metrics()
+        if not isinstance(filled, Mapping):
+            cause = f"the task's metrics gives a {type(filled).__name__}"
+            raise returned(self._task.metrics, cause, "return a dict of metrics by name")
+        made = LaneMetrics(filled, {name: build_custom(own) for name, own in self._customs.items()})
         for name, metric in (*made.filled.items(), *made.fed.items()):
+            if inspect.isclass(metric):
+                cause = f"the metric {name!r} is the class {metric.__name__}, and no object of it"
+                raise returned(self._task.metrics, cause, f"make one: {metric.__name__}(...)")
             if holds_states(metric):
                 made_ready(metric, device)
             elif not all(callable(getattr(metric, method, None)) for method in ("state", "merge", "value")):
@@ -63,6 +72,8 @@ class MetricSets:
             what = "nothing" if given is None else f"{article(type(given).__name__)} and no tuple"
             named = ", ".join(f"evaluate.metrics.{name}" for name in metrics.fed)
             cause = f"evaluate of the task {type(self._task).__name__} returns {what}, and {named} is to be fed with it"
+            if place := place_of(self._task.evaluate):
+                cause += f", at {place}"
             raise Failure(Exit.BAD_RECIPE, cause, _FED)
         for name, metric in metrics.fed.items() if given else ():
             try:

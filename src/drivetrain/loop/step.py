@@ -14,6 +14,7 @@ from drivetrain.engine.engine import Engine, LossFunction, MinimizeInputs
 from drivetrain.engine.recompute import Recompute
 from drivetrain.engine.statistics import Probe
 from drivetrain.engine.step_result import StepResult
+from drivetrain.runtime.mistakes import misused
 
 
 class Left(NamedTuple):
@@ -106,6 +107,11 @@ class Step:
         """The networks that have something to train."""
         return tuple(self._engine.network_optimizers)
 
+    @property
+    def asked(self) -> bool:
+        """Whether `minimize` was called at all, be it for networks whose turn it is not."""
+        return self._calls > 0
+
     def joined(self, name: str) -> bool:
         """Whether a network takes part in this step, be it its turn or not: what others lose to it begins here."""
         return self._engine.network_settings[name].joined(self.index)
@@ -114,14 +120,19 @@ class Step:
         """Move one network, or several together, one optimizer step down `loss`; the others stand still, and so do
         those that are frozen or whose turn it is not (`networks` in the recipe). Where none is left, nothing is done.
 
-        `loss(nets, batch)` is called once for each micro-batch. Raises KeyError for a network that is not there,
-        Failure(78) where networks that move together have different precisions, or are not all layerwise.
+        `loss(nets, batch)` is called once for each micro-batch. Raises Failure: 70, which names the caller's line, for
+        a network that is not there, and for a loss that is no function; 78 where networks that move together have
+        different precisions, or are not all layerwise.
         """
         engine = self._engine
         names = (names,) if isinstance(names, str) else tuple(names)
         for name in names:
             if name not in engine.networks:
-                raise KeyError(f"minimize: no network {name!r}; there are {sorted(engine.networks)}")
+                there = ", ".join(sorted(engine.networks))
+                raise misused(f"step.minimize: there is no network {name!r}", f"there are: {there}")
+        if not callable(loss):
+            cause = f"step.minimize takes a function loss(nets, batch), and was given a {type(loss).__name__}"
+            raise misused(cause, "give the function, and not what it returns")
         call, self._calls = self._calls, self._calls + 1  # the same for a network whether or not another one moves
         trained = [name for name in names if name in engine.network_optimizers]
         names = tuple([name for name in trained if engine.network_settings[name].moves(self.index)])

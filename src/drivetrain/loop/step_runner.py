@@ -13,6 +13,7 @@ from drivetrain.loop.guard import Guard
 from drivetrain.loop.reader import Reader
 from drivetrain.loop.step import Step
 from drivetrain.loop.task import Task
+from drivetrain.runtime.mistakes import returned
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class StepRunner:
     def run(self, batch: LocalBatch, counts: Mapping[str, int]) -> None:
         """Make the step of a batch, unless the recipe or the quarantine leaves it out.
 
-        Raises whatever the task raises, and Failure(83) where another rank comes to other bits.
+        Raises whatever the task raises, Failure(70) where its first update asks for nothing, and Failure(83) where
+        another rank comes to other bits.
         """
         engine, checks, number = self._engine, self._checks, batch.step
         for network_optimizer in engine.network_optimizers.values():  # 4 schedules stand at the step's end
@@ -53,6 +55,9 @@ class StepRunner:
         self.open, self.updated = OpenStep(step, batch, counts), False
         if not self._guard.leaves_out(number, counts):
             self._task.update(step)  # 2, 3 seeds, forward, backward, reduction, vote, optimizer
+            if number == 1 and not step.asked:  # every network is tried in step 1
+                cause = "the task's update calls no step.minimize in step 1: nothing trains"
+                raise returned(self._task.update, cause, "call it for each network; whose turn it is the recipe says")
         if engine.averages:  # also where nothing moved: a step that is left out is the same for whatever reason
             turns = [name for name in engine.network_optimizers if engine.network_settings[name].moves(number)]
             engine.averages.update(number, turns)

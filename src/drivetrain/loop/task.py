@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from drivetrain.data.batch_reader import counted
 from drivetrain.engine.losses import Losses, as_losses
 from drivetrain.loop.metrics import LossMeans, Mean
+from drivetrain.runtime.mistakes import returned
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.given import Recorded
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ class Task(Recorded):
 
     def networks(self) -> Mapping[str, nn.Module]:
         """The networks by name, on the CPU, with initial weights drawn from torch's default generator."""
-        raise NotImplementedError(f"{type(self).__name__}.networks")
+        raise _unwritten(self, "networks")
 
     def collate(self, samples: Sequence[Any]) -> Batch:
         """A batch from samples. Token sources give an integer array [samples, context + 1], others a list."""
@@ -68,7 +71,7 @@ class Task(Recorded):
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Batch) -> Tensor | Losses:
         """A 0-d tensor, the mean over the batch's samples; or `Losses`, named sums with their units."""
-        raise NotImplementedError(f"{type(self).__name__}.loss")
+        raise _unwritten(self, "loss")
 
     def update(self, step: Step) -> None:
         """Who moves in a step, in which order; by default every network, together, by `loss`."""
@@ -87,8 +90,8 @@ class Task(Recorded):
         What the recipe's own metrics (`evaluate.metrics`) are updated with is returned: the arguments of `update`, such
         as (predictions, labels); () where this batch has none. Nothing, as here: such metrics are refused.
         """
-        counts = {"samples": sample_count(batch)} | self.counts(batch)
-        losses = as_losses(self.loss(nets, batch), counts["samples"])
+        counts = counted(sample_count(batch, self.collate), batch, self.counts)
+        losses = as_losses(self.loss(nets, batch), counts["samples"], counts, self.loss)
         if isinstance(metrics, LossMeans):
             metrics.know(losses)
         for name, term in losses.items():
@@ -125,9 +128,15 @@ class Task(Recorded):
         return None
 
 
-def sample_count(batch: Batch) -> int:
-    """How many samples a batch holds: the first dimension of its first tensor."""
+def _unwritten(task: Task, method: str) -> Failure:
+    return Failure(Exit.BAD_RECIPE, f"task: {type(task).__name__} has no method {method!r}", "write one")
+
+
+def sample_count(batch: Batch, collate: Callable[..., Any]) -> int:
+    """How many samples a batch holds: the first dimension of its first tensor. Raises Failure(70), which names
+    `collate`, where it has none."""
     for leaf in tree_leaves(batch):
         if isinstance(leaf, Tensor) and leaf.ndim:
             return leaf.shape[0]
-    raise TypeError(f"no tensor with a dimension in a batch of type {type(batch).__name__}")
+    cause = f"the task's collate gives a {type(batch).__name__} without a tensor [samples, ...]"
+    raise returned(collate, cause, "return tensors with the samples along the first dimension, or write `evaluate`")

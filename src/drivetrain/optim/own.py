@@ -32,12 +32,16 @@ def own_optimizer(settings: OwnOptimizer, groups: Sequence[dict[str, Any]]) -> t
     decays = any(group["weight_decay"] for group in groups)
     for name, wanted in (("lr", True), ("weight_decay", decays)):
         if wanted and not takes(factory, name):
-            cause = f"{custom.kind} takes no {name}, so what the recipe says of it would be without effect"
+            cause = f"{custom.told} takes no {name}, so what the recipe says of it would be without effect"
             raise Failure(Exit.BAD_RECIPE, cause, f"leave optimizer.{name} out, or choose another optimizer")
     if _needs_closure(factory):
-        cause = f"{custom.kind} computes losses by itself (its step needs a closure), which no step here can give it"
+        cause = f"{custom.told} computes losses by itself (its step needs a closure), which no step here can give it"
         raise Failure(Exit.BAD_RECIPE, cause, "choose another optimizer")
-    return build_custom(custom, params=list(groups), lr=settings.lr, weight_decay=settings.weight_decay)
+    built = build_custom(custom, params=list(groups), lr=settings.lr, weight_decay=settings.weight_decay)
+    if not hasattr(built, "param_groups"):
+        cause = f"{custom.told} has no parameter groups: its constructor does not call super().__init__(params, ...)"
+        raise Failure(Exit.BAD_RECIPE, cause, "let it do so")
+    return built
 
 
 def own_schedule(settings: OwnSchedule, span: Span) -> Factor:
@@ -46,8 +50,7 @@ def own_schedule(settings: OwnSchedule, span: Span) -> Factor:
     custom: Custom = settings.own
     built = build_custom(custom)
     factor = getattr(built, "factor", built)
-    if isinstance(built, partial):
-        _require_scores(built.func, custom.kind, settings)
+    _require_scores(factor, custom.told, settings)
 
     def checked(position: int) -> float:
         scores = []
@@ -56,7 +59,7 @@ def own_schedule(settings: OwnSchedule, span: Span) -> Factor:
             scores.append({name: list(found) for name, found in told.items()})  # theirs to change
         value = _plain(factor(position, span.total, *scores))
         if not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
-            cause = f"{custom.kind} gives {value!r} at {position} samples"
+            cause = f"{custom.told} gives {value!r} at {position} samples"
             raise Failure(Exit.BAD_RECIPE, cause, "a schedule gives a factor on the peak learning rate: 0 or more")
         return span.rise(position) * value
 
@@ -81,8 +84,14 @@ def _plain(value: Any) -> Any:
 
 
 def _require_scores(function: Any, kind: str, settings: OwnSchedule) -> None:
-    """Raises Failure(78) where a function is to read scores and has no place for them, or the other way round."""
-    third = next(islice(inspect.signature(function).parameters.values(), 2, None), None)
+    """Raises Failure(78) where a function, or a class's `factor`, is to read scores and has no place for them, or the
+    other way round."""
+    if isinstance(function, partial):  # of the recipe's arguments, which come after what it is called with
+        function = function.func
+    try:
+        third = next(islice(inspect.signature(function).parameters.values(), 2, None), None)
+    except ValueError:  # of what is written in another language nobody can tell
+        return
     any_number = third is not None and third.kind is third.VAR_POSITIONAL
     named = third is not None and third.name == "scores"
     if settings.every is not None and not (named or any_number):

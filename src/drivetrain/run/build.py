@@ -32,6 +32,7 @@ from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.compiling import compile_network
 from drivetrain.runtime.heartbeat import Heartbeat
+from drivetrain.runtime.mistakes import returned
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.check import source_names, stream_contradictions
@@ -40,6 +41,7 @@ from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import imported
+from drivetrain.spec.text import printable, shortened
 from drivetrain.spec.tree import dotted
 
 _INITIAL_WEIGHTS = 1 << 34
@@ -271,11 +273,11 @@ def require_loss(recipe: Recipe, task: Task) -> None:
 def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
     """The task's networks on the device, their initial weights drawn from the recipe's seed.
 
-    Raises Failure(78) where a network's name is no identifier.
+    Raises Failure(78) where a network's name is no identifier, 70 where the task gives no networks with parameters.
     """
     # Drawn on the CPU whatever the device is: the same seed is the same weights everywhere.
     seed_generators(torch.device("cpu"), mix(recipe.seed, _INITIAL_WEIGHTS))
-    networks = {name: network.to(device).train() for name, network in task.networks().items()}
+    networks = {name: network.to(device).train() for name, network in _made_networks(task).items()}
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
@@ -284,6 +286,17 @@ def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str
             torch.use_deterministic_algorithms(True, warn_only=True)
             compile_network(network)
     return networks
+
+
+def _made_networks(task: Task) -> Mapping[str, nn.Module]:
+    made = task.networks()
+    if not isinstance(made, Mapping) or not all(isinstance(network, nn.Module) for network in made.values()):
+        cause = f"the task's networks gives {shortened(printable(repr(made)), 80)}"
+        raise returned(task.networks, cause, "return a dict of nn.Module objects by name")
+    if not any(list(network.parameters()) for network in made.values()):
+        cause = f"the task's networks gives {', '.join(made) or 'none'}: there is no parameter that could train"
+        raise returned(task.networks, cause, "return networks that have some")
+    return made
 
 
 def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:

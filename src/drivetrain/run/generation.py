@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from drivetrain.loop.sampling import Sampling
 from drivetrain.loop.task import Task
 from drivetrain.run.finished import FinishedRun, Weights, open_finished, run_tokens
 from drivetrain.runtime.group import Group
+from drivetrain.runtime.mistakes import returned
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.text import printable, shortened
 from drivetrain.tasks.language_model.task import LanguageModelTask
 
 _PROMPTS = (".txt", ".jsonl")
@@ -68,7 +70,11 @@ def _generated(finished: FinishedRun, prompts: Iterable[str], asked: Generation)
             for number in range(asked.count):
                 # By the prompt itself and not by its place: what stands beside it changes nothing.
                 seed_generators(finished.device, mix(asked.seed, place, number))
-                yield {"prompt": prompt, "number": number, **task.generate(networks, prompt, asked.sampling)}
+                said = task.generate(networks, prompt, asked.sampling)
+                if not isinstance(said, Mapping) or not isinstance(said.get("text"), str):
+                    cause = f"{type(task).__name__}.generate gives {shortened(printable(repr(said)), 80)}"
+                    raise returned(task.generate, cause, "return a dict with `text`")
+                yield {"prompt": prompt, "number": number, **said}
 
 
 def _place(prompt: str) -> int:

@@ -24,6 +24,7 @@ from drivetrain.run.build import evaluation_batch, only_training, open_inputs
 from drivetrain.run.finished import CodeChanged, FinishedRun, Weights, chosen, open_finished
 from drivetrain.run.new_file import new_file, require_new
 from drivetrain.runtime.group import Group
+from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 
@@ -125,14 +126,18 @@ def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: in
 def _plain_rows(task: Task, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows as another process would have sent them."""
     try:
-        return json.loads(json.dumps(list(rows), default=_plain))
+        plain = json.loads(json.dumps(list(rows), default=_plain))
     except (TypeError, ValueError) as error:
         raise _no_rows(task, str(error)) from error
+    for row in plain:
+        if not isinstance(row, dict):
+            raise _no_rows(task, f"a row is {row!r}, and no dict")
+    return plain
 
 
 def _no_rows(task: Task, why: str) -> Failure:
     hint = "give a dict for each sample, of numbers, words, lists and dicts"
-    return Failure(Exit.INTERNAL, f"{type(task).__name__}.predict: {why}", hint, **{"class": "own code"})
+    return returned(task.predict, f"{type(task).__name__}.predict: {why}", hint)
 
 
 def _plain(value: Any) -> Any:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
 from typing import Any
 
-from drivetrain.spec.code.blame import HOST_MEMORY, folded, is_out_of_memory, own_place, words
+from drivetrain.spec.code.blame import (
+    HOST_MEMORY,
+    OwnPlace,
+    calling_place,
+    folded,
+    is_out_of_memory,
+    own_place,
+    place_of,
+    words,
+)
 from drivetrain.spec.exits import Exit, Failure
 
 _ASKED = re.compile(r"[Tt]ried to allocate ([0-9.]+ ?[A-Za-z]+)")
@@ -46,6 +56,23 @@ def with_place(failure: Failure, error: BaseException, folder: str | None = None
     where = {"file": place.file, "line": place.line}
     found = Failure(told.code, f"{told.cause}, at {place}", told.hint, **told.where, **where)
     return _kept(found, error, folder)
+
+
+def returned(function: Callable[..., Any], cause: str, hint: str) -> Failure:
+    """The failure of a function of the user's own that has returned what nobody can use: it is the place."""
+    return _own(cause, hint, place_of(function))
+
+
+def misused(cause: str, hint: str) -> Failure:
+    """The failure of the user's own code that has called ours with what it does not take: that line is the place."""
+    return _own(cause, hint, calling_place())
+
+
+def _own(cause: str, hint: str, place: OwnPlace | None) -> Failure:
+    if place is None:
+        return Failure(Exit.INTERNAL, cause, hint)
+    where = {"file": place.file, "line": place.line, "class": "own code"}
+    return Failure(Exit.INTERNAL, f"{cause}, at {place}", hint, **where)
 
 
 def _out_of_memory(error: BaseException, where: dict[str, Any]) -> Failure:

@@ -80,8 +80,26 @@ EVENTS = (
 """What a callback may hear of: one for each kind of record that an attempt writes."""
 
 POINTS: Mapping[str, ExtensionPoint] = {
-    "task": ExtensionPoint(("networks", "loss")),
-    "source": ExtensionPoint(("__getitem__", "__len__"), settings="drivetrain.data.recipe:OwnSource"),
+    "task": ExtensionPoint(
+        ("networks", "loss"),
+        {
+            "networks": (),
+            "collate": ("samples",),
+            "counts": ("batch",),
+            "loss": ("nets", "batch"),
+            "update": ("step",),
+            "metrics": (),
+            "evaluate": ("nets", "batch", "metrics"),
+            "show": ("nets", "batch", "gallery"),
+            "predict": ("nets", "batch"),
+            "generate": ("nets", "prompt", "how"),
+        },
+    ),
+    "source": ExtensionPoint(
+        ("__getitem__", "__len__"),
+        {"__getitem__": ("index",), "__len__": ()},
+        settings="drivetrain.data.recipe:OwnSource",
+    ),
     "optimizer": ExtensionPoint(
         ("step",),
         base="torch.optim:Optimizer",
@@ -97,7 +115,11 @@ POINTS: Mapping[str, ExtensionPoint] = {
     ),
     "callback": ExtensionPoint(events=EVENTS, parameters=("record",)),
     "sink": ExtensionPoint(("send",), {"send": ("rows",)}),
-    "metric": ExtensionPoint(("update",), either=(("compute", "add_state"), ("state", "merge", "value"))),
+    "metric": ExtensionPoint(
+        ("update",),
+        {"state": (), "merge": ("state",), "value": (), "compute": ()},
+        either=(("compute", "add_state"), ("state", "merge", "value")),
+    ),
     "target": ExtensionPoint(base="drivetrain.launch.targets.recipe:ResourceSpec"),
 }
 """By section."""
@@ -129,6 +151,11 @@ class Custom(Component):
     """A source's share of the training samples, beside the others'."""
     parted: Settings | None = None
     """Which part of a source's samples."""
+
+    @property
+    def told(self) -> str:
+        """Its kind as messages name it: with the place where the recipe has it."""
+        return f"{_place(self)}{self.kind}"
 
     @property
     def written(self) -> dict[str, Any]:

@@ -72,12 +72,19 @@ def unlike_source(found: Any, module: str) -> str:
         return ""
     if not inspect.isclass(found):
         return f"an object ({type(found).__name__}), not a class: name the class, and its arguments beside `kind`"
-    missing = [name for name in ("__len__", "__getitem__") if not hasattr(found, name)]
+    missing = [name for name in ("__len__", "__getitem__") if not _has(found, name)]
     if not missing or is_stream(found):
         return ""
     if len(missing) == 1 or _is_users(module):
         return f"a class without {' and '.join(missing)}"
     return ""
+
+
+def _has(found: type, name: str) -> bool:
+    """Whether a class has a method of its own: torch's Dataset has a __getitem__ that only raises."""
+    method = getattr(found, name, None)
+    torchs = getattr(method, "__qualname__", "") == f"Dataset.{name}"
+    return method is not None and not (torchs and method.__module__.startswith("torch."))
 
 
 def _returns_iterable(found: Any) -> bool:

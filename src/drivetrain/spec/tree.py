@@ -83,8 +83,10 @@ class RecipeMistakes(Failure):
         self.mistakes = tuple(mistakes)
         refused = any(mistake.refused for mistake in mistakes)
         code = Exit.SECURITY if refused else Exit.BAD_RECIPE
-        count = f"{len(self.mistakes)} mistakes" if len(self.mistakes) > 1 else "1 mistake"
-        super().__init__(code, f"{count} in the recipe", "each is listed with its place")
+        count, first = "1 mistake", str(mistakes[0])
+        if len(mistakes) > 1:
+            count, first = f"{len(mistakes)} mistakes", f"{first} ..."
+        super().__init__(code, f"{count} in the recipe: {first}", "each is listed with its place")
         self.details = "\n".join(map(str, self.mistakes))
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from drivetrain.ledger.ledger import chain_of, ending, parse_line
 from drivetrain.ledger.records import Record
+from drivetrain.spec.code.blame import own_place
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
 from drivetrain.watch.tracker_mark import Mark, TrackerRow, without_secrets
@@ -256,8 +257,12 @@ def require(package: str) -> None:
 
 
 def _words(error: BaseException) -> str:
-    """The first line of an error."""
-    return without_secrets(f"{type(error).__name__}: {error}".strip().splitlines()[0])[:200]
+    """The first line of an error, and where in the user's own code it is."""
+    told = error.outcome.cause if isinstance(error, Failure) else f"{type(error).__name__}: {error}"
+    told, place = told.strip().splitlines()[0][:200], own_place(error)
+    if place is not None:
+        told = f"{told.partition(', at ')[0]}, at {place}"
+    return without_secrets(told)
 
 
 def _config(run: Path) -> dict[str, Any]:

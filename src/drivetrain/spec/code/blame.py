@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import inspect
+import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from traceback import FrameSummary, StackSummary, TracebackException
+from traceback import FrameSummary, StackSummary, TracebackException, walk_stack
 from typing import Any
 
 from drivetrain.spec.code.modules import INSTALLED, PACKAGE, Module, is_own
@@ -56,6 +59,24 @@ def own_caller(error: BaseException, folder: str | None = None) -> OwnPlace | No
     for frame in reversed(TracebackException.from_exception(error).stack):
         if not _owner(frame.filename, folder):
             return _of_frame(frame)
+    return None
+
+
+def place_of(function: Any) -> OwnPlace | None:
+    """Where the user has written a function or a method; None where it is not theirs, or nobody can tell."""
+    while isinstance(function, partial):
+        function = function.func
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    if code is None:
+        return None
+    return _own_line(code.co_filename, code.co_firstlineno)
+
+
+def calling_place() -> OwnPlace | None:
+    """The innermost line of the user's own code that is under way; None where there is none."""
+    for frame, line in walk_stack(None):
+        if place := _own_line(frame.f_code.co_filename, line):
+            return place
     return None
 
 
@@ -123,6 +144,11 @@ def _place(told: TracebackException, folder: str | None) -> OwnPlace | None:
 
 def _of_frame(frame: FrameSummary) -> OwnPlace:
     return OwnPlace(frame.filename, frame.lineno or 0, frame.line or "")
+
+
+def _own_line(file: str, line: int) -> OwnPlace | None:
+    """A line of a file; None where that is not the user's."""
+    return None if _owner(file, None) else OwnPlace(file, line, linecache.getline(file, line).strip())
 
 
 def _owner(file: str, folder: str | None) -> str:
