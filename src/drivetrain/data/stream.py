@@ -210,24 +210,30 @@ class Cursor:
             return
         if self._stream.opener.how != "count":
             self._open(mark.at, mark.state)
-            if self._is_as_it_was(mark):
+            if self._digest() == mark.digest:
                 return
             self._stream.notes.append("it does not go on where it was: it is read from its first sample again")
+        known = self.marks
         self._open(0, None)
         while self._next < mark.at and self._item() is not _END:
             pass
-        if not self._is_as_it_was(mark):
+        state = self._stream.state_of(self._live)
+        here = Mark(mark.at, self._digest(), state)
+        if here.digest != mark.digest:
             self._stream.differs(mark.at, self.end)
+        # What was accepted, or told, is so from now on: the next resume finds what this one did.
+        self.resumed = here if self.resumed == mark else self.resumed
+        self.marks = tuple(here if each == mark else each for each in known if each.at <= mark.at)
 
-    def _is_as_it_was(self, mark: Mark) -> bool:
-        """Whether the next items are those that were marked."""
+    def _digest(self) -> str:
+        """That of the next items, of which a mark has one; empty where there are not as many."""
         content = hashlib.sha256()
         for _ in range(_LOOKED_AT):
             item = self._item()
             if item is _END:
-                return False
+                return ""
             absorb(content, item)
-        return _shown(content) == mark.digest
+        return _shown(content)
 
     def _open(self, at: int, state: Any) -> None:
         self._live = self._stream.opener.begin(at, state, self._lane, self._lanes)
@@ -259,6 +265,7 @@ class Cursor:
             self.end = self._next
             return _END
         except Exception as error:
+            self._iterator = None  # a generator that has raised says from then on that it has ended
             raise self._stream.unreadable(error, self._next) from error
         self._next += 1
         return item
