@@ -130,3 +130,11 @@ class Rows:
 
     def __getitem__(self, number):
         return item(number)
+
+
+def growing(start, path: str):
+    """As many points as a file says."""
+    with open(path) as file:
+        count = int(file.read())
+    for number in range(start, count):
+        yield item(number)

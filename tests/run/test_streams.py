@@ -292,3 +292,21 @@ def test_a_blend_of_streams_is_done_where_all_that_have_a_weight_have_ended(plac
     assert place.train("run", "launch.processes=2") == Exit.DONE, place.err
     assert "done at step 5 of 24: the data have ended" in place.out
     assert [record.samples for record in place.records("run", StreamEndRecord)] == [(20,), (20,)]
+
+
+def test_a_stream_that_has_ended_stays_so_where_it_has_grown_since_unless_that_is_asked_for(place):
+    length = place.folder / "length"
+    length.write_text("20")
+    place.write({"kind": "my_streams:growing", "path": str(length)})
+    assert place.train("run") == Exit.DONE, place.err
+    length.write_text("60")
+    assert place.train("run") == Exit.DONE, place.err
+    assert "done at step 3 of 24: the data have ended" in place.out
+    assert [record.step for record in place.records("run", StepRecord)] == [1, 2, 3]
+    assert {record.samples for record in place.records("run", StreamEndRecord)} == {(20,)}
+    assert place("verify", "run") == 0, place.err
+    assert place.train("run", "--override", "data.train.sources[0]") == Exit.DONE, place.err
+    assert "done at step 8 of 24: the data have ended" in place.out
+    *_, last = place.records("run", StreamEndRecord)
+    assert last.samples == (60,)
+    assert place("verify", "run") == 0, place.err

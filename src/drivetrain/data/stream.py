@@ -311,14 +311,15 @@ class StreamSource:
             self._deal = deal
 
     def resume(self, marks: Mapping[int, Mark], position: int, own: Sequence[int], *, accepts_change: bool) -> None:
-        """Stand at a step's first position, with the marks of a commit by lane; `own` are the lanes that are read here.
+        """Stand at a step's first position, with the marks of a commit by lane; `own` are the lanes that are read here,
+        and those that have `ends` are not read any more.
 
         Raises Failure(76) where the stream is not what it was, unless that is accepted.
         """
         self.stream.accepts_change = accepts_change
         for lane in own if self._deal else (0,):
             cursor = self._cursors[lane] = Cursor(self.stream, lane, self.lanes)
-            cursor.resumed = marks.get(lane)
+            cursor.resumed, cursor.end = marks.get(lane), self.ends.get(lane)
             if position and cursor.resumed:
                 cursor.go_to(position // self.lanes)
 

@@ -12,7 +12,8 @@ from drivetrain.ledger.records import StreamEndRecord
 from drivetrain.runtime.group import Group
 
 Marks = Mapping[str, Mapping[str, Any]]
-"""By source: in how many `lanes` it is read, and by lane the `marks` from which it can go on, as JSON data."""
+"""By source: in how many `lanes` it is read, by lane the `marks` from which it can go on, and of the lanes that have
+ended the `ends`, as JSON data."""
 
 
 class Streams:
@@ -38,9 +39,12 @@ class Streams:
         notes: list[str] = []
         for name, source in self._sources.items():
             known = marks.get(name, {})
-            usable = {}
+            usable: dict[int, Mark] = {}
             if known.get("lanes") == source.lanes:
                 usable = {int(lane): Mark(*mark) for lane, mark in known["marks"].items()}
+                # What has ended stays so, as it would have without a stop, also where it has grown since.
+                if name not in accepted:
+                    source.ends = {int(lane): count for lane, count in known.get("ends", {}).items()}
             source.resume(usable, positions[name], self._own, accepts_change=name in accepted)
             notes += [f"{name}: {note}" for note in source.stream.notes]
         return sorted({note for own in self._group.gather_json(notes) for note in own})
@@ -57,7 +61,12 @@ class Streams:
             for told in reversed(gathered):  # where each rank reads the whole stream, the first one's count
                 marks |= told[name]
             # By lane, since commits are the same bytes however many ranks have read them.
-            found[name] = {"lanes": source.lanes, "marks": {lane: marks[lane] for lane in sorted(marks, key=int)}}
+            in_order = {lane: marks[lane] for lane in sorted(marks, key=int)}
+            number, ends = positions[name] // source.lanes, {}
+            for lane, count in sorted(source.ends.items()):
+                if count <= number:
+                    ends[str(lane)] = count
+            found[name] = {"lanes": source.lanes, "marks": in_order, "ends": ends}
         self.marks = found
 
     def hear(self, stops: Mapping[str, int]) -> None:
