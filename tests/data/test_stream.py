@@ -150,3 +150,37 @@ def test_the_first_samples_are_kept():
     assert (len(held), read(held, 1, 3)) == (5, [1, 2])
     assert held.fingerprint == source(count=7).first_samples(5).fingerprint
     assert len(source(count=9).first_samples(100)) == 9
+
+
+def test_what_could_not_be_read_is_no_end_when_it_is_asked_for_again():
+    def torn():
+        yield from range(12)
+        raise ValueError("the tape is torn")
+
+    stream = StreamSource(Opener(torn), "torn", 7, "")
+    for _ in range(2):  # a generator that has raised gives no more, as one that has ended
+        with pytest.raises(Failure, match="sample 12 cannot be read: ValueError: the tape is torn"):
+            stream.there(np.arange(12, 16))
+    assert stream.found_ends == {}
+
+
+@pytest.mark.parametrize("kind", [Numbers, Telling])
+def test_marks_are_the_same_after_going_back(kind):
+    straight, winding = source(kind), source(kind)
+    read(straight, 0, 450)
+    read(winding, 0, 500)
+    read(winding, 440, 450)
+    assert winding.marks(450) == straight.marks(450)
+
+
+@pytest.mark.parametrize("kind", [Numbers, Telling])
+def test_a_change_that_was_accepted_is_so_from_then_on(kind):
+    begun = source(kind)
+    read(begun, 0, 100)
+    other = source(kind, offset=1)
+    other.resume(begun.marks(100), 100, [0], accepts_change=True)
+    assert other.stream.notes
+    gone_on = source(kind, offset=1)
+    gone_on.resume(other.marks(100), 100, [0], accepts_change=False)
+    assert gone_on.stream.notes == []
+    assert read(gone_on, 100, 101) == [101]

@@ -9,7 +9,14 @@ import pytest
 from conftest import trace
 from drivetrain.checkpoint.commit import load
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import AttemptRecord, CommitRecord, NoteRecord, RollbackRecord, StreamEndRecord
+from drivetrain.ledger.records import (
+    AttemptRecord,
+    CommitRecord,
+    NoteRecord,
+    RollbackRecord,
+    StepRecord,
+    StreamEndRecord,
+)
 from drivetrain.spec.exits import Exit
 from own_place import Place
 
@@ -232,3 +239,58 @@ def test_marks_of_a_stream_are_in_the_commit(place):
     _, state = load(newest)
     at, digest, told = state.values["streams"]["source0"]["marks"]["0"]
     assert (at, told["at"], len(digest)) == (128, 128, 16)
+
+
+def test_commits_of_lanes_are_the_same_bytes_on_any_number_of_processes(place):
+    place.write("parts")
+    assert place.train("one", "--steps", 5) == Exit.STOPPED, place.err
+    assert place.train("two", "--steps", 5, "launch.processes=2") == Exit.STOPPED, place.err
+    assert trace(place.folder / "two") == trace(place.folder / "one")
+
+
+@pytest.mark.parametrize("left_out", [range(8), range(16, 24)])
+def test_a_step_without_a_sample_is_no_end_of_a_stream(place, left_out):
+    place.write("seekable", guard={"quarantine": list(left_out)}, budget={"steps": 6})
+    assert place.train("run", "launch.processes=2") == Exit.DONE, place.err
+    assert [record.step for record in place.records("run", StepRecord)] == [1, 2, 3, 4, 5, 6]
+    assert place.records("run", StreamEndRecord) == []
+    assert place("verify", "run") == 0, place.err
+
+
+def test_a_blend_goes_on_in_what_is_left_where_its_stream_has_ended(place):
+    sources = [{"kind": "my_streams:seekable", "count": 20, "weight": 30.0}, {"kind": "my_streams:Rows"}]
+    place.write(*sources, budget={"steps": 9})
+    assert place.train("whole") == Exit.DONE, place.err
+    read = {record.step: record.counts["samples"] for record in place.records("whole", StepRecord)}
+    assert list(read) == list(range(1, 10))
+    assert 0 in read.values(), "a step whose places are all the stream's"
+    assert read[max(read)] + read[max(read) - 1] + read[max(read) - 2] + read[max(read) - 3] == 1
+    assert place.train("parts", "--steps", 5, "launch.processes=2") == Exit.STOPPED, place.err
+    assert place.train("parts") == Exit.DONE, place.err
+    assert trace(place.folder / "parts") == trace(place.folder / "whole")
+
+
+def test_a_blend_of_streams_is_done_where_all_that_have_a_weight_have_ended(place):
+    sources = [{"kind": "my_streams:seekable", "count": 20, "name": name} for name in ("first", "second")]
+    place.write(*sources, {"kind": "my_streams:Rows", "name": "unread", "weight": 0.0})
+    assert place.train("run", "launch.processes=2") == Exit.DONE, place.err
+    assert "done at step 5 of 24: the data have ended" in place.out
+    assert [record.samples for record in place.records("run", StreamEndRecord)] == [(20,), (20,)]
+
+
+def test_a_stream_that_has_ended_stays_so_where_it_has_grown_since_unless_that_is_asked_for(place):
+    length = place.folder / "length"
+    length.write_text("20")
+    place.write({"kind": "my_streams:growing", "path": str(length)})
+    assert place.train("run") == Exit.DONE, place.err
+    length.write_text("60")
+    assert place.train("run") == Exit.DONE, place.err
+    assert "done at step 3 of 24: the data have ended" in place.out
+    assert [record.step for record in place.records("run", StepRecord)] == [1, 2, 3]
+    assert {record.samples for record in place.records("run", StreamEndRecord)} == {(20,)}
+    assert place("verify", "run") == 0, place.err
+    assert place.train("run", "--override", "data.train.sources[0]") == Exit.DONE, place.err
+    assert "done at step 8 of 24: the data have ended" in place.out
+    *_, last = place.records("run", StreamEndRecord)
+    assert last.samples == (60,)
+    assert place("verify", "run") == 0, place.err

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, reduce
+from itertools import compress
 from math import gcd, lcm
 from typing import Any
 
@@ -151,6 +152,12 @@ class Blend(Sampler):
         """The sources' weights at a position."""
         return tuple(self.metadata["stages"][bisect_right(self._starts, position) - 1][1])
 
+    def wanted(self, position: int) -> list[bool]:
+        """Whether each source has a weight at this position, or at a later one."""
+        first = bisect_right(self._starts, position) - 1
+        weights = [weights for _, weights in self.metadata["stages"][first:]]
+        return [any(each) for each in zip(*weights, strict=True)]
+
     def coverage(self, position: int) -> list[int]:
         """How many samples of each source lie before this position."""
         return self._stage(position).counts(position).tolist()
@@ -281,3 +288,10 @@ def coverage(order: Sampler, names: Sequence[str], position: int) -> dict[str, i
     if isinstance(order, Blend):
         counts = order.coverage(position)
     return dict(zip(names, counts, strict=True))
+
+
+def wanted(order: Sampler, names: Sequence[str], position: int) -> list[str]:
+    """The sources that are read at this position, or at a later one."""
+    if not isinstance(order, Blend):
+        return list(names)
+    return list(compress(names, order.wanted(position)))

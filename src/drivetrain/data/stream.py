@@ -224,24 +224,28 @@ class Cursor:
             return
         if self._stream.opener.how != "count":
             self._open(mark.at, mark.state)
-            if self._is_as_it_was(mark):
+            if self._digest() == mark.digest:
                 return
             self._stream.notes.append("it does not go on where it was: it is read from its first sample again")
         self._open(0, None)
         while self._next < mark.at and self._item() is not _END:
             pass
-        if not self._is_as_it_was(mark):
+        state = self._stream.state_of(self._live)
+        here = Mark(mark.at, self._digest(), state)
+        if here.digest != mark.digest:
             self._stream.differs(mark.at, self.end)
+        # What was accepted, or told, is so from now on: the next resume finds what this one did.
+        self.marks[mark.at] = here
 
-    def _is_as_it_was(self, mark: Mark) -> bool:
-        """Whether the next items are those that were marked."""
+    def _digest(self) -> str:
+        """That of the next items, of which a mark has one; empty where there are not as many."""
         content = hashlib.sha256()
         for _ in range(_LOOKED_AT):
             item = self._item()
             if item is _END:
-                return False
+                return ""
             absorb(content, item)
-        return _shown(content) == mark.digest
+        return _shown(content)
 
     def _open(self, at: int, state: Any) -> None:
         self._live = self._stream.opener.begin(at, state, self._lane, self._lanes)
@@ -272,6 +276,7 @@ class Cursor:
             self.end = self._next
             return _END
         except Exception as error:
+            self._iterator = None  # a generator that has raised says from then on that it has ended
             raise self._stream.unreadable(error, self._next) from error
         self._next += 1
         return item
@@ -317,13 +322,15 @@ class StreamSource:
             self._deal = deal
 
     def resume(self, marks: Mapping[int, Mark], position: int, own: Sequence[int], *, accepts_change: bool) -> None:
-        """Stand at a step's first position, with the marks of a commit by lane; `own` are the lanes that are read here.
+        """Stand at a step's first position, with the marks of a commit by lane; `own` are the lanes that are read here,
+        and those that have `ends` are not read any more.
 
         Raises Failure(76) where the stream is not what it was, unless that is accepted.
         """
         self.stream.accepts_change = accepts_change
         for lane in own if self._deal else (0,):
             cursor = self._cursors[lane] = Cursor(self.stream, lane, self.lanes)
+            cursor.end = self.ends.get(lane)
             if position and lane in marks:
                 cursor.marks[marks[lane].at] = marks[lane]
                 cursor.go_to(position // self.lanes)

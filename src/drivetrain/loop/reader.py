@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from drivetrain.data.batch_reader import BatchReader, LocalBatch
-from drivetrain.data.blend import coverage
+from drivetrain.data.blend import coverage, wanted
 from drivetrain.data.order import Sampler
 from drivetrain.data.prefetch import BatchIterator, InlineReader
 from drivetrain.data.quarantine import Quarantine
@@ -75,8 +75,7 @@ class Reader:
         heard = self._sync.receive()
         self.counts = heard.counts
         if self.streams and self._ahead:
-            left = self.counts["samples"]
-            self.streams.hear(self._expected(self._ahead.step) - left, left)
+            self._hear_of_ends(self.streams, self._ahead.step)
         return heard
 
     def leave_out(self, quarantine: Quarantine) -> None:
@@ -97,6 +96,14 @@ class Reader:
     def close(self) -> None:
         """End what reads ahead."""
         self._iterator.close()
+
+    def _hear_of_ends(self, streams: Streams, step: int) -> None:
+        """Learn which streams end in the upcoming step, and whether it is one behind all ends."""
+        start, stop = self.batches.geometry.batches.span(step)
+        # Fewer samples than the known ends leave: there is one that not all ranks know.
+        if self.counts["samples"] != len(self.batches.samples(step).ids):
+            streams.hear(self.coverage(stop))
+        streams.look(self.coverage(start), wanted(self.batches.order, self._sources, start))
 
     def _expected(self, step: int) -> int:
         """How many samples all ranks read in a step, if no stream ends in it."""
