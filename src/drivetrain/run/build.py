@@ -36,7 +36,7 @@ from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.check import source_names, stream_contradictions
 from drivetrain.spec.components import FollowsScore
-from drivetrain.spec.custom import Custom, build_custom
+from drivetrain.spec.custom import Custom, article, build_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import imported
@@ -271,11 +271,15 @@ def require_loss(recipe: Recipe, task: Task) -> None:
 def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
     """The task's networks on the device, their initial weights drawn from the recipe's seed.
 
-    Raises Failure(78) where a network's name is no identifier.
+    Raises Failure(78) where they are no networks by name, or a name is no identifier.
     """
     # Drawn on the CPU whatever the device is: the same seed is the same weights everywhere.
     seed_generators(torch.device("cpu"), mix(recipe.seed, _INITIAL_WEIGHTS))
-    networks = {name: network.to(device).train() for name, network in task.networks().items()}
+    made = task.networks()
+    if not isinstance(made, Mapping) or not all(isinstance(network, nn.Module) for network in made.values()):
+        cause = f"{type(task).__name__}.networks gives {article(type(made).__name__)}, and no networks by name"
+        raise Failure(Exit.BAD_RECIPE, cause, 'return a dict of torch modules, such as {"model": network}')
+    networks = {name: network.to(device).train() for name, network in made.items()}
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
