@@ -29,6 +29,22 @@ class Listed(Points):
     count: int = 40
 
 
+def point_stream(count: int, start: int, first: int = 0):
+    """A stream that is a function, and begins at any item."""
+    for number in range(start, count):
+        yield Points(count)[first + number]
+
+
+class Numbered(torch.utils.data.IterableDataset):
+    """A stream that is an object."""
+
+    def __init__(self, count: int):
+        self.count = count
+
+    def __iter__(self):
+        return point_stream(self.count, 0)
+
+
 class Sides(drivetrain.Task):
     def __init__(self, width: int = 4, sizes: tuple = (1, 2), *, drop: float = 0.1):
         self.width, self.sizes, self.drop = width, sizes, drop

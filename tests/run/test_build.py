@@ -1,10 +1,12 @@
 """What a task must have for the recipe that it is trained by."""
 
 import pytest
+import torch
+from torch import nn
 
 from conftest import tiny_recipe
 from drivetrain.loop.task import Task
-from drivetrain.run.build import only_training, require_loss
+from drivetrain.run.build import build_networks, only_training, require_loss
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 
@@ -30,3 +32,14 @@ def test_no_loss_is_needed_where_the_task_moves_and_scores_without(tmp_path):
     recipe = load(tiny_recipe(tmp_path)).recipe
     require_loss(recipe, Scored())
     require_loss(only_training(recipe), Moves())
+
+
+@pytest.mark.parametrize("made", [nn.Linear(1, 1), {"model": "linear"}, None])
+def test_what_is_no_networks_by_name_is_told_as_the_tasks_own_mistake(tmp_path, made):
+    class Alone(Task):
+        def networks(self):
+            return made
+
+    with pytest.raises(Failure, match=r"the task's networks gives ") as caught:
+        build_networks(Alone(), load(tiny_recipe(tmp_path)).recipe, torch.device("cpu"))
+    assert "return a dict of nn.Module objects by name" in caught.value.outcome.hint

@@ -107,6 +107,13 @@ def test_an_error_in_the_users_code_names_its_file_its_line_and_the_code(tmp_pat
     assert "of drivetrain\n" in shown
 
 
+def test_an_error_has_the_phase_in_which_it_was_raised(tmp_path, capfd):
+    recipe, _ = place(tmp_path)
+    assert failed(recipe, tmp_path / "run", "task.trap=loss").outcome.where["phase"] == "forward"
+    assert command(["train", str(recipe), "task.trap=loss", "--steps=0"]) == Exit.INTERNAL
+    assert "phase forward" in capfd.readouterr().err
+
+
 def test_the_whole_traceback_is_kept_in_the_run_directory_and_the_message_says_where(tmp_path):
     recipe, _ = place(tmp_path)
     error = failed(recipe, tmp_path / "run", "task.trap=loss")

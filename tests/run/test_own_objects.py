@@ -140,7 +140,7 @@ def test_commands_on_a_run_of_such_an_object_say_what_to_pass(own, place):
 
 def test_without_a_folder_such_an_object_is_refused_and_so_it_is_with_several_processes_or_workers(own):
     said = refused(only_here(own))
-    assert "Wrapped is an object that no recipe can name, so drivetrain.train needs run=" in said
+    assert "Wrapped is an object that no recipe can name, and nothing else names the run" in said
     said = refused(only_here(own), "launch.processes=2", run="run")
     assert "Wrapped is an object of this process, which 2 processes (launch.processes) do not have" in said
     assert "\n" not in said
@@ -190,15 +190,44 @@ def load_of(made):
     return load(Given(lasting=True).plain(made)).tree
 
 
+class Silent:
+    """Has no method that hears of anything."""
+
+
+def iter_of(count):
+    yield from range(count)
+
+
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
         ({"optimizer": torch.optim.SGD([torch.zeros(1)], lr=1.0)}, "give its class"),
         ({"optimizer": torch.optim.NAdam}, "'lr' is missing"),
-        ({"task": object()}, "is no plain data, but a object"),
+        ({"task": object()}, "task: this is no task, but an object"),
+        ({"callbacks": [Silent()]}, "callbacks.0: this is no callback, but a Silent"),
+        ({"data": {"train": {"sources": [iter_of(40)]}}}, "a generator that has begun: give the function"),
+        ({"data": {"train": {"sources": [torch.utils.data.DataLoader([1])]}}}, "a DataLoader, which makes batches"),
         ({"callbacks": [lambda record: None]}, "_lambda_ is no callback"),
         ({"batch": {"size": torch.optim.SGD}}, "is no plain data, but the class SGD"),
     ],
 )
 def test_what_is_no_kind_is_a_mistake(own, sections, words):
     assert words in refused(recipe(own, **sections), run="run")
+
+
+def test_arguments_of_a_partial_are_known_by_their_places_too(own):
+    def streamed(source):
+        return load_of(recipe(own, data={"train": {"sources": [source]}}, budget={"steps": 2}))
+
+    by_name = streamed({"kind": "mine_objects:point_stream", "count": 40})
+    assert streamed(partial(own.point_stream, 40)) == streamed(partial(own.point_stream, count=40)) == by_name
+
+
+def test_an_object_that_is_a_stream_is_a_source_and_goes_on(own):
+    def trained(run, *overrides):
+        return train(recipe(own, data={"train": {"sources": [own.Numbered(96)]}}), *overrides, run=run)
+
+    assert trained("stopped", "stop.at=[5]").step == 5
+    stopped, whole = trained("stopped"), trained("whole")
+    assert stopped.step == whole.step == 12
+    assert stopped.losses == whole.losses

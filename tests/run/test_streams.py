@@ -227,6 +227,10 @@ def test_check_says_what_a_resume_can_hold(place):
         place.write(kind)
         assert place("recipe", "check", "own.json") == 0, place.err
         assert words in place.out
+    data = {"train": {"sources": [place.source("seekable")]}, "validation": {"points": place.source("counted")}}
+    place.write("seekable", data=data, evaluate={"budget": {"samples": 8}})
+    assert place("recipe", "check", "own.json") == 0, place.err
+    assert "data.validation" not in place.out  # its first samples are in memory: nothing of it goes on
     place.write("counted", budget={"epochs": 1})
     assert place("recipe", "check", "own.json") == Exit.BAD_RECIPE
     assert "of which nobody knows the length" in place.err

@@ -6,17 +6,17 @@ Each stage is a frozen value that the next one reads; what must be closed again 
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import ANSWER
-from drivetrain.loop.loop import Loop
 from drivetrain.run.context import AttemptContext, StartupTimes
 from drivetrain.run.dry_run import dry_run
 from drivetrain.run.ending import failure_of, internal, run_loop
-from drivetrain.run.opened import OpenedRun, open_run
+from drivetrain.run.opened import open_run
 from drivetrain.run.restored import restore_run
 from drivetrain.run.resume import Resumer
 from drivetrain.run.wiring import build_loop
@@ -91,29 +91,28 @@ def _run(
     startup.lap("import")
     group = Group.join(place, device, listen_fd=listen_fd)
     try:
-        opened = open_run(context, group, device, resumer)
-        with ExitStack() as stack:
-            restored = restore_run(opened, stack)
-            loop = build_loop(opened, restored, stack)
-            stack.callback(heartbeat.enter, "teardown")  # first of all that is undone: it may take long
-            outcome = _rehearse(loop, opened) if job.most_steps == 0 else run_loop(loop, context)
-        # Only in peace: after the loss of a peer it may wait for those that are left.
-        group.close()
-        return outcome
-    except Failure:
-        raise
-    except Exception as error:
-        raise failure_of(error, context, group) from error
+        with _as_failure(context, group):
+            opened = open_run(context, group, device, resumer)
+            with ExitStack() as stack:
+                restored = restore_run(opened, stack)
+                loop = build_loop(opened, restored, stack)
+                stack.callback(heartbeat.enter, "teardown")  # first of all that is undone: it may take long
+                with _as_failure(context, group):  # here the phase is still the one in which it was raised
+                    outcome = dry_run(loop, opened) if job.most_steps == 0 else run_loop(loop, context)
+            # Only in peace: after the loss of a peer it may wait for those that are left.
+            group.close()
+            return outcome
     finally:
         heartbeat.enter("teardown")
         resumer.release()
 
 
-def _rehearse(loop: Loop, opened: OpenedRun) -> Outcome:
-    """A dry run; what fails there is told with the phase in which it did, before everything is undone."""
+@contextmanager
+def _as_failure(context: AttemptContext, group: Group) -> Generator[None]:
+    """Raise the failure that an exception stands for, with the phase that the heartbeat is in."""
     try:
-        return dry_run(loop, opened)
+        yield
     except Failure:
         raise
     except Exception as error:
-        raise failure_of(error, opened.context, opened.group) from error
+        raise failure_of(error, context, group) from error

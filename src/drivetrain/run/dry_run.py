@@ -88,6 +88,7 @@ def _try_sets(engine: Engine, opened: OpenedRun, sources: Mapping[str, Source]) 
     task, tried = opened.task, {}
     metrics = MetricSets(task, opened.context.recipe.evaluate.metrics)
     for name, source in sources.items():
+        engine.heartbeat.enter("evaluation")
         ids = np.arange(min(2, len(source)), dtype=np.int64)
         batch = task.collate(source.read(ids, ids))
         with engine.evaluating() as networks:

@@ -233,7 +233,8 @@ def found_custom(custom: Custom) -> Any:
     if not (_is_class_of(factory, point) if inspect.isclass(factory) else _is_function_of(factory, point)):
         cause = f"{_place(custom)}{custom.kind} is no {custom.section}"
         code = Exit.BAD_RECIPE if is_object(custom.kind) else Exit.SECURITY
-        raise Failure(code, cause, f"{article(custom.section)} is {point.wanted}")
+        wanted = HINT if custom.section == "source" else f"{article(custom.section)} is {point.wanted}"
+        raise Failure(code, cause, wanted)
     return factory
 
 

@@ -22,6 +22,7 @@ from drivetrain.spec.custom import ARGUMENTS, POINTS, Custom, article, build_cus
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.given import OBJECT, arguments_of, attributes_of, maker_of
 from drivetrain.spec.signatures import parameters_of
+from drivetrain.spec.streams import HINT, is_stream, unlike_object
 
 _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("task",), "task"),
@@ -66,13 +67,13 @@ class Given:
             kind = value.get("kind")
             below = path if kind is None else (*path, ARGUMENTS)  # of a kind nothing else is one, but an argument
             found = {str(key): self.plain(part, (*below, str(key))) for key, part in value.items()}
-            if section is not None and _stands_for(kind, section):
-                found |= self._kind(kind, section)
+            if section is not None and not _is_data(kind):
+                found |= self._kind(_fitting(kind, section, path), section)
             return found
         if isinstance(value, (list, tuple)):
             return [self.plain(part, (*path, str(place))) for place, part in enumerate(value)]
-        if section is not None and _stands_for(value, section):
-            return self._kind(value, section)
+        if section is not None and not _is_data(value):
+            return self._kind(_fitting(value, section, path), section)
         return value
 
     def _kind(self, thing: Any, section: str) -> dict[str, Any]:
@@ -119,12 +120,27 @@ def _section(path: tuple[str, ...]) -> str | None:
     return None
 
 
+def _is_data(value: Any) -> bool:
+    return isinstance(value, (str, int, float, Mapping, list, tuple, os.PathLike, type(None)))
+
+
+def _fitting(thing: Any, section: str, path: tuple[str, ...]) -> Any:
+    """An object that may be a kind of its section. Raises Failure(78) for any other, with what would be one."""
+    if _stands_for(thing, section):
+        return thing
+    found = article(type(thing).__name__)
+    wanted = f"{article(section)} is {POINTS[section].wanted}"
+    if section == "source":
+        found, wanted = unlike_object(thing) or found, HINT
+    raise Failure(Exit.BAD_RECIPE, f"{'.'.join(path)}: this is no {section}, but {found}", wanted)
+
+
 def _stands_for(thing: Any, section: str) -> bool:
-    """Whether a value may be a kind of its section: no data, but a class, a function, or what has its methods."""
-    if isinstance(thing, (str, int, float, Mapping, list, tuple, os.PathLike, type(None))):
-        return False
+    """Whether a value that is no data may be a kind of its section: a class, a function, or what has its methods."""
     if inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, partial):
         return True
+    if section == "source" and (is_stream(type(thing)) or unlike_object(thing)):
+        return not unlike_object(thing)
     point = POINTS[section]
     if point.events:
         return any(hasattr(thing, event) for event in point.events)
@@ -154,24 +170,23 @@ def _folder(path: str) -> Path | None:
 def _arguments(thing: Any, section: str) -> dict[str, Any] | None:
     """What an object was made of, by the names of its constructor's parameters; None where nobody knows it."""
     if isinstance(thing, partial):
-        return None if thing.args else dict(thing.keywords)
+        return _named(inspect.signature(thing.func), thing.args, thing.keywords)
     if is_dataclass(thing):
         named = [each for each in fields(thing) if each.init]
         if {each.name for each in named} != parameters_of(type(thing)).keys():
             return None
         return {each.name: getattr(thing, each.name) for each in named}
     if (noted := arguments_of(thing)) is not None:
-        return _named(type(thing), *noted)
+        return _named(inspect.signature(type(thing)), *noted)
     # A task is compared with what is built; what else has attributes got them from nobody knows where.
     alike = section == "task" or not attributes_of(thing)
     return {} if alike and not parameters_of(type(thing)) else None
 
 
-def _named(cls: type, args: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments of a call by name; None where one has none."""
-    signature = inspect.signature(cls)
+def _named(signature: inspect.Signature, args: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments of a call by name, however few of them are given; None where one has none."""
     try:
-        bound = signature.bind(*args, **others).arguments
+        bound = signature.bind_partial(*args, **others).arguments
     except TypeError:  # a constructor that another class stands before
         return None
     found: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Literal, get_origin, get_type_hints
 
 from drivetrain.spec.code.modules import Module, is_own
@@ -17,7 +18,7 @@ GIVEN = (START, LANE, LANES)
 many."""
 HINT = (
     "a source needs __len__ and __getitem__, so that any sample can be read by its number; or it is a stream, which "
-    "has __iter__, or is a generator (docs/data.md)"
+    "has __iter__, or is a generator function (docs/data.md)"
 )
 """What would be one."""
 PROMISES: dict[How, str] = {
@@ -66,10 +67,12 @@ def promise(found: Any) -> str:
 def unlike_source(found: Any, module: str) -> str:
     """What something of a module is, in words, if it is data of a kind but no source; empty where it is one, or where
     it is something else altogether, such as a function: whether that is a refusal is for others to say."""
-    if inspect.isgenerator(found):
-        return "a generator that has begun: name the function that makes it"
+    if wrong := unlike_object(found):
+        return wrong
     if inspect.ismodule(found) or inspect.isroutine(found):
         return ""
+    if isinstance(found, partial):
+        return "a functools.partial that no recipe can write: give the function as `kind`, and its arguments beside it"
     if not inspect.isclass(found):
         return f"an object ({type(found).__name__}), not a class: name the class, and its arguments beside `kind`"
     missing = [name for name in ("__len__", "__getitem__") if not _has(found, name)]
@@ -85,6 +88,16 @@ def _has(found: type, name: str) -> bool:
     method = getattr(found, name, None)
     torchs = getattr(method, "__qualname__", "") == f"Dataset.{name}"
     return method is not None and not (torchs and method.__module__.startswith("torch."))
+
+
+def unlike_object(found: Any) -> str:
+    """What an object is, in words, if it is iterated over, but is no source; empty for any other."""
+    if inspect.isgenerator(found):
+        return "a generator that has begun: give the function that makes it"
+    names = {f"{base.__module__}.{base.__name__}" for base in type(found).__mro__}
+    if "torch.utils.data.dataloader.DataLoader" in names:
+        return "a DataLoader, which makes batches: give its dataset; batches, order and workers are the recipe's"
+    return ""
 
 
 def _returns_iterable(found: Any) -> bool:
