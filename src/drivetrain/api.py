@@ -145,7 +145,8 @@ def _require_identity(recipe: Recipe) -> None:
     for custom, affects in customs(recipe):
         if affects == "bits" and is_object(custom.kind):
             name = custom.kind.partition(":")[2]
-            why = f"{custom.places.get('kind', '')}{name} is an object that no recipe can name, and nothing else names the run"
+            place = custom.places.get("kind", "")
+            why = f"{place}{name} is an object that no recipe can name, and nothing else names the run"
             hint = "give drivetrain.train a run=, the run's folder; or give"
             raise Failure(Exit.BAD_RECIPE, why, f"{hint} a class that can be imported, with JSON data as its arguments")
 

@@ -220,7 +220,9 @@ def test_a_wrong_argument_from_the_command_line_is_told_with_its_words(tmp_path)
     check_custom(load(tmp_path / "r.yaml", contexts).recipe.task)
     with pytest.raises(Failure) as caught:
         check_custom(load(tmp_path / "r.yaml", [*contexts, "task.width=x"]).recipe.task)
-    assert caught.value.outcome.cause.startswith("command line: task.width=x: mine_with_width:Mine: width: ")
+    assert caught.value.outcome.cause.startswith(
+        "command line: task.width=x: task.width: mine_with_width:Mine: width: "
+    )
 
 
 @pytest.mark.parametrize(("kind", "words"), [("nowhere:Thing", "no module"), ("json:Thing", "has no 'Thing'")])

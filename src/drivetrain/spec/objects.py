@@ -22,6 +22,7 @@ from drivetrain.spec.custom import ARGUMENTS, POINTS, Custom, article, build_cus
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.given import OBJECT, arguments_of, attributes_of, maker_of
 from drivetrain.spec.signatures import parameters_of
+from drivetrain.spec.tree import dotted
 from drivetrain.spec.streams import HINT, is_stream, unlike_object
 
 _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -132,7 +133,8 @@ def _fitting(thing: Any, section: str, path: tuple[str, ...]) -> Any:
     wanted = f"{article(section)} is {POINTS[section].wanted}"
     if section == "source":
         found, wanted = unlike_object(thing) or found, HINT
-    raise Failure(Exit.BAD_RECIPE, f"{'.'.join(path)}: this is no {section}, but {found}", wanted)
+    place = dotted([int(part) if part.isdigit() else part for part in path])
+    raise Failure(Exit.BAD_RECIPE, f"{place}: is no {section}, but {found}", wanted)
 
 
 def _stands_for(thing: Any, section: str) -> bool:

@@ -173,6 +173,14 @@ class Notes:
             path = path[:-1]
         return self._origins[path]
 
+    def place(self, path: Path_) -> str:
+        """Where a key stands, for messages: its line, or what it is called where there is no file."""
+        origin = self.origin(path)
+        if origin.file:
+            return f"{origin}: "
+        key = path[:-1] if path[-1] == "kind" else path
+        return f"{origin}: {dotted(key)}: "
+
     def origins_of(self, tree: Any, path: Path_ = ()) -> dict[str, Origin]:
         """The origin of every leaf of the resolved tree."""
         if isinstance(tree, (dict, list)) and tree:
@@ -305,14 +313,6 @@ class Checker:
             self._notes.add((*path, "kind"), f"unknown kind {shown(kind)}; there are {', '.join(known)}{near}")
         return None
 
-    def _place(self, path: Path_) -> str:
-        """Where a key stands, for messages: its line, or what it is called where there is no file."""
-        origin = self._notes.origin(path)
-        if origin.file:
-            return f"{origin}: "
-        key = path[:-1] if path[-1] == "kind" else path
-        return f"{origin}: {dotted(key)}: "
-
     def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Any:
         """A component of the user's own: a `Custom`, by itself or in the settings that its section has besides; None
         with their mistakes noted."""
@@ -323,8 +323,8 @@ class Checker:
             self._notes.add((*path, ARGUMENTS), f"is a mapping of the constructor's arguments (got {shown(nested)})")
             return None
         folder = str(self._folder) if self._folder else None
-        places = {key: self._place((*path, key)) for key in data}
-        places |= {key: self._place((*path, ARGUMENTS, key)) for key in nested}
+        places = {key: self._notes.place((*path, key)) for key in data}
+        places |= {key: self._notes.place((*path, ARGUMENTS, key)) for key in nested}
         custom = Custom(section=section, kind=kind, folder=folder, places=places)
         settings = POINTS[section].settings
         for key in section_keys(section) & own.keys():
