@@ -305,14 +305,6 @@ class Checker:
             self._notes.add((*path, "kind"), f"unknown kind {shown(kind)}; there are {', '.join(known)}{near}")
         return None
 
-    def _place(self, path: Path_) -> str:
-        """Where a key stands, for messages: its line, or what it is called where there is no file."""
-        origin = self._notes.origin(path)
-        if origin.file:
-            return f"{origin}: "
-        key = path[:-1] if path[-1] == "kind" else path
-        return f"{origin}: {dotted(key)}: "
-
     def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Any:
         """A component of the user's own: a `Custom`, by itself or in the settings that its section has besides; None
         with their mistakes noted."""
@@ -323,8 +315,8 @@ class Checker:
             self._notes.add((*path, ARGUMENTS), f"is a mapping of the constructor's arguments (got {shown(nested)})")
             return None
         folder = str(self._folder) if self._folder else None
-        places = {key: self._place((*path, key)) for key in data}
-        places |= {key: self._place((*path, ARGUMENTS, key)) for key in nested}
+        places = {key: _place(self._notes.origin((*path, key)), (*path, key)) for key in data}
+        places |= {key: _place(self._notes.origin((*path, ARGUMENTS, key)), (*path, ARGUMENTS, key)) for key in nested}
         custom = Custom(section=section, kind=kind, folder=folder, places=places)
         settings = POINTS[section].settings
         for key in section_keys(section) & own.keys():
@@ -432,3 +424,10 @@ def _names_networks(section: str, value: dict[str, Any]) -> bool:
     for path in KINDS[section].values():
         known.update(field.name for field in fields(imported(path)))
     return not known.intersection(value)
+
+
+def _place(origin: Origin, path: Path_) -> str:
+    """Where a key stands, for messages; what it is called, where Python has given it."""
+    if origin.file or origin.text:
+        return f"{origin}: "
+    return f"{origin}: {dotted(path[:-1] if path[-1] == 'kind' else path)}: "
