@@ -203,8 +203,8 @@ def iter_of(count):
     [
         ({"optimizer": torch.optim.SGD([torch.zeros(1)], lr=1.0)}, "give its class"),
         ({"optimizer": torch.optim.NAdam}, "'lr' is missing"),
-        ({"task": object()}, "task: this is no task, but an object"),
-        ({"callbacks": [Silent()]}, "callbacks.0: this is no callback, but a Silent"),
+        ({"task": object()}, "task: is no task, but an object"),
+        ({"callbacks": [Silent()]}, "callbacks[0]: is no callback, but a Silent"),
         ({"data": {"train": {"sources": [iter_of(40)]}}}, "a generator that has begun: give the function"),
         ({"data": {"train": {"sources": [torch.utils.data.DataLoader([1])]}}}, "a DataLoader, which makes batches"),
         ({"callbacks": [lambda record: None]}, "_lambda_ is no callback"),

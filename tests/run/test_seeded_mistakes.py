@@ -3,6 +3,7 @@
 exit code is right."""
 
 import copy
+import importlib
 import json
 import sys
 from dataclasses import dataclass
@@ -444,7 +445,7 @@ def test_what_the_mistakes_are_seeded_into_works(place, seeded):
 
 @pytest.mark.parametrize("case", [*RECIPES, *CODES], ids=lambda case: case.name)
 def test_a_seeded_mistake_is_named_with_its_place(place, seeded, case, monkeypatch):
-    monkeypatch.setattr(trackers, "PATIENCE", 1.0)  # seconds that a broken sink holds the end of a command
+    monkeypatch.setattr(trackers, "PATIENCE", 3.0)  # seconds that a broken sink holds the end of a command
     where = seeded(case)
     *before, last = case.commands
     for command in before:
@@ -460,7 +461,7 @@ def module(place, monkeypatch):
     """The code, imported from where Python looks for modules."""
     (place.folder / "mine_seeded.py").write_text(CODE.read_text())
     monkeypatch.syspath_prepend(str(place.folder))
-    import mine_seeded
+    mine_seeded = importlib.import_module("mine_seeded")
 
     yield mine_seeded
     sys.modules.pop("mine_seeded", None)

@@ -22,8 +22,8 @@ from drivetrain.spec.custom import ARGUMENTS, POINTS, Custom, article, build_cus
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.given import OBJECT, arguments_of, attributes_of, maker_of
 from drivetrain.spec.signatures import parameters_of
-from drivetrain.spec.tree import dotted
 from drivetrain.spec.streams import HINT, is_stream, unlike_object
+from drivetrain.spec.tree import dotted
 
 _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("task",), "task"),
@@ -133,7 +133,7 @@ def _fitting(thing: Any, section: str, path: tuple[str, ...]) -> Any:
     wanted = f"{article(section)} is {POINTS[section].wanted}"
     if section == "source":
         found, wanted = unlike_object(thing) or found, HINT
-    place = dotted([int(part) if part.isdigit() else part for part in path])
+    place = dotted(tuple(int(part) if part.isdigit() else part for part in path))
     raise Failure(Exit.BAD_RECIPE, f"{place}: is no {section}, but {found}", wanted)
 
 
