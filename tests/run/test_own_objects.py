@@ -202,3 +202,26 @@ def load_of(made):
 )
 def test_what_is_no_kind_is_a_mistake(own, sections, words):
     assert words in refused(recipe(own, **sections), run="run")
+
+
+def test_a_stream_that_is_an_object_goes_on_where_it_stopped_and_is_read_from_its_beginning_each_time(own):
+    points = own.Points(90)
+    stream = own.Listing([points[number] for number in range(90)])
+    made = only_here(own, data={"train": {"sources": [stream]}, "validation": {"spots": own.Points(24)}})
+    whole = train(made, run="whole")
+    assert train(made, "stop.at=[10]", run="parts").stopped
+    last = train(made, run="parts")
+    assert trace(last.run) == trace(whole.run)
+    assert stream.at == 0
+
+
+def test_a_stream_that_can_be_read_only_once_is_refused(own):
+    data = {"train": {"sources": [iter([1, 2])]}, "validation": {"spots": own.Points(24)}}
+    assert "data.train.sources[0]" in refused_details(only_here(own, data=data))
+
+
+def refused_details(made):
+    with pytest.raises(Failure) as caught:
+        train(made, run="run")
+    assert caught.value.outcome.code is Exit.BAD_RECIPE
+    return str(caught.value.details)

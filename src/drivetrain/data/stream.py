@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
@@ -20,6 +21,7 @@ from drivetrain.runtime.seeds import mix
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.given import is_object
 from drivetrain.spec.streams import GIVEN, LANE, LANES, START, How, ability, takes_lanes
 
 _ITEM = 1 << 37  # a place in the seeds' path that nothing else has
@@ -100,11 +102,25 @@ class Opener:
 def own_opener(settings: Custom) -> Opener:
     """That of a user's own class or function. Raises Failure as `build_custom` does."""
     built = build_custom(settings)
+    if is_object(settings.kind) and not isinstance(built, partial):
+        return Opener(lambda: _copied(built, settings.kind))
     if not isinstance(built, partial):
         # A pass that begins anew begins with what the constructor makes: nothing of the one before is left in it.
         first = [built]
         return Opener(lambda: first.pop() if first else build_custom(settings))
     return Opener(built, frozenset(GIVEN) & inspect.signature(built).parameters.keys())
+
+
+def _copied(given: Any, kind: str) -> Any:
+    """An object as it was given: what a pass leaves in it, the next one would begin with. Raises Failure(78) where it
+    cannot be copied."""
+    try:
+        return copy.deepcopy(given)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        cause = f"{kind}: it is read from a copy, so that each pass begins anew, and cannot be copied: {error}"
+        raise Failure(Exit.BAD_RECIPE, cause, "give its class with its arguments, or a generator function") from error
 
 
 @dataclass
@@ -213,7 +229,8 @@ class Cursor:
             if self._digest() == mark.digest:
                 return
             self._stream.notes.append("it does not go on where it was: it is read from its first sample again")
-        known = self.marks
+        known = [each for each in self.marks if each.at < mark.at]
+        of_this_attempt = mark in self.marks
         self._open(0, None)
         while self._next < mark.at and self._item() is not _END:
             pass
@@ -222,8 +239,9 @@ class Cursor:
         if here.digest != mark.digest:
             self._stream.differs(mark.at, self.end)
         # What was accepted, or told, is so from now on: the next resume finds what this one did.
-        self.resumed = here if self.resumed == mark else self.resumed
-        self.marks = tuple(here if each == mark else each for each in known if each.at <= mark.at)
+        if self.resumed == mark:
+            self.resumed = here
+        self.marks = (*known, here) if of_this_attempt else tuple(known)
 
     def _digest(self) -> str:
         """That of the next items, of which a mark has one; empty where there are not as many."""

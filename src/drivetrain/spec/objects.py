@@ -22,6 +22,7 @@ from drivetrain.spec.custom import ARGUMENTS, POINTS, Custom, article, build_cus
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.given import OBJECT, arguments_of, attributes_of, maker_of
 from drivetrain.spec.signatures import parameters_of
+from drivetrain.spec.streams import is_stream
 
 _PLACES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("task",), "task"),
@@ -124,6 +125,9 @@ def _stands_for(thing: Any, section: str) -> bool:
     if isinstance(thing, (str, int, float, Mapping, list, tuple, os.PathLike, type(None))):
         return False
     if inspect.isclass(thing) or inspect.isfunction(thing) or isinstance(thing, partial):
+        return True
+    # What is its own iterator, as a generator is, is over after one pass.
+    if section == "source" and is_stream(type(thing)) and not hasattr(thing, "__next__"):
         return True
     point = POINTS[section]
     if point.events:
