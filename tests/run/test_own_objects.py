@@ -231,3 +231,20 @@ def test_an_object_that_is_a_stream_is_a_source_and_goes_on(own):
     stopped, whole = trained("stopped"), trained("whole")
     assert stopped.step == whole.step == 12
     assert stopped.losses == whole.losses
+
+
+def test_a_stream_that_is_an_object_goes_on_where_it_stopped_and_is_read_from_its_beginning_each_time(own):
+    points = own.Points(90)
+    stream = own.Listing([points[number] for number in range(90)])
+    made = only_here(own, data={"train": {"sources": [stream]}, "validation": {"spots": own.Points(24)}})
+    whole = train(made, run="whole")
+    assert train(made, "stop.at=[10]", run="parts").stopped
+    last = train(made, run="parts")
+    assert trace(last.run) == trace(whole.run)
+    assert stream.at == 0
+
+
+def test_a_stream_that_can_be_read_only_once_is_refused(own):
+    data = {"train": {"sources": [iter([1, 2])]}, "validation": {"spots": own.Points(24)}}
+    words = "data.train.sources[0]: is no source, but an iterator, which is over after one pass"
+    assert words in refused(only_here(own, data=data), run="run")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
@@ -21,6 +22,7 @@ from drivetrain.spec.batches import Batches
 from drivetrain.spec.code.blame import own_place
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.given import is_object
 from drivetrain.spec.streams import GIVEN, LANE, LANES, START, How, ability, takes_lanes
 
 _ITEM = 1 << 37  # a place in the seeds' path that nothing else has
@@ -100,11 +102,25 @@ class Opener:
 def own_opener(settings: Custom) -> Opener:
     """That of a user's own class or function. Raises Failure as `build_custom` does."""
     built = build_custom(settings)
+    if is_object(settings.kind) and not isinstance(built, partial):
+        return Opener(lambda: _copied(built, settings.kind))
     if not isinstance(built, partial):
         # A pass that begins anew begins with what the constructor makes: nothing of the one before is left in it.
         first = [built]
         return Opener(lambda: first.pop() if first else build_custom(settings))
     return Opener(built, frozenset(GIVEN) & inspect.signature(built).parameters.keys())
+
+
+def _copied(given: Any, kind: str) -> Any:
+    """An object as it was given: what a pass leaves in it, the next one would begin with. Raises Failure(78) where it
+    cannot be copied."""
+    try:
+        return copy.deepcopy(given)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        cause = f"{kind}: it is read from a copy, so that each pass begins anew, and cannot be copied: {error}"
+        raise Failure(Exit.BAD_RECIPE, cause, "give its class with its arguments, or a generator function") from error
 
 
 @dataclass

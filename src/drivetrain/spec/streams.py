@@ -94,6 +94,8 @@ def unlike_object(found: Any) -> str:
     """What an object is, in words, if it is iterated over, but is no source; empty for any other."""
     if inspect.isgenerator(found):
         return "a generator that has begun: give the function that makes it"
+    if hasattr(found, "__next__") and not inspect.isclass(found):
+        return "an iterator, which is over after one pass: give the class or function that makes it"
     names = {f"{base.__module__}.{base.__name__}" for base in type(found).__mro__}
     if "torch.utils.data.dataloader.DataLoader" in names:
         return "a DataLoader, which makes batches: give its dataset; batches, order and workers are the recipe's"
