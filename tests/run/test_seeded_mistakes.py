@@ -503,7 +503,7 @@ GIVEN = [
     ("local class", {"task": lambda own: nowhere(own.Fit)}, False, "task: Local is an object that no recipe can name"),
     ("lambda", {"schedule": lambda own: lambda samples, total: 1.0}, False, "schedule: _lambda_ is an object that no"),
     ("lambda of another order", {"schedule": lambda own: lambda total, samples: 1.0}, True, "schedule: ", "is no schedule"),
-    ("partial typo", {"schedule": lambda own: partial(own.falling, leest=1)}, False, "schedule: falling is an object that no recipe can name"),
+    ("partial typo", {"schedule": lambda own: partial(own.falling, leest=1)}, False, "leest: mine_seeded:falling: unknown key"),
     ("callback is deaf", {"callbacks": lambda own: [Quiet()]}, False, "callbacks[0]: is no callback, but a Quiet"),
     ("callback is a lambda", {"callbacks": lambda own: [lambda record: None]}, False, "callbacks[0]: ", "is no callback"),
     ("sink is dumb", {"watch.sinks": lambda own: [Quiet()]}, False, "watch.sinks[0]: is no sink, but a Quiet"),

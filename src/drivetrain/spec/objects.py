@@ -133,8 +133,10 @@ def _fitting(thing: Any, section: str, path: tuple[str, ...]) -> Any:
     wanted = f"{article(section)} is {POINTS[section].wanted}"
     if section == "source":
         found, wanted = unlike_object(thing) or found, HINT
-    place = dotted(tuple(int(part) if part.isdigit() else part for part in path))
-    raise Failure(Exit.BAD_RECIPE, f"{place}: is no {section}, but {found}", wanted)
+    place: tuple[str | int, ...] = ()
+    for part in path:
+        place += (int(part) if part.isdigit() else part,)
+    raise Failure(Exit.BAD_RECIPE, f"{dotted(place)}: is no {section}, but {found}", wanted)
 
 
 def _stands_for(thing: Any, section: str) -> bool:
@@ -172,7 +174,10 @@ def _folder(path: str) -> Path | None:
 def _arguments(thing: Any, section: str) -> dict[str, Any] | None:
     """What an object was made of, by the names of its constructor's parameters; None where nobody knows it."""
     if isinstance(thing, partial):
-        return _named(inspect.signature(thing.func), thing.args, thing.keywords)
+        named = _named(inspect.signature(thing.func), thing.args, thing.keywords)
+        if named is None and not thing.args:  # what does not fit is told as it is of any kind
+            return dict(thing.keywords)
+        return named
     if is_dataclass(thing):
         named = [each for each in fields(thing) if each.init]
         if {each.name for each in named} != parameters_of(type(thing)).keys():
