@@ -34,7 +34,7 @@ SHORT = {
 LEARNED = {"char_gpt": 0.7, "vae": 0.6, "dcgan": 0.8, "word_lm": 0.8}
 """The last losses are at most this share of the first."""
 
-pytestmark = [pytest.mark.xdist_group("examples"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit
 
-pytestmark = [pytest.mark.xdist_group("clipping"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 OPTIMIZERS = {
     "adamw": {"kind": "adamw", "lr": 1e-2},

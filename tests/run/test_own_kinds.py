@@ -13,7 +13,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.installed import installed_kinds
 from drivetrain.spec.load import load
 
-pytestmark = [pytest.mark.xdist_group("own-kinds"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 
 def attempts(run):

@@ -13,7 +13,7 @@ from drivetrain.spec.installed import installed_kinds
 from drivetrain.spec.load import load
 
 pytest.importorskip("torchmetrics")
-pytestmark = [pytest.mark.xdist_group("own-metrics"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 RECIPE = {
     "task": {"kind": "mine_metrics:Sides"},

@@ -14,7 +14,7 @@ from conftest import trace
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 
-pytestmark = [pytest.mark.xdist_group("own-objects"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture

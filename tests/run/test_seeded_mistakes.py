@@ -17,7 +17,7 @@ import drivetrain
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch import trackers
 
-pytestmark = [pytest.mark.xdist_group("seeded"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 CODE = Path(__file__).parent.parent / "seeded_mistakes.py"
 HERE = "#!"

@@ -20,7 +20,7 @@ from drivetrain.ledger.records import (
 from drivetrain.spec.exits import Exit
 from own_place import Place
 
-pytestmark = [pytest.mark.xdist_group("streams"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 ENDS = [30, 19, 33, 30]
 
 

@@ -17,7 +17,7 @@ from drivetrain.spec.code.kept import MOST, kept
 from drivetrain.spec.exits import Exit, Failure, Outcome
 from golden.warm import warm
 
-pytestmark = [pytest.mark.xdist_group("user-code"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 TASK = '''"""A task in a file of its own."""
 import importlib
