@@ -191,6 +191,8 @@ class BatchReader:
 def counted(size: int, batch: Any, counts: Callable[[Any], Mapping[str, int]]) -> dict[str, int]:
     """How many of each unit a batch of this size has. Raises Failure(70) where `counts` gives no whole numbers."""
     found = counts(batch)
+    if found == {}:
+        return {"samples": size}
     try:
         own = {unit: index(number) for unit, number in found.items()}
     except (AttributeError, TypeError):

@@ -245,7 +245,10 @@ class Engine:
         with self._autocast(moving.precision):
             result = loss(self.networks, to_device(micro.batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
-        if not any(term.value.requires_grad for term in losses.values()):
+        for term in losses.values():
+            if term.value.requires_grad:
+                break
+        else:
             cause = f"the task's loss ({', '.join(losses)}) depends on no parameter that trains: it has no gradient"
             raise returned(loss, cause, "compute it of the networks, without detach, item, argmax and torch.no_grad")
         return losses

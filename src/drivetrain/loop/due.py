@@ -15,6 +15,7 @@ from drivetrain.loop.scoring import Scoring
 from drivetrain.loop.showing import Showing
 from drivetrain.loop.state import RunState
 from drivetrain.loop.step_sync import StepSync
+from drivetrain.loop.streams import Streams
 from drivetrain.runtime.group import Group
 
 
@@ -40,7 +41,8 @@ class DueWork:
     def do(self) -> None:
         """Compare, commit, evaluate and show, where it is time or a command wants it. Raises Failure(83) where ranks
         differ, StopAgreed in an evaluation."""
-        self._hear_of_ends()
+        if self.state.streams:
+            self._hear_of_ends(self.state.streams)
         now, timetable, requested = self.state.progress, self.commands.tuning.timetable, self.commands.take_requests()
         if timetable.due(self.state.guard.settings.replicas, now):
             self.replicas.compare(now.step)
@@ -56,10 +58,10 @@ class DueWork:
             self.records.drain()
             self.showing.show(now.step)
 
-    def _hear_of_ends(self) -> None:
+    def _hear_of_ends(self, streams: Streams) -> None:
         """Tell of streams that end in the next step, before it is made; where all have ended, so has the budget."""
-        streams, step = self.state.streams, self.state.progress.step
-        for record in streams.ended(step) if streams else ():
+        step = self.state.progress.step
+        for record in streams.ended(step):
             self.ledger.record(record)
         if self.reader.exhausted:
             self.commands.tuning.end_at(step)

@@ -56,7 +56,10 @@ class Timetable:
 
     def evaluation_due(self, now: Progress) -> bool:
         """Whether there is an evaluation after this step. The end of the budget has one."""
-        return self._ends(now) or any(self.due(every, now) for every in (self.evaluate_every, *self.scores_every))
+        if self._ends(now) or self.due(self.evaluate_every, now):
+            return True
+        # Rarely any, and every step asks: the sum of such trifles is what a step costs over a bare one.
+        return bool(self.scores_every) and any(self.due(every, now) for every in self.scores_every)
 
     def show_due(self, every: Amount | None, now: Progress) -> bool:
         """Whether something is shown after this step, where that has times of its own. The end of the budget is one."""
