@@ -7,7 +7,7 @@ from torch import nn
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.execution import Execution
-from drivetrain.engine.placement import Replicated
+from drivetrain.engine.placement import replicas
 from drivetrain.engine.recipe import Scaling
 from drivetrain.engine.scaler import Scaler
 from drivetrain.optim.network_optimizer import build_network_optimizers
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 def alone(precision="fp32", **settings):
     """One process on the CPU."""
-    return Execution(Replicated(Group()), CPU, precision, 0, **settings)
+    return Execution(replicas(Group()), CPU, precision, 0, **settings)
 
 
 def build(optimizer=None, names=("model",), **settings):

@@ -3,6 +3,7 @@
 import torch
 import torchmetrics
 import torchmetrics.metric
+from mine_points import Points, Right, Told
 from torch import nn
 from torchmetrics.classification import BinaryAUROC, BinaryF1Score, MulticlassAccuracy
 from torchmetrics.regression import PearsonCorrCoef
@@ -17,58 +18,42 @@ def _refuse(*arguments, **others):
 torchmetrics.metric.gather_all_tensors = _refuse
 
 
-class Spots(torch.utils.data.Dataset):
-    """Points of a plane, and which side they are on; some are on the wrong one."""
+class Spots(Points):
+    """Some are on the wrong side."""
 
     def __init__(self, count: int = 60):
-        self.count = count
-
-    def __len__(self):
-        return self.count
+        super().__init__(count)
 
     def __getitem__(self, index):
-        point = torch.randn(2, generator=torch.Generator().manual_seed(index))
-        return point, int((point.sum() > 0) ^ (index % 7 == 0))
+        point, side = super().__getitem__(index)
+        return point, side ^ (index % 7 == 0)
 
 
-class Sides(drivetrain.Task):
-    """Feeds what a recipe names, and has none of its own but the loss."""
-
-    def networks(self):
-        return {"model": nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.1), nn.Linear(4, 2))}
-
-    def loss(self, nets, batch):
-        return nn.functional.cross_entropy(nets["model"](batch[0]), batch[1])
-
-    def evaluate(self, nets, batch, metrics):
-        super().evaluate(nets, batch, metrics)
-        return nets["model"](batch[0]).argmax(-1), batch[1]
-
-
-class Logits(Sides):
+class Logits(Told):
     def evaluate(self, nets, batch, metrics):
         drivetrain.Task.evaluate(self, nets, batch, metrics)
         return nets["model"](batch[0]), batch[1]
 
 
-class Silent(Sides):
+class Silent(Told):
     def evaluate(self, nets, batch, metrics):
         super().evaluate(nets, batch, metrics)
 
 
-class Bare(Sides):
+class Bare(Told):
     def evaluate(self, nets, batch, metrics):
         return super().evaluate(nets, batch, metrics)[0]
 
 
-class Unwritten(Sides):
+class Unwritten(Told):
     evaluate = drivetrain.Task.evaluate
 
 
-class Filling(Sides):
+class Filling(Told):
     """Fills torchmetrics' by itself: sums, lists, states that are stacked, a collection, one that is called."""
 
     def __init__(self, average: str = "macro"):
+        super().__init__()
         self.average = average
 
     def metrics(self):
@@ -99,7 +84,7 @@ class Filling(Sides):
         metrics["both"].update(shares, sides)
 
 
-class Hidden(Sides):
+class Hidden(Told):
     """Holds nothing that could be merged."""
 
     def metrics(self):
@@ -111,27 +96,6 @@ class Unmergeable:
 
     def compute(self):
         return 1.0
-
-
-class Right:
-    """A metric of one's own, without torchmetrics."""
-
-    def __init__(self, scale: float = 1.0):
-        self.scale, self.right, self.count = scale, 0, 0
-
-    def update(self, predicted, sides):
-        self.right += int((predicted == sides).sum())
-        self.count += len(sides)
-
-    def state(self):
-        return [self.right, self.count]
-
-    def merge(self, state):
-        self.right += state[0]
-        self.count += state[1]
-
-    def value(self):
-        return self.scale * self.right / max(1, self.count)
 
 
 class Split(Right):

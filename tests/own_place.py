@@ -12,13 +12,18 @@ class Place:
 
     def __init__(self, folder, recipe, command, capfd):
         self.folder, self._recipe, self._command, self._capfd = folder, recipe, command, capfd
-        (folder / "mine_kinds.py").write_text((Path(__file__).parent / "own_kinds.py").read_text())
+        self.add("kinds")
 
     def __call__(self, *arguments):
         self._capfd.readouterr()
         code = self._command(list(map(str, arguments)), self.folder)
         self.out, self.err = self._capfd.readouterr()
         return code
+
+    def add(self, *modules):
+        """Put modules of the user's own into the folder: own_X.py as mine_X.py."""
+        for name in modules:
+            (self.folder / f"mine_{name}.py").write_text((Path(__file__).parent / f"own_{name}.py").read_text())
 
     def write(self, **sections):
         (self.folder / "own.json").write_text(json.dumps(self._recipe | {"name": "own", **sections}))

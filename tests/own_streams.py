@@ -19,6 +19,26 @@ class Fit(Task):
         return (nets["model"](points).squeeze(1) - values).square().mean()
 
 
+class Looking(Fit):
+    """Wraps what it is given, and looks its samples up by their numbers."""
+
+    def prepare(self, source, part, *, by_length=False):
+        return Looked(source)
+
+
+class Looked:
+    fingerprint = ""
+
+    def __init__(self, source):
+        self.source = source
+
+    def __len__(self):
+        return len(self.source)
+
+    def read(self, ids, positions):
+        return self.source.read(ids, positions)
+
+
 class FitRows(Fit):
     """The same of rows with x and y."""
 

@@ -33,7 +33,6 @@ def end(code, cause="test"):
 
 def talk(job, place, descriptors):
     """Everything that ranks say to each other."""
-    from drivetrain.runtime.pulse import Pulse
     from drivetrain.spec.exits import Failure
 
     group = joined(place, descriptors)
@@ -46,14 +45,46 @@ def talk(job, place, descriptors):
         refused = ""
     except Failure as failure:
         refused = failure.outcome.line()
-    pulse = Pulse(group, 3)
-    for number in range(50):
-        pulse.send([rank, number, -(2**62)])
-        rows = pulse.receive()
-        assert rows.tolist() == [[r, number, -(2**62)] for r in range(world)]
     listeners = listening(os.getpid())
     group.close()
     return leave(job, place, end(0, json.dumps({"refused": refused, "listeners": listeners})))
+
+
+def add_up(job, place, descriptors):
+    """Sums by the pulse, gathered and reduced: of numbers that differ by rank, of which many wrap around."""
+    import numpy as np
+
+    from drivetrain.runtime.pulse import Pulse
+
+    group = joined(place, descriptors)
+    random = np.random.default_rng(4)  # the same rows on each rank
+    pulses = [Pulse(group, 5, most_gathered=most) for most in (0, group.world)]
+    for _ in range(20):
+        rows = random.integers(-(2**63), 2**63, (group.world, 5)).tolist()
+        for pulse in pulses:
+            pulse.send(rows[group.rank])
+        sums = [(sum(column) + 2**63) % 2**64 - 2**63 for column in zip(*rows, strict=True)]
+        assert [pulse.receive() for pulse in pulses] == [sums, sums]
+    group.close()
+    return leave(job, place, end(0))
+
+
+def pulse_alone(job, place, descriptors):
+    """The last rank ends without a word; the others hear of it by the pulse, made with `job["overrides"]`."""
+    from drivetrain.runtime.pulse import Pulse
+
+    group = joined(place, descriptors)
+    pulse = Pulse(group, 5, *job["overrides"])
+    pulse.send([0] * 5)
+    pulse.receive()
+    if group.rank == group.world - 1:
+        os._exit(0)
+    pulse.send([0] * 5)
+    try:
+        pulse.receive()
+    except RuntimeError as error:
+        return leave(job, place, group.translate(error).outcome.to_json())
+    raise AssertionError("the sums of a rank that has ended")
 
 
 def listening(pid):
@@ -150,3 +181,37 @@ def supervise_hanging(folder):
 
 if __name__ == "__main__":
     supervise_hanging(sys.argv[1])
+
+
+def together(job, place, descriptors):
+    """What a task asks of all processes: a file that one of them makes, a sum, and a failure of the one that makes."""
+    from drivetrain.runtime.mesh import Mesh
+    from drivetrain.runtime.together import added, once, standing
+    from drivetrain.spec.exits import Failure
+    from drivetrain.spec.mesh import MeshSizes
+
+    group = joined(place, descriptors)
+    made, folder = [], Path(job["folder"])
+
+    def download():
+        made.append(group.rank)
+        file = folder / "downloaded"
+        if not file.exists():
+            file.write_text(f"by {group.rank}")
+        return file.read_text()
+
+    def fails():
+        raise ValueError("no network")
+
+    with standing(Mesh(group, MeshSizes(shard=2, tensor=group.world // 2)), first_here=group.rank == 0):
+        text, total = once(download), added(1.0 + group.rank // 2)
+        try:
+            once(fails)
+            refused = ""
+        except ValueError as error:
+            refused = f"own: {error}"
+        except Failure as failure:
+            refused = failure.outcome.cause
+    told = group.gather_json({"text": text, "total": total, "refused": refused})
+    group.close()
+    return leave(job, place, end(0, json.dumps(told)))

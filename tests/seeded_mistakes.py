@@ -1,4 +1,5 @@
-"""User code that works, with one of each kind that a recipe may name. Tests seed mistakes into it, one at a time."""
+"""User code that works, with one of each kind that a recipe may name. Tests seed mistakes into it, one at a time, as
+edits of this text: so it has all that it needs here, and shares nothing with other modules of a user's own."""
 
 import torch
 from torch import nn

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from drivetrain.spec.importing.deepspeed.table import TOP
 from drivetrain.spec.registry import KINDS
 
 ROOT = Path(__file__).parents[1]
@@ -98,3 +99,18 @@ def test_the_picture_of_the_rooms_is_up_to_date(monkeypatch):
 def test_every_kind_is_in_the_page_of_recipes(section):
     page = (ROOT / "docs" / "recipes.md").read_text()
     assert [kind for kind in KINDS[section] if f"`{kind}`" not in page] == []
+
+
+def test_every_key_of_deepspeed_is_in_its_page():
+    page = (ROOT / "docs" / "deepspeed.md").read_text()
+    assert [key for key in TOP if f"`{key}`" not in page] == []
+
+
+def test_the_page_of_the_stack_lists_every_place_that_names_a_device():
+    page = (ROOT / "docs" / "stack.md").read_text()
+    named = []
+    for path in sorted((ROOT / "src" / "drivetrain").rglob("*.py")):
+        if re.search(r"""["'](cuda|mps|xpu|nccl)["']|torch\.(cuda|mps|xpu)\b|is_cuda""", path.read_text()):
+            named.append(str(path.relative_to(ROOT / "src" / "drivetrain")))
+    assert named
+    assert [name for name in named if f"`{name}`" not in page] == []

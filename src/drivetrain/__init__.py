@@ -1,7 +1,7 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
-For a task of your own: `Task`, `Losses`, `Mean`, `Metric`. To run one from Python: `train`, `evaluate`, `predict`,
-`generate`, `export`, `report`, `compare`, `diff`.
+For a task of your own: `Task`, `Losses`, `Mean`, `Metric`; on many processes `ParallelPlan`, `Dropout`, `once`,
+`added`. To run one from Python: `train`, `evaluate`, `predict`, `generate`, `export`, `report`, `compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from drivetrain.api import report as report
     from drivetrain.api import train as train
     from drivetrain.api import verify as verify
+    from drivetrain.engine.dropout import Dropout as Dropout
     from drivetrain.engine.losses import Losses as Losses
+    from drivetrain.engine.parallel_plan import ParallelPlan as ParallelPlan
     from drivetrain.loop.metrics import Mean as Mean
     from drivetrain.loop.metrics import Metric as Metric
     from drivetrain.loop.task import Task as Task
+    from drivetrain.runtime.together import added as added
+    from drivetrain.runtime.together import once as once
     from drivetrain.spec.exits import Exit as Exit
     from drivetrain.spec.exits import Failure as Failure
 
@@ -45,10 +49,14 @@ _HOMES = {
     "report": "drivetrain.api",
     "train": "drivetrain.api",
     "verify": "drivetrain.api",
+    "Dropout": "drivetrain.engine.dropout",
     "Losses": "drivetrain.engine.losses",
+    "ParallelPlan": "drivetrain.engine.parallel_plan",
     "Mean": "drivetrain.loop.metrics",
     "Metric": "drivetrain.loop.metrics",
     "Task": "drivetrain.loop.task",
+    "added": "drivetrain.runtime.together",
+    "once": "drivetrain.runtime.together",
     "Exit": "drivetrain.spec.exits",
     "Failure": "drivetrain.spec.exits",
 }

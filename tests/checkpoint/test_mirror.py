@@ -18,13 +18,15 @@ import pytest
 from moto.server import ThreadedMotoServer
 from obstore.store import LocalStore, from_url
 
-from drivetrain.checkpoint import mirrored_ledger, store
+from drivetrain.checkpoint import mirrored_commit, mirrored_ledger, store
 from drivetrain.checkpoint.commit import verify
+from drivetrain.checkpoint.commits import Commit, newest
 from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.spec.code.kept import put
 from drivetrain.spec.exits import Exit, Failure
 from processes import wait_until
+from states import same, save_in_parts, state
 
 SECRET = "not-to-be-told-to-anybody"
 
@@ -621,3 +623,128 @@ def test_secrets_and_queries_are_cut_out_of_errors(monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2026&sig=abcdef")
     error = OSError("GET https://x/y?sig=123 with sv=2026&sig=abcdef\nDebug source:\nmore")
     assert store.without_secrets(error) == "GET https://x/y?... with ***"
+
+
+# Commits in parts: each rank uploads what it wrote, the manifest comes last.
+
+
+def in_parts(run, step, world=3):
+    """A commit that so many ranks have written."""
+    run.ledger.append({"kind": "made", "step": step, "number": 0})
+    (made,) = save_in_parts(run.path, step, world=world)
+    assert isinstance(made, Commit), made
+    return made.name
+
+
+def ranks_of(url, run, world, **options):
+    return [Mirror(url, run.path, place=(rank, world), **options) for rank in range(world)]
+
+
+def pushed(mirrors, *names):
+    """What each rank's mirror noted that got these commits."""
+    for name in names:
+        for mirror in mirrors:
+            mirror.push(name)
+    for mirror in reversed(mirrors):
+        mirror.close(60)
+    return [mirror.notes() for mirror in mirrors]
+
+
+@pytest.fixture
+def _soon(monkeypatch):
+    monkeypatch.setattr(mirrored_commit, "_TURN", 0.01)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.usefixtures("_soon")
+def test_each_rank_uploads_its_files_and_another_machine_fetches_the_whole(url, run, tmp_path, world):
+    """Also where other ranks than those that wrote it go on from it."""
+    name = in_parts(run, 10)
+    notes = pushed(ranks_of(url, run, world), name)
+    assert [len(note) for note in notes] == [1] * world
+    assert all(note[0].startswith(f"mirrored {name}") for note in notes)
+    local = {f"checkpoints/{name}/{path.name}" for path in (run.path / "checkpoints" / name).iterdir()}
+    assert {key for key in keys(url) if key.startswith("checkpoints")} == local
+    assert quick(url, tmp_path / "other") == name
+    same(newest(tmp_path / "other").state.tensors, state(10.0).tensors)
+    pushed(ranks_of(url, run, world), name)  # it is there: nobody waits
+    assert {key for key in keys(url) if key.startswith("checkpoints")} == local
+
+
+@pytest.mark.usefixtures("_soon")
+def test_the_manifest_comes_after_the_files_of_all(folder, run, tmp_path, monkeypatch):
+    name = in_parts(run, 10)
+    order, put, put_file = [], store.ObjectStore.put, store.ObjectStore.put_file
+
+    def slow(self, key, *more):
+        if "00002" in key:
+            wait_until(lambda: len(order) >= 6, 20)  # all but this rank's, and the other rank's mark
+        put_file(self, key, *more)
+        order.append(key.rpartition("/")[2])
+
+    def noted(self, key, content):
+        if key.startswith("checkpoints"):
+            order.append(key.rpartition("/")[2])
+        put(self, key, content)
+
+    monkeypatch.setattr(store.ObjectStore, "put_file", slow)
+    monkeypatch.setattr(store.ObjectStore, "put", noted)
+    pushed(ranks_of(folder, run, 3), name)
+    assert order[-1] == "MANIFEST.json"
+    assert order[-2].startswith("part-00002-")
+    assert len(order) == 10
+
+
+def test_without_the_files_of_one_rank_there_is_no_commit_in_the_mirror_but_a_note(folder, run, tmp_path):
+    names = [in_parts(run, step) for step in (10, 20)]
+    first, second, third = ranks_of(folder, run, 3, sleep=lambda seconds: None)
+    pushed([second], names[0])
+    (notes,) = pushed([first], names[0])
+    expected = "other ranks have not uploaded their files in 600 s, tried again with the next commit"
+    assert notes == [f"mirror: cannot upload {names[0]}: {expected}"]
+    assert quick(folder, tmp_path / "other") is None
+    pushed([third, Mirror(folder, run.path, place=(1, 3))], names[1])
+    again = Mirror(folder, run.path, sleep=lambda seconds: None, place=(0, 3))
+    assert pushed([again], names[0])[0][0].startswith(f"mirror: cannot upload {names[0]}: other ranks have gone on to")
+    assert pushed([Mirror(folder, run.path, place=(0, 3))], names[1])[0][0].startswith(f"mirrored {names[1]}")
+    assert quick(folder, tmp_path / "other") == names[1]
+
+
+def test_what_is_left_of_an_earlier_upload_of_the_step_stands_for_nothing(folder, run, tmp_path):
+    name = in_parts(run, 10, world=2)
+    pushed([Mirror(folder, run.path, place=(1, 2))], name)
+    shutil.rmtree(run.path / "checkpoints" / name)
+    in_parts(run, 10, world=2)  # of the same sizes, and another manifest: the time is in it
+    mirrors = ranks_of(folder, run, 2, sleep=lambda seconds: None)
+    assert "have not uploaded" in pushed(mirrors[:1], name)[0][0]
+    pushed(mirrors[1:], name)
+    assert pushed([Mirror(folder, run.path, place=(0, 2))], name)[0][0].startswith("mirrored")
+    assert quick(folder, tmp_path / "other") == name
+
+
+def test_a_mirror_of_another_run_is_left_alone_by_every_rank(folder, run, tmp_path):
+    other = Run(tmp_path / "another")
+    mirrored(folder, other, other.commit(99))
+    before = keys(folder)
+    name = in_parts(run, 10)
+    for notes in pushed(ranks_of(folder, run, 3), name):
+        assert "the URL holds commits of another run" in notes[0]
+    assert keys(folder) == before
+
+
+def test_a_rank_does_not_wait_for_ever_for_a_commit_that_was_not_made(folder, run):
+    waits = []
+    (notes,) = pushed([Mirror(folder, run.path, place=(1, 2), sleep=waits.append)], "step-00000010")
+    assert notes == ["mirror: cannot upload step-00000010: it was not made, tried again with the next commit"]
+    assert len(waits) == 600
+
+
+def test_a_newer_format_in_the_mirror_is_76_and_no_older_commit_is_taken(folder, run, tmp_path):
+    names = [run.commit(step) for step in (10, 20)]
+    mirrored(folder, run, *names)
+    key = f"checkpoints/{names[1]}/MANIFEST.json"
+    obstore.put(store_of(folder), key, sealed({"step": 20, "format": 3}))
+    with pytest.raises(Failure, match=f"{names[1]} in the mirror is a commit of format 3") as caught:
+        quick(folder, tmp_path / "other")
+    assert caught.value.outcome.code == Exit.INCOMPATIBLE
+    assert os.listdir(tmp_path / "other" / "checkpoints") == []

@@ -98,58 +98,60 @@ def test_a_dry_run_beside_a_run_leaves_it_alone(recipe, tmp_path):
     assert (trace(there), sorted((path, path.stat().st_mtime_ns) for path in there.rglob("*"))) == before
 
 
-def test_a_dry_run_tries_what_the_task_shows_and_finds_what_is_broken(tiny, tmp_path):
-    (tmp_path / "looks.py").write_text(
-        "import torch\n"
-        "import drivetrain\n"
-        "class Numbers:\n"
-        "    def __len__(self):\n"
-        "        return 40\n"
-        "    def __getitem__(self, i):\n"
-        "        return torch.tensor([float(i)])\n"
-        "class Looks(drivetrain.Task):\n"
-        "    def __init__(self, broken: bool = False):\n"
-        "        self.broken = broken\n"
-        "    def networks(self):\n"
-        "        return {'model': torch.nn.Linear(1, 1)}\n"
-        "    def loss(self, nets, batch):\n"
-        "        return nets['model'](batch).square().mean()\n"
-        "    def show(self, nets, batch, gallery):\n"
-        "        gallery.picture('dots', torch.zeros(3, 8, 8) if self.broken else torch.zeros(8, 8, 3))\n"
-    )
-    tiny |= {"task": {"kind": "looks:Looks"}, "evaluate": {}}
-    tiny["data"] = {"train": {"sources": [{"kind": "looks:Numbers"}]}}
-    path = tmp_path / "looks.yaml"
-    path.write_text(yaml.safe_dump(tiny))
-    done = rehearse(str(path), tmp_path)
+OWN = """\
+import torch
+import drivetrain
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return torch.tensor([float(i)])
+
+class Own(drivetrain.Task):
+    def __init__(self, broken: bool = False):
+        self.broken = broken
+
+    def networks(self):
+        return {"model": torch.nn.Linear(1, 1)}
+
+    def loss(self, nets, batch):
+        return nets["model"](batch).square().mean()
+
+    def show(self, nets, batch, gallery):
+        gallery.picture("dots", torch.zeros(3, 8, 8) if self.broken else torch.zeros(8, 8, 3))
+"""
+
+
+@pytest.fixture
+def own(tiny, tmp_path):
+    """Writes a module of the user's own, and the recipe of it."""
+
+    def write(code):
+        (tmp_path / "own_dry.py").write_text(code)
+        data = {"train": {"sources": [{"kind": "own_dry:Numbers"}]}}
+        path = tmp_path / "own.yaml"
+        path.write_text(yaml.safe_dump(tiny | {"task": {"kind": "own_dry:Own"}, "data": data, "evaluate": {}}))
+        return str(path)
+
+    return write
+
+
+def test_a_dry_run_tries_what_the_task_shows_and_finds_what_is_broken(own, tmp_path):
+    path = own(OWN)
+    done = rehearse(path, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "shows           dots.png" in done.stdout
-    done = rehearse(str(path), tmp_path, "task.broken=true")
+    done = rehearse(path, tmp_path, "task.broken=true")
     assert done.returncode == 70
     assert "gallery.picture('dots') takes" in done.stderr
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_traceback_that_a_dry_run_names_is_there_afterwards(tiny, tmp_path, processes):
-    (tmp_path / "broken.py").write_text(
-        "import torch\n"
-        "import drivetrain\n"
-        "class Numbers(torch.utils.data.Dataset):\n"
-        "    def __len__(self):\n"
-        "        return 40\n"
-        "    def __getitem__(self, i):\n"
-        "        return torch.tensor([float(i)])\n"
-        "class Broken(drivetrain.Task):\n"
-        "    def networks(self):\n"
-        "        return {'model': torch.nn.Linear(1, 1)}\n"
-        "    def loss(self, nets, batch):\n"
-        "        return nets['modell'](batch).square().mean()\n"
-    )
-    tiny |= {"task": {"kind": "broken:Broken"}, "evaluate": {}}
-    tiny["data"] = {"train": {"sources": [{"kind": "broken:Numbers"}]}}
-    path = tmp_path / "broken.yaml"
-    path.write_text(yaml.safe_dump(tiny))
-    done = rehearse(str(path), tmp_path, f"launch.processes={processes}")
+def test_the_traceback_that_a_dry_run_names_is_there_afterwards(own, tmp_path, processes):
+    path = own(OWN.replace('nets["model"]', 'nets["modell"]'))
+    done = rehearse(path, tmp_path, f"launch.processes={processes}")
     assert done.returncode == 70
     (named,) = re.findall(r"the whole traceback is in (\S+)", done.stderr)
     assert "KeyError: 'modell'" in Path(named).read_text()

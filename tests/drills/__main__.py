@@ -20,7 +20,6 @@ from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
 from drills.kills import kill_at_random
 from drills.runs import drill, leftovers, one_server, reference, sweep
-from states import committer
 
 Row = dict[str, object]
 
@@ -108,6 +107,16 @@ def kills_in_stalls(recipe: dict, folder: Path, asked: argparse.Namespace) -> Ro
     return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
 
 
+def kills_on_meshes(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """SIGKILL of a random process, or of all, at random moments, where tensors are cut."""
+    began = time.monotonic()
+    with one_server():
+        score = kill_at_random(
+            recipe, folder, seed=asked.seed, seconds=60 * asked.minutes, most=2 * asked.kills, cut=True
+        )
+    return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
+
+
 def told(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     """A thousand random commands on two processes, then as many while processes are killed; each run is replayed."""
     tried, failures = 0, []
@@ -131,17 +140,29 @@ def _storage(work: Callable[[Path, argparse.Namespace], storage.Scoreboard]) -> 
     return part
 
 
-def _flips(folder: Path, asked: argparse.Namespace) -> storage.Scoreboard:
-    writer = committer(folder)
-    for step in (1, 2):
-        storage.commit(writer, step)
-    return storage.flips(folder, 10_000, asked.seed)
+def _flips(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
+    def flips(folder: Path, asked: argparse.Namespace) -> storage.Scoreboard:
+        writer = storage.writer_of(folder, world)
+        for step in (1, 2):
+            storage.commit(writer, step)
+        return storage.flips(folder, 10_000, asked.seed)
+
+    return flips
+
+
+def _calls(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
+    return lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True, world=world)
 
 
 PARTS: dict[str, Callable[..., Row]] = {
-    "bit flips": _storage(_flips),
+    "bit flips": _storage(_flips(1)),
+    "bit flips, parts": _storage(_flips(3)),
     "system calls": _storage(lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True)),
+    "system calls, parts": _storage(
+        lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True, world=2)
+    ),
     "power loss": _storage(lambda folder, asked: storage.power_losses(folder / "run", before=(), steps=(1, 2, 3))),
+    "power loss, parts": _storage(lambda folder, asked: storage.power_losses(folder / "run", world=2)),
     "stalls": _storage(lambda folder, asked: stalls.sweep(folder)),
     "full disk": _storage(lambda folder, asked: storage.full_disk(folder, "size", 4 << 20)),
     "inodes": _storage(lambda folder, asked: storage.full_disk(folder, "nr_inodes", 64)),
@@ -150,6 +171,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "commands": told,
     "kills in stalls": kills_in_stalls,
     "random kills": random_kills,
+    "kills on meshes": kills_on_meshes,
 }
 """What is drilled, in this order."""
 

@@ -27,6 +27,8 @@ from drivetrain.spec.exits import Exit
 STEPS = 400
 PAUSE = (0.02, 0.3)
 """Seconds between the first step of an attempt and the next kill."""
+LATER = (0.2, 1.5)
+"""The same where tensors are cut."""
 
 
 @dataclass
@@ -45,33 +47,52 @@ class Score:
     lost_beside_survivors: list[int] = field(default_factory=list)
 
 
+REPLICAS = [(1, ()), (2, ()), (2, ()), (4, ())]
+"""Processes, and what else a run is asked for."""
+CUT = [
+    (2, ("parallel.shard=2",)),
+    (4, ("parallel.replicate=2", "parallel.shard=2")),
+    (2, ("parallel.tensor=2",)),
+    (4, ("parallel.shard=2", "parallel.tensor=2")),
+]
+
+
 def kill_at_random(
-    recipe: dict, folder: Path, *, seed: int, seconds: float, most: int | None = None, stalls: bool = False
+    recipe: dict,
+    folder: Path,
+    *,
+    seed: int,
+    seconds: float,
+    most: int | None = None,
+    stalls: bool = False,
+    cut: bool = False,
 ) -> Score:
     """Train again and again under random kills until the time is over, or `most` kills are made; with `stalls` the run
-    directory stalls again and again meanwhile, as the workers see it."""
+    directory stalls again and again meanwhile, as the workers see it. `cut`: on meshes that cut tensors."""
     generator = random.Random(seed)
-    steps = STEPS // 4 if stalls else STEPS  # each takes longer
+    steps = STEPS // 4 if stalls or cut else STEPS  # each takes longer
     recipe = recipe | {"budget": {"steps": steps}, "evaluate": {"every": {"steps": steps * 3 // 8}, "batch": 64}}
-    expected: dict[int, object] = {}
+    expected: dict[tuple, object] = {}
     score, began = Score(), time.monotonic()
     while time.monotonic() - began < seconds and (most is None or score.kills < most):
-        world, every = generator.choice([1, 2, 2, 4]), generator.choice([2, 5, 20])
+        # Where tensors are cut nobody hands over a state: what was committed is all that a run goes on from.
+        place, every = generator.choice(CUT if cut else REPLICAS), generator.choice([1, 2, 3] if cut else [2, 5, 20])
+        world, layout = place
         blocking = generator.choice([True, False])
-        asked = [f"launch.processes={world}", f"checkpoint.every={{steps: {every}}}", "launch.restarts=1000"]
+        asked = [f"launch.processes={world}", *layout, f"checkpoint.every={{steps: {every}}}", "launch.restarts=1000"]
         asked.append(f"checkpoint.blocking={'true' if blocking else 'false'}")
-        if world not in expected:
-            expected[world] = reference(recipe, folder / f"reference-{world}", f"launch.processes={world}")
+        if place not in expected:
+            expected[place] = reference(recipe, folder / f"reference-{len(expected)}", *asked[: 1 + len(layout)])
         run = folder / f"run-{score.runs}"
         with (
-            _killer(run, generator) as kills,
+            _killer(run, generator, LATER if cut else PAUSE) as kills,
             random_stalls(run, random.Random(seed + score.runs)) if stalls else nullcontext(),
             mock.patch.object(restarts, "PAUSE", 0.05),
         ):
             found = drill(recipe, run, None, *asked, worker=STALLED if stalls else WORKER)
         score.runs += 1
         score.kills += len(kills)
-        wrong = found.outcome.code is not Exit.DONE or found.trace != expected[world] or leftovers(run)
+        wrong = found.outcome.code is not Exit.DONE or found.trace != expected[place] or leftovers(run)
         if wrong:
             score.wrong.append(f"seed {seed}, run {score.runs - 1} {asked}: {found.outcome}")
         _measure(run, kills, score)
@@ -82,7 +103,7 @@ def kill_at_random(
 
 
 @contextmanager
-def _killer(run: Path, generator: random.Random) -> Iterator[list[tuple[float, bool]]]:
+def _killer(run: Path, generator: random.Random, pause: tuple[float, float]) -> Iterator[list[tuple[float, bool]]]:
     """While entered, workers of this process are killed; the list has the time of each kill, and whether all died."""
     kills: list[tuple[float, bool]] = []
     over = threading.Event()
@@ -94,7 +115,7 @@ def _killer(run: Path, generator: random.Random) -> Iterator[list[tuple[float, b
             if attempts <= seen:
                 continue
             seen = attempts
-            if over.wait(generator.uniform(*PAUSE)):
+            if over.wait(generator.uniform(*pause)):
                 return
             pids = _workers(run)
             victims = pids if generator.random() < 0.25 else pids[:1] if generator.random() < 0.5 else pids[-1:]

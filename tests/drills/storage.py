@@ -36,7 +36,7 @@ from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.launch.rundir import prepare
 from drivetrain.runtime.lease import Lease
 from drivetrain.spec.exits import Exit, Failure
-from states import committer
+from states import Ranks, committer, cut
 
 MEMORY = Path("/dev/shm")
 """Where scratch folders lie that are made by the thousand."""
@@ -87,8 +87,10 @@ def _bytes(tree: StateTree) -> dict[str, Any]:
     return {name: (tree.tensors[name].dtype, tree.tensors[name].shape, flat[name].tolist()) for name in flat}
 
 
-def commit(writer: Committer, step: int) -> Commit | CommitFailure:
-    """Commit the state of this step."""
+def commit(writer: Committer | Ranks, step: int) -> Commit | CommitFailure:
+    """Commit the state of this step, as one rank or as several."""
+    if isinstance(writer, Ranks):
+        return writer.save(step, cut(state_of(step), len(writer.all)))
     writer.begin(step, state_of(step), {"recipe": "r", "position": 8 * step})
     result = writer.wait()
     assert result is not None
@@ -126,6 +128,12 @@ def leftovers(run: Path) -> list[str]:
     return sorted(path.name for path in (run / FOLDER).glob(".*") if path.name.startswith((".tmp-", ".trash-")))
 
 
+def writer_of(run: Path, world: int, **options: Any) -> Committer | Ranks:
+    """Who commits, without threads: one rank, or so many."""
+    options["_pool"] = Inline()
+    return committer(run, **options) if world == 1 else Ranks(run, world, **options)
+
+
 class Inline:
     """An executor without threads. Which calls come in which order is then the same in every trial."""
 
@@ -161,8 +169,12 @@ def _holding(run: Path) -> Iterator[Lease]:
         lease.release()
 
 
-def _one_thread() -> Any:
-    return mock.patch("drivetrain.checkpoint.commit.ThreadPoolExecutor", Inline)
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in ("commit", "reading"):
+            stack.enter_context(mock.patch(f"drivetrain.checkpoint.{module}.ThreadPoolExecutor", Inline))
+        yield
 
 
 # P08, P09, P10, S01, S03: killed or refused at every system call of a commit and its rotation.
@@ -207,13 +219,14 @@ class Point:
         return ["-e", f"trace={self.kind}", "-e", f"inject={self.kind}:{self.fault}:{when}"]
 
 
-def sweep(folder: Path, every: int = 1, seed: int = 0, lasting: bool = False) -> Scoreboard:
+def sweep(folder: Path, every: int = 1, seed: int = 0, lasting: bool = False, world: int = 1) -> Scoreboard:
     """Kill and refuse at every call of a commit that removes the oldest, or at a share of 1 in `every` of them.
 
-    `lasting`: also let every later call of the kind be refused, as a disk that stays broken does.
+    `lasting`: also let every later call of the kind be refused, as a disk that stays broken does. `world`: how many
+    ranks write, one after the other.
     """
     board = Scoreboard()
-    with Trials(folder) as trials:
+    with Trials(folder, world) as trials:
         for point in points(trials.calls(), every, seed, lasting):
             run = folder / "trial"
             reported, log = trials.trial(run, point.options())
@@ -250,10 +263,10 @@ def _after(run: Path, point: Point, reported: int) -> str | None:
 class Trials:
     """A process that has torch, and forks a child for every trial: importing takes longer than a trial."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, world: int) -> None:
         self._folder = folder
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "drills.storage"]
+        command = [sys.executable, "-m", "drills.storage", str(world)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, env=environment, **pipes)
 
@@ -292,14 +305,14 @@ class Trials:
         return int(self._process.stdout.readline())
 
 
-def serve() -> None:
+def serve(world: int) -> None:
     """The other side of `Trials`: for every line a child, its number, and, once told to go, how it ended."""
     for line in iter(sys.stdin.readline, ""):
         ready, hold = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(hold[1])
-            os._exit(_child(Path(line.strip()), ready[1], hold[0]))
+            os._exit(_child(Path(line.strip()), world, ready[1], hold[0]))
         os.close(ready[1])
         os.read(ready[0], 1)
         print(pid, flush=True)
@@ -309,12 +322,12 @@ def serve() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _child(run: Path, ready: int, hold: int) -> int:
+def _child(run: Path, world: int, ready: int, hold: int) -> int:
     """One trial. What it reports is its exit code: a write would be one more call that can be refused."""
     try:
         ctypes.CDLL(None).prctl(_LET_ANY_TRACE, ctypes.c_ulong(-1))
         with _one_thread(), _holding(run) as lease:
-            writer = committer(run, keep=2, lease=lease, _pool=Inline())
+            writer = writer_of(run, world, keep=2, lease=lease)
             for step in (1, 2):
                 assert isinstance(commit(writer, step), Commit)
             os.write(ready, b".")
@@ -575,11 +588,11 @@ class Recorder:
             self.note(self._named(path, None, dir_fd))
 
 
-def record(folder: Path, before: Sequence[int], steps: Sequence[int], keep: int = 2) -> Recorder:
-    """The operations of commits of `steps` in a run whose commits of `before` are durable."""
+def record(folder: Path, before: Sequence[int], steps: Sequence[int], keep: int = 2, world: int = 1) -> Recorder:
+    """The operations of commits of `steps`, by so many ranks, in a run whose commits of `before` are durable."""
     folder.mkdir()
     with _one_thread(), _holding(folder) as lease:
-        writer = committer(folder, keep=keep, lease=lease, _pool=Inline())
+        writer = writer_of(folder, world, keep=keep, lease=lease)
         for step in before:
             assert isinstance(commit(writer, step), Commit)
         recorder = Recorder(folder)
@@ -621,8 +634,8 @@ def _partial(op: Op) -> list[Op | None]:
         return [None, op]
     size = len(op.data)
     left = [op.data, bytes(size)]
-    for cut in range(SECTOR - op.offset % SECTOR, size, SECTOR):
-        left += [op.data[:cut], op.data[:cut].ljust(size, b"\0"), op.data[cut:].rjust(size, b"\0")]
+    for end in range(SECTOR - op.offset % SECTOR, size, SECTOR):
+        left += [op.data[:end], op.data[:end].ljust(size, b"\0"), op.data[end:].rjust(size, b"\0")]
     return [None, *(Write(op.file, op.offset, data) for data in left)]
 
 
@@ -632,14 +645,14 @@ def power_losses(
     steps: Sequence[int] = (3,),
     keep: int = 2,
     limit: int = 1 << 12,
-    seed: int = 0,
+    world: int = 1,
 ) -> Scoreboard:
     """Record commits in a new folder, and judge every disk that a loss of power among them may leave.
 
     What is tried is counted once for all crashes that leave the same.
     """
-    recorder = record(folder, before, steps, keep)
-    return judge_crashes(recorder.start, recorder.ops, max(before, default=None), limit, seed)
+    recorder = record(folder, before, steps, keep, world)
+    return judge_crashes(recorder.start, recorder.ops, max(before, default=None), limit, 0)
 
 
 def judge_crashes(start: Disk, ops: Sequence[Op], before: int | None, limit: int, seed: int) -> Scoreboard:
@@ -743,7 +756,7 @@ def full_disk(folder: Path, limit: str, amount: int) -> Scoreboard:
         fits, writer = True, committer(run, keep=1)
         for left in range(24):
             last += 1 if fits else 0
-            with mock.patch("drivetrain.checkpoint.commits.require_space", _taken(ballast, limit, left)):
+            with mock.patch("drivetrain.checkpoint.draft.require_space", _taken(ballast, limit, left)):
                 result = commit(writer, last)
             fits = isinstance(result, Commit)
             board.count(f"but for {left}", (_accepted if fits else _refused)(run, result, last))
@@ -802,4 +815,4 @@ def read_only(folder: Path) -> Scoreboard:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(int(sys.argv[1]))

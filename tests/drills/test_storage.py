@@ -3,7 +3,6 @@
 import pytest
 
 from drills import stalls, storage
-from states import committer
 
 WITH_STRACE = pytest.mark.skipif(storage.untraceable() is not None, reason=str(storage.untraceable()))
 WITH_MOUNT = pytest.mark.skipif(storage.unmountable() is not None, reason=str(storage.unmountable()))
@@ -23,6 +22,15 @@ def test_p08_p09_p10_s01_s03_whatever_call_of_a_commit_fails_the_newest_whole_co
     assert not board.failures, show(board)
 
 
+@WITH_STRACE
+@pytest.mark.timeout(180)
+def test_p08_p09_p10_s01_s03_whatever_call_of_a_commit_in_parts_fails_the_newest_whole_commit_is_found(tmp_path):
+    """One in five of its points; the long drill tries all."""
+    board = storage.sweep(tmp_path, every=5, world=2)
+    assert board.tried > 40
+    assert not board.failures, show(board)
+
+
 def test_p16_a_holder_that_stalls_at_any_call_of_a_commit_takes_nothing_from_the_one_that_took_over(tmp_path):
     """Before and after each call of publication and rotation: the newer holder's commits are never replaced."""
     board = stalls.sweep(tmp_path, keeps=(2,))
@@ -30,17 +38,18 @@ def test_p16_a_holder_that_stalls_at_any_call_of_a_commit_takes_nothing_from_the
     assert not board.failures, show(board)
 
 
-def test_s06_s07_every_flipped_bit_is_found_and_named(tmp_path):
+@pytest.mark.parametrize("world", [1, 3])
+def test_s06_s07_every_flipped_bit_is_found_and_named(tmp_path, world):
     for step in (1, 2):
-        storage.commit(committer(tmp_path), step)
+        storage.commit(storage.writer_of(tmp_path, world), step)
     board = storage.flips(tmp_path, 500)
     assert board.tried == 501
     assert not board.failures, show(board)
 
 
-@pytest.mark.parametrize("keep", [1, 2])
-def test_s14_power_loss_leaves_the_commit_before_or_the_new_one(tmp_path, keep):
-    board = storage.power_losses(tmp_path / "run", keep=keep)
+@pytest.mark.parametrize(("keep", "world"), [(1, 1), (2, 1), (2, 2)])
+def test_s14_power_loss_leaves_the_commit_before_or_the_new_one(tmp_path, keep, world):
+    board = storage.power_losses(tmp_path / "run", keep=keep, limit=1 << (12 if world == 1 else 9), world=world)
     assert board.tried > 100
     assert not board.failures, show(board)
 

@@ -33,9 +33,9 @@ def test_a_probe_sees_the_gradient_of_the_first_micro_batch_and_what_the_step_ha
     engine = build(SGD(lr=0.5))
     engine.networks["model"].eval()
     batches, before = micros(2, 2, 2, 2), weights(engine)
-    probe = Probe(Statistics(every=EVERY), engine.network_optimizers)
+    probe = Probe(Statistics(every=EVERY), engine.network_optimizers, engine.placement)
     told = engine.minimize(("model",), mean_loss, MinimizeInputs(1, 0, batches, {"samples": 8}, probe=probe)).read()
-    (found,) = probe.result(told.norms, 8, Group()).values()
+    (found,) = probe.result(told.norms, 8).values()
     assert found["weights"] == pytest.approx(float(before.norm()), rel=1e-5)
     assert found["change"] == pytest.approx(float((weights(engine) - before).norm()), rel=1e-4)
     alone = build(SGD(lr=0.0))
@@ -52,7 +52,7 @@ def test_measuring_changes_no_bit():
     plain, probed = build(), build()
     for step in (1, 2, 3):
         plain.minimize(("model",), mean_loss, MinimizeInputs(step, 0, micros(3, 3), {"samples": 6}))
-        probe = Probe(Statistics(every=EVERY), probed.network_optimizers)
+        probe = Probe(Statistics(every=EVERY), probed.network_optimizers, probed.placement)
         probed.minimize(("model",), mean_loss, MinimizeInputs(step, 0, micros(3, 3), {"samples": 6}, probe=probe))
     assert torch.equal(weights(plain), weights(probed))
 
@@ -63,21 +63,21 @@ def test_the_scale_of_the_loss_is_taken_out():
     found = []
     for start in (None, 2.0**10):
         engine = engine_of(start=start)
-        probe = Probe(Statistics(every=EVERY), engine.network_optimizers)
+        probe = Probe(Statistics(every=EVERY), engine.network_optimizers, engine.placement)
         told = engine.minimize(
             ("model",), mean_loss, MinimizeInputs(1, 0, micros(2, 2), {"samples": 4}, probe=probe)
         ).read()
-        found.append(probe.result(told.norms, 4, Group())["model"])
+        found.append(probe.result(told.norms, 4)["model"])
     assert found[0] == pytest.approx(found[1])
 
 
 def test_a_histogram_counts_all_finite_numbers_of_all_tensors():
-    found = histogram([torch.tensor([0.0, 1.0, float("nan")]), torch.tensor([[64.0], [float("inf")]])])
+    found = histogram([torch.tensor([0.0, 1.0, float("nan")]), torch.tensor([[64.0], [float("inf")]])], Group())
     assert (found.low, found.high, sum(found.counts)) == (0.0, 64.0, 3)
     assert (found.counts[0], found.counts[1], found.counts[-1]) == (1, 1, 1)
     assert (found.edges[0], found.edges[1], found.edges[-1]) == (0.0, 1.0, 64.0)
     for same in ([], [torch.full((3,), 2.0)]):
-        found = histogram(same)
+        found = histogram(same, Group())
         assert found.high - found.low == 1.0
         assert sum(found.counts) == sum(tensor.numel() for tensor in same)
 

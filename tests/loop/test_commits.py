@@ -5,7 +5,7 @@ import torch
 
 import engines
 from drivetrain.checkpoint.commits import MAX_FAILURES, Commit, CommitFailure
-from drivetrain.engine.placement import Replicated
+from drivetrain.engine.placement import replicas
 from drivetrain.loop.commits import Commits, CommitStorage
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.ledger_writer import LedgerWriter, Stopwatch
@@ -27,8 +27,11 @@ class Disk:
         self.begun = []
         self.result = None
 
-    def begin(self, step, tree, metadata):
+    def begin(self, step, tree, metadata, folder):
         self.begun.append((step, metadata))
+
+    def next_folder(self, step):
+        return "folder"
 
     def finished(self):
         return self.result
@@ -39,7 +42,7 @@ class Disk:
 
 def commits(disk):
     group = Group()
-    state = RunState(engines.build(), Replicated(group), Guard(Settings()), Progress(4, 32))
+    state = RunState(engines.build(), replicas(group), Guard(Settings()), Progress(4, 32))
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)
     metadata = CommitMetadata("r", {}, {}, "step-00000002", 1, {}, 1)
     ledger = LedgerWriter(None, 1, Stopwatch(0.0, lambda: 0.0))
@@ -57,27 +60,27 @@ def failed(step, code=Exit.STORAGE):
 def test_a_step_is_covered_while_its_commit_is_under_way_and_after():
     disk = Disk()
     own, _, _ = commits(disk)
-    assert not own.covers(4)
-    own.begin()
-    assert own.covers(4)
-    own.poll()
+    assert own.next_folder(4) == "folder"
+    own.begin("")
+    assert own.next_folder(4) is None
+    own.poll(Group())
     disk.result = committed(4)
-    own.poll()
-    assert own.covers(4)
+    own.poll(Group())
+    assert own.next_folder(4) is None
 
 
 def test_a_commit_that_failed_covers_nothing_and_is_no_parent():
     disk = Disk()
     own, state, _ = commits(disk)
-    own.begin()
+    own.begin("")
     disk.result = failed(4)
-    own.poll()
-    assert not own.covers(4)
+    own.poll(Group())
+    assert own.next_folder(4) == "folder"
     state.progress = Progress(6, 48)
-    own.begin()
+    own.begin("")
     assert [(step, metadata["parent"]) for step, metadata in disk.begun] == [(4, "step-00000002"), (6, "step-00000002")]
     disk.result = committed(6)
-    own.poll()
+    own.poll(Group())
     assert own.metadata.parent == "step-00000006"
 
 
@@ -85,9 +88,9 @@ def test_a_commit_that_failed_covers_nothing_and_is_no_parent():
 def test_after_too_many_failures_or_a_lost_directory_all_ranks_end(failures, code, ends):
     disk = Disk()
     own, _, sync = commits(disk)
-    own.begin()
+    own.begin("")
     disk.failures, disk.result = failures, failed(4, Exit(code))
-    own.poll()
+    own.poll(Group())
     assert (sync.failure is not None) == ends
     if ends:
         assert sync.failure.outcome.code == code
@@ -96,10 +99,10 @@ def test_after_too_many_failures_or_a_lost_directory_all_ranks_end(failures, cod
 def test_a_ledger_that_is_gone_ends_all_ranks_at_the_first_commit_with_its_own_hint():
     disk = Disk()
     own, _, sync = commits(disk)
-    own.begin()
+    own.begin("")
     disk.failures = 1
     disk.result = CommitFailure.of(4, Failure(Exit.STORAGE, "it was removed", "put a copy there", gone="ledger.jsonl"))
-    own.poll()
+    own.poll(Group())
     assert sync.failure is not None
     assert sync.failure.outcome.hint == "put a copy there"
 
@@ -107,7 +110,7 @@ def test_a_ledger_that_is_gone_ends_all_ranks_at_the_first_commit_with_its_own_h
 def test_a_commit_that_fails_at_the_end_of_a_run_is_its_failure():
     disk = Disk()
     own, _, _ = commits(disk)
-    own.begin()
+    own.begin("")
     disk.result = failed(4)
     failure = own.close()
     assert failure is not None

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import engines
-from drivetrain.engine.placement import Replicated
+from drivetrain.engine.placement import replicas
 from drivetrain.loop.due import DueWork
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.progress import Progress
@@ -29,13 +29,14 @@ class Commits:
     def __init__(self, covered):
         self.covered, self.begun, self.held = covered, 0, 0
 
-    def covers(self, step):
-        return self.covered
+    def next_folder(self, step):
+        return None if self.covered else "folder"
 
     def settle(self, group):
         pass
 
-    def begin(self):
+    def begin(self, folder):
+        assert folder == "folder"
         self.begun += 1
 
     def hold(self, group):
@@ -43,7 +44,7 @@ class Commits:
 
 
 def work(rank, covered, *, blocking=False, failure=None):
-    state = RunState(engines.build(), Replicated(Group()), Guard(Settings()), Progress(4, 32))
+    state = RunState(engines.build(), replicas(Group()), Guard(Settings()), Progress(4, 32))
     idle = SimpleNamespace(drain=lambda: None, clear=lambda: None)
     commits = Commits(covered)
     due = DueWork(

@@ -1,7 +1,6 @@
-"""GaLore in whole runs: killed and resumed, on several processes, in exact mode, and on sharded parameters."""
+"""GaLore in whole runs: killed and resumed, on several processes, and in exact mode."""
 
 import json
-import os
 import threading
 import time
 from itertools import pairwise
@@ -11,8 +10,6 @@ import pytest
 import drivetrain
 from conftest import run_under_supervisor, tensors, trace
 from drivetrain.cli.main import run as command
-from drivetrain.launch.job import Job
-from drivetrain.launch.supervisor import supervise
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
@@ -81,23 +78,6 @@ def test_exact_mode_has_the_same_bits_on_one_and_two_processes(galore, tmp_path)
     one, two = tensors(tmp_path / "1"), tensors(tmp_path / "2")
     assert one.keys() == two.keys()
     assert all(one[name].equal(two[name]) for name in one)
-
-
-def test_shards_of_fully_shard_move_as_whole_parameters_do_and_go_on_elsewhere(tmp_path, monkeypatch, importable):
-    """On two processes, two refreshes of each matrix after the first; and on two, then on one, then on two. Where the
-    base cannot move shards apart it is 78."""
-    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
-    job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=2)
-    outcome = supervise(job, worker="ranks_galore:sharded", preload=("torch", "ranks_galore"))
-    assert outcome.code == 0, outcome
-    differences, refused = json.loads(outcome.cause)
-    assert len(differences) == 6
-    assert max(map(max, differences.values())) < 1e-5, differences
-    means, blocks, lowbit = refused
-    assert {each["code"] for each in refused} == {Exit.BAD_RECIPE}
-    assert "the rows of 0.bias, moved as (64,); but it takes means over whole tensors" in means["cause"]
-    assert "the rows of 0.weight, moved as (64, 12); but it has a scale for each 256 numbers" in blocks["cause"]
-    assert "blocks that share a scale" in lowbit["cause"]
 
 
 STILL = ("optimizer.lr=0", "schedule.warmup=null")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import engines
 from conftest import run_under_supervisor, trace
 from drills.runs import one_server
+from drivetrain.engine import placement
 from drivetrain.engine.recompute import fold
 from drivetrain.loop import replicas
 from drivetrain.loop.replicas import odd_ones, unequal
@@ -103,13 +104,15 @@ def test_the_odd_ranks_are_those_that_are_not_with_most():
 
 
 def test_the_first_tensor_and_the_number_of_others_are_named():
-    outcome = unequal([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 9, "c": 9}, {"a": 1, "b": 2, "c": 3}], 4).outcome
-    assert outcome.cause == "b is not the same on all ranks after step 4: rank 1 differs from the others; and 1 more"
+    outcome = unequal(
+        {0: {"a": 1, "b": 2, "c": 3}, 2: {"a": 1, "b": 9, "c": 9}, 4: {"a": 1, "b": 2, "c": 3}}, 4
+    ).outcome
+    assert outcome.cause == "b is not the same on all ranks after step 4: rank 2 differs from the others; and 1 more"
     assert "suspect that machine's memory" in outcome.hint
 
 
 def test_hardware_is_not_accused_where_the_ranks_have_different_environments():
-    outcome = unequal([{"a": 1}, {"a": 2}], 4, "rank 1 has torch 2.9, rank 0 2.13").outcome
+    outcome = unequal({0: {"a": 1}, 1: {"a": 2}}, 4, "rank 1 has torch 2.9, rank 0 2.13").outcome
     assert outcome.hint.startswith("rank 1 has torch 2.9, rank 0 2.13: give all ranks the same")
     assert "memory" not in outcome.hint
 
@@ -117,8 +120,10 @@ def test_hardware_is_not_accused_where_the_ranks_have_different_environments():
 def test_a_step_that_is_made_again_after_a_rollback_is_compared_again(monkeypatch):
     """Its state is another one: samples of it were left out since."""
     compared = []
-    monkeypatch.setattr(replicas, "require_equal", lambda tensors, group, step, unlike: compared.append(step))
-    own = replicas.Replicas(engines.build(), Group(0, 2))
+    monkeypatch.setattr(replicas, "require_equal", lambda tensors, placement, step, unlike: compared.append(step))
+    engine = engines.build()
+    engine.placement = placement.replicas(Group(0, 2))
+    own = replicas.Replicas(engine)
     own.compare(10)
     own.compare(10)
     own.forget()

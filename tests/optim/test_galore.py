@@ -240,8 +240,8 @@ def test_the_published_savings_at_seven_billion_parameters():
     """65.5 % of AdamW's state; 82.5 % of that in bf16 with 8 bits, which is one byte a number, bases included."""
     network = llama_7b()
     optimizer = optimizer_of(network, GaLore(rank=1024))
-    shapes = [optimizer.state_shapes(parameter).items() for parameter in network.parameters()]
-    numbers = sum(math.prod(shape) for slots in shapes for name, shape in slots if name != "step")
+    boxes = [optimizer.state_boxes(parameter).items() for parameter in network.parameters()]
+    numbers = sum(box.size for slots in boxes for name, box in slots if name != "step")
     parameters = sum(parameter.numel() for parameter in network.parameters())
     assert parameters == 6_738_415_616
     assert numbers == 4_702_347_264
@@ -254,8 +254,8 @@ def test_the_savings_of_8_bit_moments_at_seven_billion_parameters():
     network, settings = llama_7b(), GaLore(rank=1024, base=ProjectedAdamW8bit())
     optimizer = optimizer_of(network, settings)
     sizes = {name: dtype.itemsize for name, dtype in AdamW8bit.dtypes.items()}
-    slots = [slot for parameter in network.parameters() for slot in optimizer.state_shapes(parameter).items()]
-    found = sum(math.prod(shape) * sizes.get(name, 2) for name, shape in slots if name != "step")
+    slots = [slot for parameter in network.parameters() for slot in optimizer.state_boxes(parameter).items()]
+    found = sum(box.size * sizes.get(name, 2) for name, box in slots if name != "step")
     parameters = sum(parameter.numel() for parameter in network.parameters())
     assert 1 - found / (2 * 2 * parameters) == pytest.approx(0.7885, abs=0.0005)
 

@@ -20,5 +20,5 @@ def place(tmp_path, corpus, server, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "300")
     yield Place(tmp_path, tiny_recipe(corpus), server, capfd)
-    for name in ("mine_kinds", "mine_metrics"):
+    for name in ("mine_kinds", "mine_points", "mine_metrics"):
         sys.modules.pop(name, None)  # what checks a recipe, or follows a run, has imported it here

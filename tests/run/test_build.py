@@ -6,7 +6,7 @@ from torch import nn
 
 from conftest import tiny_recipe
 from drivetrain.loop.task import Task
-from drivetrain.run.build import build_networks, only_training, require_loss
+from drivetrain.run.build import build_networks, build_task, only_training, open_inputs, require_loss
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 
@@ -43,3 +43,15 @@ def test_what_is_no_networks_by_name_is_told_as_the_tasks_own_mistake(tmp_path, 
     with pytest.raises(Failure, match=r"the task's networks gives ") as caught:
         build_networks(Alone(), load(tiny_recipe(tmp_path)).recipe, torch.device("cpu"))
     assert "return a dict of nn.Module objects by name" in caught.value.outcome.hint
+
+
+def test_a_shipped_task_that_looks_samples_up_takes_no_stream(tmp_path):
+    pytest.importorskip("datasets")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "rows.jsonl").write_text('{"text": "a", "label": 0}\n' * 8)
+    tree = tiny_recipe(tmp_path) | {"task": {"kind": "classification", "model": "none", "texts": ["text"]}}
+    tree["data"] = {"train": {"sources": [{"kind": "hub", "path": str(tmp_path / "rows")}]}}
+    recipe = load(tree | {"evaluate": {}}).recipe
+    with pytest.raises(Failure, match=r"data.train.sources\[0\]: it is a stream, and this task looks") as caught:
+        open_inputs(recipe, tmp_path, build_task(recipe))
+    assert caught.value.outcome.code == Exit.BAD_RECIPE

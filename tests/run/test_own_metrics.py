@@ -1,7 +1,6 @@
 """Metrics of a user's own and torchmetrics', of a task and of a recipe, in whole runs."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ pytest.importorskip("torchmetrics")
 pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 
 RECIPE = {
-    "task": {"kind": "mine_metrics:Sides"},
+    "task": {"kind": "mine_metrics:Told"},
     "data": {
         "train": {"sources": [{"kind": "mine_metrics:Spots", "count": 96}]},
         "validation": {"spots": {"kind": "mine_metrics:Spots", "count": 37}},
@@ -36,9 +35,9 @@ PLATEAU = {"kind": "plateau", "metric": "spots/f1", "mode": "max", "every": {"st
 
 @pytest.fixture
 def metrics(place):
-    (place.folder / "mine_metrics.py").write_text((Path(__file__).parent.parent / "own_metrics.py").read_text())
+    place.add("points", "metrics")
 
-    def write(kind="Sides", **sections):
+    def write(kind="Told", **sections):
         evaluate = RECIPE["evaluate"] | sections.pop("evaluate", {})
         place.write(**{**RECIPE, "task": {"kind": f"mine_metrics:{kind}"}, "evaluate": evaluate, **sections})
 
@@ -104,7 +103,7 @@ def test_scores_of_a_recipes_metric_keep_the_best_and_end_a_run(metrics):
         ("Unwritten", NAMED, "the task Unwritten has no evaluate, which evaluate.metrics.f1"),
         ("Silent", NAMED, "evaluate of the task Silent returns nothing, and evaluate.metrics.f1"),
         ("Bare", NAMED, "returns a Tensor and no tuple"),
-        ("Sides", {"loss": NAMED["f1"]}, "evaluate.metrics.loss: the task has a metric of this name"),
+        ("Told", {"loss": NAMED["f1"]}, "evaluate.metrics.loss: the task has a metric of this name"),
         (
             "Logits",
             {"f1": NAMED["f1"]},

@@ -20,12 +20,13 @@ pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
 @pytest.fixture
 def own(place, monkeypatch):
     """The module of a user's own, beside nothing: it is found where Python looks for modules."""
-    (place.folder / "mine_objects.py").write_text((Path(__file__).parent.parent / "own_objects.py").read_text())
+    place.add("points", "objects")
     monkeypatch.syspath_prepend(str(place.folder))
     import mine_objects
 
     yield mine_objects
-    sys.modules.pop("mine_objects", None)
+    for name in ("mine_points", "mine_objects"):
+        sys.modules.pop(name, None)
 
 
 def recipe(own, **sections):
@@ -46,13 +47,13 @@ def recipe(own, **sections):
 
 
 WRITTEN = {
-    "task": {"kind": "mine_objects:Sides", "width": 3},
+    "task": {"kind": "mine_points:Sides", "width": 3},
     "data": {
         "train": {"sources": [{"kind": "mine_objects:Listed", "count": 48}]},
         "validation": {"spots": {"kind": "mine_objects:Listed", "count": 40}},
     },
     "optimizer": {"kind": "torch.optim:NAdam", "lr": 1e-2, "momentum_decay": 0.01},
-    "schedule": {"kind": "mine_objects:falling", "least": 0.2},
+    "schedule": {"kind": "mine_points:falling", "least": 0.2},
 }
 
 
@@ -153,7 +154,7 @@ def test_a_task_that_was_changed_after_it_was_made_is_refused_or_used_itself(own
     changed = own.Sides(width=3)
     changed.width = 7
     said = refused(recipe(own, task=changed))
-    assert "mine_objects:Sides has width = 7, and 3 where it is made of its arguments" in said
+    assert "mine_points:Sides has width = 7, and 3 where it is made of its arguments" in said
     result = train(recipe(own, task=changed), "stop.at=[1]", run="run")
     assert result.networks()["model"][0].out_features == 7
 
@@ -179,8 +180,8 @@ def test_metrics_are_made_anew_for_each_lane_of_the_object_that_is_given(own):
 def test_classes_and_functions_are_kinds_and_their_arguments_stand_beside_them(own):
     task = {"kind": own.Sides, "width": 3}
     made = recipe(own, task=task, schedule={"kind": own.falling, "least": 0.2, "warmup": {"steps": 2}})
-    assert load_of(made)["task"]["kind"] == "mine_objects:Sides"
-    assert load_of(made)["schedule"]["kind"] == "mine_objects:falling"
+    assert load_of(made)["task"]["kind"] == "mine_points:Sides"
+    assert load_of(made)["schedule"]["kind"] == "mine_points:falling"
     assert train(made, "stop.at=[1]").stopped
 
 

@@ -108,8 +108,9 @@ def test_lanes_of_unequal_length_are_each_read_to_their_end(place):
     assert place.train("run", "launch.processes=2") == Exit.DONE, place.err
     *_, last = place.records("run", StreamEndRecord)
     assert list(last.samples) == ENDS
-    told = [record.counts["samples"] for record in read(place.folder / "run" / "ledger.jsonl") if record.kind == "step"]
-    assert sum(told) == sum(ENDS)
+    made = place.records("run", StepRecord)
+    assert sum(record.counts["samples"] for record in made) == sum(ENDS)
+    assert all("loss" in record.losses for record in made), "also of steps in which the first rank reads nothing"
 
 
 def test_a_stream_that_does_not_repeat_itself_goes_on_and_that_is_told(place):
@@ -187,6 +188,10 @@ def test_a_rollback_reads_a_stream_again_from_before(place):
         ),
         ({"workers": 2}, "data.train.workers: data.train.sources[0] is a stream, which one process reads in its order"),
         ({"validation": True}, "data.validation.points: a stream, of which nobody knows the length"),
+        (
+            {"task": {"kind": "my_streams:Looking"}},
+            "data.train.sources[0]: it is a stream, and this task looks samples up by their numbers",
+        ),
         ({"parted": True}, "my_streams:counted is a stream, which has no parts"),
         ({"source": "Unsaid"}, "my_streams:Unsaid: its state_dict is no JSON data"),
     ],
@@ -203,6 +208,13 @@ def test_what_a_stream_cannot_give_is_a_bad_recipe(place, sections, words):
     place.write(data=data, **sections)
     assert place.train("run") == Exit.BAD_RECIPE
     assert words in place.err
+
+
+@pytest.mark.parametrize("command", [("data", "inspect", "own.json"), ("evaluate", "own.json", "--init", "nothing")])
+def test_what_a_training_stream_cannot_give_is_told_wherever_it_is_opened(place, command):
+    place.write("counted", budget={"epochs": 2})
+    assert place(*command) == Exit.BAD_RECIPE
+    assert "budget.epochs: data.train.sources[0] is a stream" in place.err
 
 
 def test_a_sample_that_cannot_be_read_is_named_with_the_users_line(place):

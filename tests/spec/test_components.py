@@ -21,7 +21,7 @@ ARGUMENTS = {
     "plateau": {"metric": "a/loss", "every": Amount(steps=2)},
 }
 DECLARED = {
-    ("task", "language_model"): {"CountsTokens", "KeepsDocuments", "Derives"},
+    ("task", "language_model"): {"CountsTokens", "KeepsDocuments", "SplitsLayers", "Derives"},
     ("task", "classification"): {"Derives"},
     ("task", "speech"): {"ReadsKinds", "Derives"},
     ("task", "vocoder"): {"ReadsKinds", "Derives"},
@@ -35,17 +35,17 @@ DECLARED = {
     ("source", "table"): {"ReadsPart"},
     ("source", "glue"): {"ReadsPart"},
     ("source", "harmonics"): set(),
-    ("optimizer", "adamw"): {"MovesLayers"},
-    ("optimizer", "galore"): {"MovesLayers", "ProjectsGradients"},
+    ("optimizer", "adamw"): {"MovesLayers", "MovesParts"},
+    ("optimizer", "galore"): {"MovesLayers", "MovesParts", "ProjectsGradients"},
     ("schedule", "constant"): {"WarmsUp"},
     ("schedule", "cosine"): {"WarmsUp", "HasLength"},
     ("schedule", "wsd"): {"WarmsUp", "HasLength", "Decays"},
     ("schedule", "plateau"): {"WarmsUp", "ReadsScores", "FollowsScore"},
 }
 ASKED = {
-    "task": {"ReadsKinds", "LoadsNetworks", "CountsTokens", "KeepsDocuments", "Derives"},
+    "task": {"ReadsKinds", "LoadsNetworks", "CountsTokens", "KeepsDocuments", "SplitsLayers", "Derives"},
     "source": {"GivesTokens", "ReadsPart"},
-    "optimizer": {"MovesLayers", "ProjectsGradients"},
+    "optimizer": {"MovesLayers", "MovesParts", "ProjectsGradients"},
     "schedule": {"WarmsUp", "HasLength", "Decays", "ReadsScores", "FollowsScore"},
 }
 PROTOCOLS = {name: found for name, found in vars(components).items() if getattr(found, "_is_runtime_protocol", False)}

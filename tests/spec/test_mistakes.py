@@ -310,6 +310,33 @@ def test_what_does_not_go_with_exact_is_a_mistake(tmp_path, given, path, words):
 
 
 @pytest.mark.parametrize(
+    ("optimizer", "axis", "path"),
+    [
+        ("{kind: adafactor}", "shard", "optimizer.kind"),
+        ("{kind: galore, base: {kind: adafactor}}", "shard", "optimizer.base.kind"),
+        ("{kind: galore}", "tensor", "optimizer.kind"),
+        ("{kind: torchao_adamw8bit}", "tensor", "optimizer.kind"),
+        ("{kind: 'torch.optim:NAdam', lr: 0.1}", "shard", "optimizer.kind"),
+    ],
+)
+def test_an_optimizer_that_cannot_move_a_part_of_a_tensor_is_a_mistake_on_a_mesh_that_cuts_it(optimizer, axis, path):
+    from loop.test_guard import recipe as guarded_recipe
+
+    given = [f"optimizer={optimizer}", "launch.processes=2"]
+    load(guarded_recipe(), given)
+    with pytest.raises(RecipeMistakes) as caught:
+        load(guarded_recipe(), [*given, f"parallel.{axis}=2"])
+    assert path in [dotted(mistake.path) for mistake in caught.value.mistakes], str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "muon", "'torch.optim:NAdam', elementwise: true"])
+def test_one_that_can_is_none(kind):
+    from loop.test_guard import recipe as guarded_recipe
+
+    load(guarded_recipe(), [f"optimizer={{kind: {kind}, lr: 0.1}}", "launch.processes=2", "parallel.shard=2"])
+
+
+@pytest.mark.parametrize(
     ("override", "words"),
     [
         ("guard.skip=['12-10']", "ends before it begins"),

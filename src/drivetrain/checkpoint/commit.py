@@ -1,7 +1,7 @@
 """One commit on the disk: a folder of tensors and values under a manifest that has the hash of everything.
 
 It appears by one rename after every byte of it is on the disk. Whoever reads it checks every byte first, and uses the
-bytes that were checked.
+bytes that were checked. One rank writes all of it, or each rank the parts of tensors that it counts, and their boxes.
 """
 
 from __future__ import annotations
@@ -10,43 +10,63 @@ import errno
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from drivetrain.checkpoint.contents import Boxes, Contents, boxes_json
 from drivetrain.checkpoint.files import FileMetadata, OpenFolder, write_file
-from drivetrain.checkpoint.manifest import FILE, LONGEST, MANIFEST, Damaged, name_of, parse_manifest
+from drivetrain.checkpoint.manifest import FORMAT, MANIFEST
+from drivetrain.checkpoint.reading import (
+    Assembly,
+    ahead,
+    content,
+    damage,
+    entries,
+    in_parts,
+    manifest_in,
+    opened,
+    plain,
+    require_hash,
+    tensor_files,
+)
 from drivetrain.checkpoint.snapshot import TensorBytes
-from drivetrain.checkpoint.tensors import parse_tensors, write_tensors
-from drivetrain.spec.exits import Exit, Failure
+from drivetrain.checkpoint.tensors import parse_header, parse_tensors, write_tensors
+from drivetrain.spec.box import Box
 from drivetrain.spec.files import sync_folder
 
 PART = 64 << 20
 """Bytes of tensors from which another file is begun: files are written, hashed and read beside each other."""
-_READERS = 2  # threads that read a commit's files
 
 
 @dataclass(frozen=True)
 class StateTree:
-    """Everything that decides a later bit: tensors by flat name, and plain values."""
+    """Everything that decides a later bit: tensors by flat name, and plain values.
+
+    `boxes` says where those tensors lie in the whole that are a part of one.
+    """
 
     tensors: Mapping[str, Tensor]
     values: Mapping[str, Any]
+    boxes: Boxes = field(default_factory=dict)
 
 
 def write_parts(
-    folder: Path, pieces: Sequence[TensorBytes], values: Mapping[str, Any], threads: int
+    folder: Path, pieces: Sequence[TensorBytes], others: Mapping[str, bytes], threads: int, rank: int | None = None
 ) -> dict[str, FileMetadata]:
-    """Write a commit's files into a new folder, and read each one back from the disk; what a manifest says of them.
+    """Write files of tensors, and the `others` by name, into a folder, and read each one back from the disk; what a
+    manifest says of them. `rank` is who writes a part of a commit; None where one writes all.
 
     Raises OSError where the disk refuses or gives back other bytes, Failure(83) where the memory has changed under way.
     """
-    parts = {f"tensors-{n:05d}.safetensors": part for n, part in enumerate(_parts(pieces))}
+    own, runs = "", _parts(pieces)
+    if rank is not None:
+        own, runs = f"{rank:05d}-", _parts(pieces) if pieces else ()
+    parts = {f"tensors-{own}{n:05d}.safetensors": part for n, part in enumerate(runs)}
     with OpenFolder(folder) as files:
 
         def written(name: str, metadata: FileMetadata) -> FileMetadata:
@@ -58,15 +78,25 @@ def write_parts(
         with ThreadPoolExecutor(max(1, min(threads, len(parts))), "write") as pool:
             made = pool.map(lambda name: written(name, write_tensors(folder / name, parts[name])), parts)
             metadata = dict(zip(parts, made, strict=True))
-        name = "values-00000.json"
-        metadata[name] = written(name, write_file(folder / name, json.dumps(values).encode()))
+        for name, text in others.items():
+            metadata[name] = written(name, write_file(folder / name, text))
     return metadata
+
+
+def values_file(values: Mapping[str, Any]) -> dict[str, bytes]:
+    """The file of plain values, by its name."""
+    return {"values-00000.json": json.dumps(values).encode()}
+
+
+def boxes_file(boxes: Boxes, rank: int) -> dict[str, bytes]:
+    """The file of a rank's boxes, by its name."""
+    return {f"boxes-{rank:05d}.json": boxes_json(boxes)}
 
 
 def write_manifest(folder: Path, step: int, files: Mapping[str, FileMetadata], metadata: Mapping[str, Any]) -> str:
     """Write the manifest, which makes the folder whole, and make all durable; returns the manifest's SHA-256."""
     parts = {name: asdict(file) for name, file in files.items()}
-    manifest = {"step": step, "time": time.time(), "files": parts, **metadata}
+    manifest = {"format": FORMAT, "step": step, "time": time.time(), "files": parts, **metadata}
     line = json.dumps(manifest, separators=(",", ":")).encode()
     own = hashlib.sha256(line).hexdigest()
     write_file(folder / MANIFEST, line + b"\n" + own.encode() + b"\n")
@@ -75,49 +105,56 @@ def write_manifest(folder: Path, step: int, files: Mapping[str, FileMetadata], m
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a commit whose files all have the size and hash it says; `sha256` is the manifest's own.
+    """The manifest of a commit whose files all have the size and hash it says, and all tensors once; `sha256` is the
+    manifest's own.
 
-    Raises Damaged where they have not, Failure(77) where a file is a link.
+    Raises Damaged where they have not, Failure(77) where a file is a link, 76 where the format is a newer one.
     """
-    with _opened(path) as folder:
+    with opened(path) as folder:
         manifest = manifest_in(folder, path)
-        _each(manifest["files"], lambda name: _require_whole(folder, name, manifest))
+        for _ in ahead(manifest["files"], lambda name: require_hash(folder, name, manifest)):
+            pass
+        require_complete(folder, manifest)
     return manifest
 
 
+def require_complete(folder: OpenFolder, manifest: Mapping[str, Any]) -> None:
+    """Raises Damaged unless the files of a commit that several ranks wrote have every tensor once.
+
+    Only boxes, and headers of tensors, are read.
+    """
+    if not in_parts(manifest):
+        return
+    files = tensor_files(manifest)
+    contents = Contents(plain(folder, manifest)[1], files)
+    for name, size in files.items():
+        contents.add(name, entries(folder, name, size))
+    contents.require_whole()
+
+
 def load(path: Path) -> tuple[dict[str, Any], StateTree]:
-    """Manifest and state of a commit, checked as `verify` does; the bytes that were checked are the ones in use."""
-    with _opened(path) as folder:
+    """Manifest and state of a commit, checked as `verify` does; the bytes that were checked are the ones in use.
+
+    All tensors are whole: those that several ranks wrote are put together, file by file.
+    """
+    with opened(path) as folder:
         manifest = manifest_in(folder, path)
-        contents = _each(manifest["files"], lambda name: _content(folder, name, manifest))
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, Any] = {}
-    for name, content in contents.items():
-        try:
-            if name.endswith(".safetensors"):
-                tensors.update(parse_tensors(content))
-            else:
-                values.update(json.loads(bytes(content)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise Damaged(f"{name}: {error}") from error
-    return manifest, StateTree(tensors, values)
+        values, boxes = plain(folder, manifest)
+        files = tensor_files(manifest)
+        contents = Contents(boxes, files)
+        assembly = Assembly(contents, lambda _, whole: Box.of_whole(whole), copies=False)
+        for name, data in ahead(files, lambda name: content(folder, name, manifest)):
+            with damage(name):
+                contents.add(name, parse_header(data, len(data)))
+                assembly.add(name, parse_tensors(data))
+    contents.require_whole()
+    return manifest, StateTree(assembly.tensors(), values)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Only the manifest, checked against its own hash."""
-    with _opened(path) as folder:
+    with opened(path) as folder:
         return manifest_in(folder, path)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[OpenFolder]:
-    """A commit's folder; that it cannot be opened is damage."""
-    try:
-        folder = OpenFolder(path)
-    except OSError as error:
-        raise Damaged(f"it cannot be opened: {error}") from error
-    with folder:
-        yield folder
 
 
 def _parts(pieces: Sequence[TensorBytes]) -> Iterable[list[TensorBytes]]:
@@ -131,72 +168,3 @@ def _parts(pieces: Sequence[TensorBytes]) -> Iterable[list[TensorBytes]]:
         part.append(piece)
         size += piece.data.numel()
     yield part
-
-
-def _each(names: Iterable[str], work: Callable[[str], Any]) -> dict[str, Any]:
-    """What `work` gives for each name, several at a time."""
-    names = list(names)
-    if len(names) == 1:
-        return {names[0]: work(names[0])}
-    with ThreadPoolExecutor(_READERS, "read") as pool:
-        return dict(zip(names, pool.map(work, names), strict=True))
-
-
-def manifest_in(folder: OpenFolder, path: Path) -> dict[str, Any]:
-    """The manifest of an open commit at this path, checked against its own hash; its files are not read.
-
-    Raises Damaged where there is none or it has another form, Failure(77) where it names what no commit of ours has.
-    """
-    try:
-        size = folder.size(MANIFEST)
-        if size > LONGEST:
-            raise Damaged(f"a manifest of {size} bytes")
-        manifest = parse_manifest(bytes(folder.read(MANIFEST)))
-    except FileNotFoundError:
-        raise Damaged("no manifest") from None
-    except OSError as error:
-        raise Damaged(f"the manifest cannot be read: {error}") from error
-    if name_of(manifest["step"]) != path.name.partition(".")[0]:
-        raise Damaged(f"the manifest is of step {manifest['step']}")
-    # Names are opened below the commit's folder, so none may lead out of it.
-    strange = [name for name in manifest["files"] if not FILE.fullmatch(name)]
-    if strange:
-        raise Failure(Exit.SECURITY, f"{path}: the manifest names {strange[0]!r}", "no commit of ours has such a file")
-    return manifest
-
-
-def _require_whole(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> None:
-    """Damaged where a file's bytes are not those that the manifest says."""
-    with _damage(name):
-        _require_size(folder, name, manifest)
-        metadata = folder.metadata(name)
-    if asdict(metadata) != manifest["files"][name]:
-        raise Damaged(f"{name} does not have its SHA-256")
-
-
-def _content(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> memoryview:
-    """A file's bytes, of the size and hash that the manifest says."""
-    with _damage(name):
-        _require_size(folder, name, manifest)
-        content = folder.read(name)
-    if hashlib.sha256(content).hexdigest() != manifest["files"][name]["sha256"]:
-        raise Damaged(f"{name} does not have its SHA-256")
-    return content
-
-
-def _require_size(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> None:
-    """Looked at first: a file that is larger than it should be is not read."""
-    size, expected = folder.size(name), manifest["files"][name]["size"]
-    if size != expected:
-        raise Damaged(f"{name} has {size} bytes instead of {expected}")
-
-
-@contextmanager
-def _damage(name: str) -> Iterator[None]:
-    """A file that is not there or cannot be read is damage."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise Damaged(f"{name} is missing") from None
-    except OSError as error:
-        raise Damaged(f"{name} cannot be read: {error}") from error

@@ -4,92 +4,42 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from drivetrain.checkpoint.commit import (
-    StateTree,
-    load,
-    manifest_in,
-    read_manifest,
-    verify,
-    write_manifest,
-    write_parts,
-)
-from drivetrain.checkpoint.files import (
-    OpenFolder,
-    discard,
-    is_removed,
-    make_folder,
-    remove,
-    rename,
-    require_space,
-)
+from drivetrain.checkpoint.commit import StateTree, boxes_file, load, read_manifest, values_file
+from drivetrain.checkpoint.draft import Commit, CommitFailure, Draft, Files
+from drivetrain.checkpoint.files import discard, is_removed, remove
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, entries, name_of, step_of
-from drivetrain.checkpoint.retention import Retention, pinned_steps, retained
-from drivetrain.checkpoint.snapshot import Arena, TensorBytes, pieces_of
+from drivetrain.checkpoint.publication import Publication, names
+from drivetrain.checkpoint.reading import Wanted
+from drivetrain.checkpoint.retention import Retention
+from drivetrain.checkpoint.snapshot import Arena, pieces_of
+from drivetrain.checkpoint.stored import StoredCommit
 from drivetrain.ledger.queue import TURN, Patience, stalled
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
-from drivetrain.runtime.lease import Lease, Takeover, fenced, taken_over, takeovers
+from drivetrain.runtime.lease import Lease, Takeover, fenced, takeovers
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.files import sync_folder
 
 MAX_FAILURES = 3
 """Commits in a row that may fail before the run ends with 74."""
-_SPARE = 1 << 20  # bytes for manifest and folders
-_FILES = 8
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A commit that is on the disk and verified.
-
-    `bytes` counts all files, `manifest` is the manifest's SHA-256. `writing` is how many seconds the background took,
-    `removed` are the commits that need not stay any longer.
-    """
-
-    name: str
-    step: int
-    bytes: int
-    manifest: str
-    writing: float
-    removed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class CommitFailure:
-    """A commit that could not be made; the ones before are as they were.
-
-    `lasting`: none after it can be made either.
-    """
-
-    step: int
-    code: Exit
-    cause: str
-    hint: str = "the commit before is whole; free space, then start again"
-    lasting: bool = False
-
-    @classmethod
-    def of(cls, step: int, failure: Failure) -> CommitFailure:
-        """The commit that a failure has ended."""
-        outcome = failure.outcome
-        lasting = outcome.code is Exit.OWNED_ELSEWHERE or "gone" in outcome.where
-        return cls(step, outcome.code, f"{name_of(step)}: {outcome.cause}", outcome.hint, lasting)
 
 
 @dataclass(frozen=True)
 class LoadedCommit:
     """The commit to go on from, its state, and the newer ones that were passed over, each with the reason.
 
-    `volatile`: survivors left it in memory when the run was cut off.
+    `volatile`: survivors left it in memory when the run was cut off. Where it is `stored`, the state has no tensors
+    yet: `read` gives those that are wanted.
     """
 
     path: Path
@@ -97,18 +47,26 @@ class LoadedCommit:
     state: StateTree
     passed_over: tuple[str, ...]
     volatile: bool = False
+    stored: StoredCommit | None = None
 
     @property
     def step(self) -> int:
         """The step after which it was made."""
         return self.metadata["step"]
 
+    def read(self, wanted: Wanted) -> dict[str, Tensor]:
+        """What this rank wants of each tensor, by name. Where it is `stored`, all ranks call it.
 
-def names(run: Path) -> list[str]:
-    """Names of all commits, valid or not, newest first; without those that somebody has begun to remove."""
-    there = [name for name in entries(run / FOLDER) if step_of(name) is not None]
-    found = [name for name in there if not is_removed(run / FOLDER / name)]
-    return sorted(found, key=lambda name: step_of(name) or 0, reverse=True)
+        Raises what `StoredCommit.read` and `wanted` raise.
+        """
+        if self.stored is not None:
+            return self.stored.read(wanted)
+        found = {}
+        for name, tensor in self.state.tensors.items():
+            box = wanted(name, tuple(tensor.shape))
+            if box is not None:
+                found[name] = tensor[box.slices]
+        return found
 
 
 def clean(run: Path) -> None:
@@ -125,17 +83,26 @@ def clean(run: Path) -> None:
                     os.rmdir(path)  # an empty one is what is left of one that was removed; others refuse
 
 
-def newest(run: Path, group: Group | None = None, volatile: Path | None = None) -> LoadedCommit | None:
-    """The highest commit that verifies, read by all ranks of a group alike; None where there are none.
+def newest(
+    run: Path, group: Group | None = None, volatile: Path | None = None, *, whole: bool = True
+) -> LoadedCommit | None:
+    """The highest commit that verifies, the same on all ranks of a group; None where there are none.
 
-    `volatile` is where survivors may have left another. Raises Failure(86) where commits exist and none verifies.
+    `volatile` is where survivors may have left another. Where it is not to be `whole`, the ranks share out its files
+    to check them, and no tensor is kept: each reads its own later. Raises Failure(86) where commits exist and none
+    verifies, 76 where one is of a newer format.
     """
     group = group or Group()
     history, reasons = takeovers(run), []
-    for path in _candidates(run, volatile):
+    for path in _candidates(run, volatile) if whole else _shared_candidates(run, group):
+        require = partial(_require_ours, path, history)
         try:
+            if not whole:
+                stored = StoredCommit.verified(path, group, require)
+                state = StateTree({}, stored.values)
+                return LoadedCommit(path, stored.metadata, state, tuple(reasons), stored=stored)
             metadata, state = load(path)
-            _require_ours(metadata, path, history)
+            require(metadata)
         except Damaged as damage:
             reasons.append(f"{path.name}: {damage}")
             continue
@@ -178,22 +145,29 @@ def _candidates(run: Path, volatile: Path | None) -> list[Path]:
     return sorted(found, key=lambda path: -(_step_left(path.name) or 0))
 
 
+def _shared_candidates(run: Path, group: Group) -> list[Path]:
+    """The same on all ranks, which look at each of them together."""
+    return [run / FOLDER / name for name in group.broadcast_json(names(run))]
+
+
 def _step_left(name: str) -> int | None:
     """The step of a commit's folder, or of what a survivor left: there, its rank is after a dot."""
     return step_of(name.partition(".")[0])
 
 
-def _require_ours(metadata: Mapping[str, Any], path: Path, history: list[Takeover]) -> None:
+def _require_ours(path: Path, history: list[Takeover], metadata: Mapping[str, Any]) -> None:
     if "volatile" not in metadata and fenced(history, path.name, metadata.get("epoch", 0)):
         raise Damaged(f"it was made by a run that had lost the directory (epoch {metadata.get('epoch', 0)})")
 
 
 @dataclass
 class Committer:
-    """Writes a run's commits, one at a time, beside training: on the leader, since the state is replicated.
+    """Writes a run's commits, one at a time, beside training.
 
     `before` makes the ledger durable, `scores` gives the metric by which commits are the best. `patience` is for how
-    long training waits for a commit to end.
+    long training waits for a commit to end. Either one rank has a committer, which does everything; or, `in_parts`,
+    every rank has one and writes what it counts. What each has come to (`part`) is then told to rank 0, which makes
+    the commit (`seal`), and the others forget theirs (`drop`).
     """
 
     run: Path
@@ -204,34 +178,77 @@ class Committer:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     blocking: bool = False
     patience: Patience | None = None
+    rank: int = 0
+    in_parts: bool = False
     failures: int = 0
     _arena: Arena = field(default_factory=Arena)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "commit"))
+    _part: tuple[Draft, Future[Files | CommitFailure]] | None = None
     _under_way: Future[Commit | CommitFailure] | None = None
     _waited: float = 0.0  # seconds, by the training's thread for the commit under way
-    _verified: dict[int, int] = field(default_factory=dict)  # step: position
-    _damaged: set[str] = field(default_factory=set)
     _attempts: int = 0
+
+    def __post_init__(self) -> None:
+        self._publication = Publication(self.run, self.lease)
 
     def prepare(self, tensors: Mapping[str, Tensor]) -> None:
         """Have the memory for snapshots ready, beside training."""
         if not self.blocking:
             self._pool.submit(self._arena.reserve, tensors)
 
-    def begin(self, step: int, state: StateTree, metadata: Mapping[str, Any]) -> None:
-        """Take the state as it is now and start writing it. `metadata`, with the position, go into the manifest.
+    def next_folder(self, step: int) -> str:
+        """The name of the folder in which the next commit is made: on rank 0, which tells it to all."""
+        # Never used twice: after a failed fsync nobody knows what a file holds.
+        return f".tmp-{name_of(step)}-{self._epoch}-{self._attempts + 1}"
+
+    def begin(self, step: int, state: StateTree, metadata: Mapping[str, Any], folder: str | None = None) -> None:
+        """Take the state as it is now and start writing it. `metadata`, with the position, go into the manifest;
+        `folder` is rank 0's `next_folder`.
 
         The commit before must have been taken by `finished` or `wait`. Where it is `blocking`, the state must stay as
         it is until this one has ended.
         """
-        assert self._under_way is None
+        assert self._running is None
         self.heartbeat.enter("snapshot")
         self.heartbeat.passing("snapshot", step)
         # Training waits until all is written, so the live tensors need no copy.
         take = pieces_of if self.blocking else self._arena.take
         pieces = take(state.tensors)
-        self._under_way = self._pool.submit(self._make, step, pieces, state.values, metadata)
+        others = values_file(state.values) if self.rank == 0 else {}
+        if self.in_parts and (pieces or self.rank == 0):
+            others |= boxes_file(state.boxes, self.rank)
+        temporary = self.run / FOLDER / (folder or self.next_folder(step))
+        self._attempts += 1
+        rank = self.rank if self.in_parts else None
+        draft = Draft(step, temporary, {"epoch": self._epoch, **metadata}, rank, self.heartbeat)
+        work = (pieces, others, 2 if self.blocking else 1, self.before)
+        if self.in_parts:
+            self._part = draft, self._pool.submit(draft.write, *work)
+        else:
+            self._under_way = self._pool.submit(lambda: self._publish(draft, draft.write(*work)))
         self._waited = 0.0
+
+    def part(self) -> dict[str, Any] | None:
+        """What this rank's part of the commit under way has come to, for `seal`; None where there is none, or it is
+        still being written. Nothing waits."""
+        if self._part is None or not self._part[1].done():
+            return None
+        result = self._part[1].result()
+        if isinstance(result, CommitFailure):
+            return {"failure": asdict(result)}
+        return {"files": {name: asdict(file) for name, file in result.items()}}
+
+    def seal(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Make a commit of the parts that all ranks have told, in their order, beside training: on rank 0."""
+        assert self._part is not None
+        draft, self._part = self._part[0], None
+        self._under_way = self._pool.submit(lambda: self._publish(draft, draft.join(parts)))
+
+    def drop(self) -> None:
+        """Forget this rank's part: rank 0 has it by now, or there will be no commit."""
+        if self.rank == 0 and self._part is not None:
+            self._pool.submit(discard, self._part[0].folder)
+        self._part = None
 
     def finished(self) -> Commit | CommitFailure | None:
         """How the commit under way has ended; None where none is, or it has not."""
@@ -240,16 +257,18 @@ class Committer:
         return self.wait()
 
     def busy(self, within: float) -> bool:
-        """Whether a commit is under way and does not end in so many seconds. Each call is a sign of life.
+        """Whether a commit, or this rank's part of one, is under way and does not end in so many seconds. Each call is
+        a sign of life.
 
         Raises Failure(74) where it has been waited for as long as a disk is borne with.
         """
-        if self._under_way is None:
+        running = self._running
+        if running is None:
             return False
         self.heartbeat.enter("commit")
         began = time.monotonic()
-        wait_for([self._under_way], within)
-        if self._under_way.done():
+        wait_for([running], within)
+        if running.done():
             return False
         self._waited += time.monotonic() - began
         if self._overdue:
@@ -277,94 +296,20 @@ class Committer:
         self._pool.shutdown(wait=not self._overdue)
 
     @property
+    def _running(self) -> Future[Any] | None:
+        return self._part[1] if self._part else self._under_way
+
+    @property
+    def _epoch(self) -> int:
+        return self.lease.epoch if self.lease else 0
+
+    @property
     def _overdue(self) -> bool:
         return self.patience is not None and self._waited > self.patience.seconds
 
-    def _make(
-        self, step: int, pieces: list[TensorBytes], values: Mapping[str, Any], metadata: Mapping[str, Any]
-    ) -> Commit | CommitFailure:
-        """The whole protocol; whatever goes wrong leaves the commits before as they were."""
-        started = time.monotonic()
-        self._attempts += 1  # a name is never used twice: after a failed fsync nobody knows what a file holds
-        epoch = self.lease.epoch if self.lease else 0
-        temporary = self.run / FOLDER / f".tmp-{name_of(step)}-{epoch}-{self._attempts}"
-        try:
-            size = sum(piece.data.numel() for piece in pieces) + _SPARE
-            self.heartbeat.passing("write", step)
-            # The manifest has the hash of the ledger's last record: a commit must not outlive what it refers to.
-            self.before()
-            if not temporary.parent.is_dir():
-                make_folder(temporary.parent)
-                sync_folder(self.run)
-            require_space(temporary.parent, size, _FILES)
-            make_folder(temporary)
-            files = write_parts(temporary, pieces, values, threads=2 if self.blocking else 1)
-            own = write_manifest(temporary, step, files, {"epoch": epoch, **metadata})
-            self.heartbeat.passing("publish", step)
-            self._publish(temporary, step)
-            self._verified[step] = metadata.get("position", 0)
-        except OSError as error:
-            discard(temporary)
-            return CommitFailure(step, Exit.STORAGE, f"{name_of(step)} cannot be committed: {error}")
-        except Failure as failure:
-            discard(temporary)
-            return CommitFailure.of(step, failure)
-        self.heartbeat.passing("rotate", step)
-        removed: tuple[str, ...] = ()
-        # The commit is there. What could not be removed is tried again with the next one, which will also tell where
-        # the directory is another's by now.
-        with suppress(OSError, Failure):
-            removed = self._rotate()
-        total = sum(file.size for file in files.values())
-        return Commit(name_of(step), step, total, own, time.monotonic() - started, removed)
-
-    def _publish(self, temporary: Path, step: int) -> None:
-        """The rename, while nobody can take the directory over: now the commit exists."""
-        final = self.run / FOLDER / name_of(step)
-        with self.lease.holding() if self.lease else nullcontext():
-            if final.exists():  # of this step, but it did not verify, or was fenced off
-                self._remove(final)
-            # Where the process stalls here and another takes over, that one's commit may be there when it wakes up.
-            # `rename` refuses a folder that is not empty; and a new one in an empty place is fenced off.
-            rename(temporary, final)
-            # A stall outlasts the patience of whoever waits for the directory: what is said now must be true now.
-            if self.lease:
-                self.lease.require()
-
-    def _remove(self, path: Path) -> None:
-        """Remove a commit, unless a newer holder has made it, or this one is no longer the holder: Failure(85)."""
-
-        def require_ours(folder: OpenFolder) -> None:
-            # After the folder is open: whoever takes over later puts another folder in its place.
-            if self.lease is None:
-                return
-            self.lease.require()
-            with suppress(Damaged):
-                if manifest_in(folder, path).get("epoch", 0) > self.lease.epoch:
-                    raise taken_over(self.run)
-
-        remove(path, require_ours)
-
-    def _rotate(self) -> tuple[str, ...]:
-        """Remove what need not stay. Only commits that verify count, and one that does not is left for a person."""
-        for name in names(self.run):
-            step = step_of(name)
-            if step is not None and step not in self._verified and name not in self._damaged:
-                try:
-                    self._verified[step] = verify(self.run / FOLDER / name).get("position", 0)
-                except (Damaged, Failure):
-                    self._damaged.add(name)
-        there: dict[int, int] = {}
-        for step, position in self._verified.items():
-            if (self.run / FOLDER / name_of(step)).is_dir():  # a person may have removed it meanwhile
-                there[step] = position
-        stay = retained(there, pinned_steps(self.run), self.scores(), self.retention)
-        removed: list[str] = []
-        for step in sorted(there.keys() - stay):
-            self._remove(self.run / FOLDER / name_of(step))
-            removed.append(name_of(step))
-        self._verified = {step: there[step] for step in stay}
-        return tuple(removed)
+    def _publish(self, draft: Draft, files: Files | CommitFailure) -> Commit | CommitFailure:
+        publication = self._publication
+        return draft.publish(files, publication, lambda: publication.rotate(self.scores(), self.retention))
 
 
 def oldest_epoch(run: Path) -> int:

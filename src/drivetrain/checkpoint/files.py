@@ -70,9 +70,9 @@ def write_file(path: Path, data: bytes) -> FileMetadata:
     return writer.metadata()
 
 
-def make_folder(path: Path) -> None:
-    """A new folder, 0700."""
-    path.mkdir(mode=0o700)
+def make_folder(path: Path, *, shared: bool = False) -> None:
+    """A new folder, 0700; where it is `shared`, another process may just have made it."""
+    path.mkdir(mode=0o700, exist_ok=shared)
 
 
 def rename(old: Path, new: Path) -> None:
@@ -161,6 +161,11 @@ class OpenFolder:
     def read(self, name: str) -> memoryview:
         """A file's bytes."""
         return read_file(self._path / name, self._descriptor)
+
+    def beginning(self, name: str, size: int) -> bytes:
+        """At most so many bytes of a file, from its first on."""
+        with _opened(self._path / name, self._descriptor) as file:
+            return os.pread(file.fileno(), size, 0)
 
     def metadata(self, name: str, *, written: bool = False) -> FileMetadata:
         """A file's size and hash, without keeping its bytes. `written`: it is durable; read it from the disk again."""

@@ -4,7 +4,7 @@ for."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,12 +13,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drivetrain.checkpoint.commit import load
+from drivetrain.checkpoint.boxes import Box, box_of, local_of
 from drivetrain.checkpoint.commits import newest
 from drivetrain.checkpoint.manifest import FOLDER, MANIFEST, Damaged, step_of
-from drivetrain.checkpoint.published import Names, read_published
+from drivetrain.checkpoint.published import Names, Published, read_published
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import NETWORKS, named_tensors, require_same
+from drivetrain.checkpoint.stored import StoredCommit
+from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
 _SHOWN = 4  # names in a message
@@ -51,19 +53,23 @@ class Report:
 
 
 def load_initial(
-    settings: Init, networks: Mapping[str, nn.Module], layouts: Mapping[str, Names | None] = MappingProxyType({})
+    settings: Init,
+    networks: Mapping[str, nn.Module],
+    layouts: Mapping[str, Names | None] = MappingProxyType({}),
+    group: Group | None = None,
 ) -> Report:
     """Copy weights into the networks as the recipe's `init` says; `layouts` read what was published, by network.
 
-    Raises Failure(66) where there is nothing at the path, 65 where it is damaged, 78 where a name or pattern means
-    nothing here, 76 with every name where tensors do not fit, 77 for pickled weights; then nothing was changed.
+    The ranks of a group call it together; of a commit each reads what its networks hold. Raises Failure(66) where there
+    is nothing at the path, 65 where it is damaged, 78 where a name or pattern means nothing here, 76 with every name
+    where tensors do not fit, 77 for pickled weights; then nothing was changed.
     """
     chosen = _chosen(settings, networks)
     wanted = named_tensors(chosen)
-    there = _there(settings, chosen, layouts)
+    there = _there(settings, chosen, layouts, group or Group())
     given, renamed, left_out = _mapped(there.tensors, settings.map)
     if settings.part is not None:
-        given = {name: tensor for name, tensor in given.items() if name.startswith(f"{settings.part}/")}
+        given = {name: old for name, old in given.items() if name.startswith(f"{settings.part}/")}
     fresh: list[str] = []
     expected: dict[str, Tensor] = {}
     for name, tensor in wanted.items():
@@ -72,15 +78,16 @@ def load_initial(
         else:
             expected[name] = tensor
     # Before anything is copied: a run that is refused has its weights as they were drawn.
-    require_same(expected, given, settings.from_)
+    require_same(expected, {name: there.tensors[old] for name, old in given.items()}, settings.from_)
     renamed = [pair for pair in renamed if pair[1] in given]  # of another network than `part` they were not loaded
+    here = there.read({old: box_of(wanted[name]) for name, old in given.items()})
     with torch.no_grad():
-        for name, tensor in given.items():
-            wanted[name].copy_(tensor)
+        for name, old in given.items():
+            local_of(wanted[name]).copy_(here[old])
     return Report(
         source=there.source,
         digest=there.digest,
-        bytes=sum(tensor.nbytes for tensor in given.values()),
+        bytes=sum(there.tensors[old].nbytes for old in given.values()),
         loaded=tuple(given),
         renamed=tuple(renamed),
         fresh=tuple(fresh),
@@ -122,26 +129,45 @@ def _chosen(settings: Init, networks: Mapping[str, nn.Module]) -> dict[str, nn.M
 
 
 class _There(NamedTuple):
-    """What is at the place that `init.from` names: its name, its digest, its tensors by NETWORK/NAME."""
+    """What is at the place that `init.from` names: its name, its digest, and its tensors by NETWORK/NAME, on the meta
+    device where they are still to be read, by `read`: which box of each."""
 
     source: str
     digest: str
     tensors: dict[str, Tensor]
+    read: Callable[[Mapping[str, Box]], dict[str, Tensor]]
+
+    @classmethod
+    def of_commit(cls, stored: StoredCommit) -> _There:
+        """The networks of a commit."""
+
+        def read(boxes: Mapping[str, Box]) -> dict[str, Tensor]:
+            return _networks(stored.read(lambda name, _: boxes.get(name.removeprefix(f"{NETWORKS}/"))))
+
+        return cls(stored.path.name, stored.metadata["sha256"], _networks(stored.tensors), read)
+
+    @classmethod
+    def of_file(cls, path: Path, published: Published) -> _There:
+        """What others have published."""
+
+        def read(boxes: Mapping[str, Box]) -> dict[str, Tensor]:
+            return {name: published.tensors[name][box.slices] for name, box in boxes.items()}
+
+        return cls(path.name, published.digest, published.tensors, read)
 
 
-def _there(settings: Init, networks: Collection[str], layouts: Mapping[str, Names | None]) -> _There:
+def _there(settings: Init, networks: Collection[str], layouts: Mapping[str, Names | None], group: Group) -> _There:
     path = Path(settings.from_)
     try:
         if (path / FOLDER).is_dir():
-            found = newest(path)
-            if found is None:
+            found = newest(path, group, whole=False)
+            if found is None or found.stored is None:
                 raise Failure(Exit.INPUT_MISSING, f"init.from: {path} has no commit", "train it first, or name another")
-            return _There(found.path.name, found.metadata["sha256"], _networks(found.state.tensors))
+            return _There.of_commit(found.stored)
         if path.is_dir() and (step_of(path.name) is not None or (path / MANIFEST).exists()):
-            metadata, state = load(path)
-            return _There(path.name, metadata["sha256"], _networks(state.tensors))
+            return _There.of_commit(StoredCommit.verified(path, group))
         if path.exists():
-            return _There(path.name, *read_published(path, networks, layouts))
+            return _There.of_file(path, read_published(path, networks, layouts))
     except (Damaged, ValueError) as error:
         raise Failure(Exit.BAD_DATA, f"init.from: {path} is damaged: {error}", "restore it from a copy") from error
     raise Failure(Exit.INPUT_MISSING, f"init.from: nothing at {path}", "name a run, a commit, or safetensors")
@@ -157,16 +183,16 @@ def _networks(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _mapped(
-    tensors: Mapping[str, Tensor], names: Mapping[str, str | None]
-) -> tuple[dict[str, Tensor], list[tuple[str, str]], list[str]]:
-    """Tensors under their names here, (old, new) of the renamed ones, and the left out ones.
+    there: Iterable[str], names: Mapping[str, str | None]
+) -> tuple[dict[str, str], list[tuple[str, str]], list[str]]:
+    """The tensors' names there by those here, (old, new) of the renamed ones, and the left out ones.
 
     The longest beginning that fits counts; it is looked for with the network in front, and without. Raises Failure(78)
     where one fits nothing, 76 where two tensors get one name.
     """
-    given: dict[str, Tensor] = {}
+    given: dict[str, str] = {}
     renamed, left_out, used = [], [], set()
-    for old, tensor in tensors.items():
+    for old in there:
         network, _, rest = old.partition("/")
         fits = [key for key in names if rest.startswith(key) or old.startswith(key)]
         new: str | None = old
@@ -179,11 +205,11 @@ def _mapped(
             continue
         if new in given:
             raise Failure(Exit.INCOMPATIBLE, f"init.map gives two tensors the name {new}", "mend the map")
-        given[new] = tensor
+        given[new] = old
         if new != old:
             renamed.append((old, new))
     if idle := [key for key in names if key not in used]:
-        some = _some(tensors)
+        some = _some(there)
         raise Failure(Exit.BAD_RECIPE, f"init.map: no name there begins with {idle[0]!r}", f"there are {some}")
     return given, renamed, left_out
 

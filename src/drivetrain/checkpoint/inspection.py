@@ -109,7 +109,7 @@ class CommitDifference:
     equal: int
 
 
-_OF_EACH = frozenset({"files", "sha256", "time", "ledger"})
+_OF_EACH = frozenset({"files", "sha256", "time", "ledger", "format"})
 """Metadata that differ between any two commits, also of the same state."""
 
 

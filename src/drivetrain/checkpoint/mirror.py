@@ -10,7 +10,6 @@ mirror has, a new branch starts at the last segment they share.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -18,21 +17,20 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
 
 from drivetrain.checkpoint.files import create, discard, make_folder, remove, rename, require_space
-from drivetrain.checkpoint.manifest import (
-    FILE,
-    FOLDER,
-    LONGEST,
-    MANIFEST,
-    NAME,
-    Damaged,
-    name_of,
-    parse_manifest,
-    step_of,
-)
+from drivetrain.checkpoint.manifest import FOLDER, LONGEST, MANIFEST, Damaged, name_of
 from drivetrain.checkpoint.mirrored_code import fetch_code, push_code
+from drivetrain.checkpoint.mirrored_commit import (
+    LocalCommit,
+    Share,
+    by_step,
+    commits_in,
+    files_of,
+    retire,
+    wait_for_commit,
+    whole,
+)
 from drivetrain.checkpoint.mirrored_ledger import LEDGER, Segment, fetch_ledger, push_ledger, root_of, segments_in
 from drivetrain.checkpoint.store import (
     BLOCK,
@@ -41,13 +39,10 @@ from drivetrain.checkpoint.store import (
     Unavailable,
     Unfit,
     check_url,
-    open_file,
     without_secrets,
 )
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import own_name, sync_folder
-
-_OBJECT = re.compile(rf"{FOLDER}/({NAME.pattern})/({re.escape(MANIFEST)}|{FILE.pattern})")
 
 
 class Mirror:
@@ -62,10 +57,11 @@ class Mirror:
         run: Path,
         written: Callable[[], None] = lambda: None,
         *,
+        place: tuple[int, int] = (0, 1),
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """Nothing is reached yet; `written` returns once the ledger's file has all records so far. Raises Failure(78)
-        where the URL cannot be meant, or obstore is not installed."""
+        """Nothing is reached yet; `written` returns once the ledger's file has all records so far. `place` is this rank
+        among those that upload. Raises Failure(78) where the URL cannot be meant, or obstore is not installed."""
         check_url(url)
         self._url = url
         self._run = run
@@ -75,6 +71,7 @@ class Mirror:
         self._closing = False
         self._abandoned = threading.Event()
         self._sleep = sleep or self._abandoned.wait
+        self._share = Share(*place, self._sleep)
         self._said: deque[str] = deque(maxlen=100)
         self._code_there: set[str] = set()  # SHA-256 of sources that the mirror has
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
@@ -122,26 +119,35 @@ class Mirror:
             self._said.append(text)
 
     def _mirror(self, name: str) -> None:
-        """Sources, ledger, files, manifest, then what is no longer kept."""
+        """Sources, ledger, files, manifest, then what is no longer kept; on other ranks than 0 its files alone."""
         began = time.monotonic()
         self._written()  # the ledger goes along, with the record of this commit
+        leads = self._share.rank == 0
+        if not leads:  # which alone knows when it is there
+            wait_for_commit(self._run / FOLDER / name, self._share, self._abandoned.is_set)
         with ExitStack() as stack:
-            files = _open_commit(self._run / FOLDER / name, stack)
+            commit = LocalCommit(self._run / FOLDER / name, self._share, stack)
             store = ObjectStore(self._url, self._sleep, self._abandoned, create=True)
-            commits = _commits(store)
+            commits = commits_in(store)
             segments = segments_in(store)
             self._refuse_others(store, commits, segments)
-            push_code(store, self._run, self._code_there)
-            try:
-                push_ledger(store, self._run / LEDGER, segments)
-            except Unfit as damage:  # the commit is worth having all the same
-                self._note(f"mirror: {damage}; later records are not uploaded")
-            _push_commit(store, name, files, commits.get(name, {}))
+            if leads:
+                self._push_history(store, segments)
+            commit.push(store, commits.get(name, {}))
         self._note(f"mirrored {name} in {time.monotonic() - began:.1f} s")
         try:
-            _retire(store, commits, name, self._run / FOLDER)
+            if leads:
+                retire(store, commits, name, self._run / FOLDER)
         except (Unavailable, OSError) as error:
             self._note(f"mirror: cannot remove old commits: {error}, tried again with the next commit")
+
+    def _push_history(self, store: ObjectStore, segments: Collection[Segment]) -> None:
+        """Sources and ledger."""
+        push_code(store, self._run, self._code_there)
+        try:
+            push_ledger(store, self._run / LEDGER, segments)
+        except Unfit as damage:  # the commit is worth having all the same
+            self._note(f"mirror: {damage}; later records are not uploaded")
 
     def _refuse_others(
         self, store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], segments: Collection[Segment]
@@ -150,8 +156,8 @@ class Mirror:
         # A ledger of the same root is this run's, whatever became of the commits.
         if not segments or root_of(self._run / LEDGER) in {segment.root for segment in segments}:
             return
-        whole = _whole(commits)
-        if whole and not any(self._shared(store, name, commits[name][MANIFEST]) for name in whole):
+        there = whole(commits)
+        if there and not any(self._shared(store, name, files[MANIFEST]) for name, files in there.items()):
             raise Unfit("the URL holds commits of another run; name another one in checkpoint.mirror, or empty it")
 
     def _shared(self, store: ObjectStore, name: str, manifest: Stored) -> bool:
@@ -182,7 +188,7 @@ def fetch(
     temporary = run / FOLDER / f".tmp-fetch-{own_name()}"
     try:
         store = ObjectStore(url, sleep)
-        commits = _whole(_commits(store))
+        commits = whole(commits_in(store))
         if not commits:
             return None
         discard(temporary)
@@ -202,83 +208,6 @@ def fetch(
     return name
 
 
-def _commits(store: ObjectStore) -> dict[str, dict[str, Stored]]:
-    """Files of each commit in the store, whole or not; whatever has another name than ours is as if not there."""
-    commits: dict[str, dict[str, Stored]] = {}
-    for key, metadata in store.list(FOLDER).items():
-        if match := _OBJECT.fullmatch(key):
-            commits.setdefault(match[1], {})[match[3]] = metadata
-    return commits
-
-
-def _whole(commits: Mapping[str, Mapping[str, Stored]]) -> dict[str, Mapping[str, Stored]]:
-    """The commits whose manifest is there: it is uploaded last, and removed first."""
-    return {name: files for name, files in commits.items() if MANIFEST in files}
-
-
-def _by_step(name: str) -> int:
-    return step_of(name) or 0
-
-
-def _open_commit(path: Path, stack: ExitStack) -> dict[str, IO[bytes]]:
-    """A local commit's files, opened before anything slow: it may be rotated away while it is being uploaded."""
-    try:
-        manifest = stack.enter_context(open_file(path / MANIFEST))
-        files, _ = _files(manifest.read())
-        return {name: stack.enter_context(open_file(path / name)) for name in files} | {MANIFEST: manifest}
-    except FileNotFoundError:
-        raise Unfit("it is no longer in the run's checkpoints") from None
-
-
-def _files(manifest: bytes) -> tuple[dict[str, tuple[int, str]], int]:
-    """Size and SHA-256 of each file, and the step. Raises Unfit for anything that no commit of ours has."""
-    try:
-        parsed = parse_manifest(manifest)
-    except Damaged as damage:
-        raise Unfit(str(damage)) from None
-    files: dict[str, tuple[int, str]] = {}
-    for name, metadata in parsed["files"].items():
-        if not FILE.fullmatch(name):
-            raise Unfit(f"the manifest names {name[:80]!r}")
-        files[name] = metadata["size"], metadata["sha256"]
-    return files, parsed["step"]
-
-
-def _push_commit(store: ObjectStore, name: str, files: Mapping[str, IO[bytes]], there: Mapping[str, Stored]) -> None:
-    """Upload a commit whose files are open, the manifest last, unless the same one is there."""
-    files[MANIFEST].seek(0)
-    manifest = files[MANIFEST].read()
-    expected, _ = _files(manifest)
-    key = f"{FOLDER}/{name}/{MANIFEST}"
-    if MANIFEST in there:
-        sizes = {file: size for file, (size, _) in expected.items()}
-        sizes[MANIFEST] = len(manifest)
-        listed = {file: metadata.size for file, metadata in there.items()}
-        if sizes == listed and _same(store, key, manifest):
-            return
-        store.remove(key)  # from here on the commit is not there, until its files are
-    for file, (size, digest) in expected.items():
-        store.put_file(f"{FOLDER}/{name}/{file}", files[file], size, digest)
-    store.put(key, manifest)
-
-
-def _same(store: ObjectStore, key: str, content: bytes) -> bool:
-    try:
-        return store.read(key, 0, len(content)) == content
-    except FileNotFoundError:
-        return False
-
-
-def _retire(store: ObjectStore, commits: Mapping[str, Mapping[str, Stored]], pushed: str, local: Path) -> None:
-    """Remove commits that are no longer in `local`, except the newest two and `pushed`; `commits` is from before."""
-    whole = sorted({*_whole(commits), pushed}, key=_by_step)
-    kept = {*whole[-2:], pushed, *os.listdir(local)}
-    for name in commits.keys() - kept:
-        # The manifest first, so that no half-removed commit is taken for one.
-        for file in sorted(commits[name], key=lambda file: file != MANIFEST):
-            store.remove(f"{FOLDER}/{name}/{file}")
-
-
 def _fetch_commit(
     store: ObjectStore, folder: Path, commits: Mapping[str, Mapping[str, Stored]], reasons: list[str]
 ) -> str:
@@ -286,7 +215,7 @@ def _fetch_commit(
     from drivetrain.checkpoint.commit import verify  # imports torch
 
     damage = []
-    for name in sorted(commits, key=_by_step, reverse=True):
+    for name in sorted(commits, key=by_step, reverse=True):
         try:
             _download(store, name, commits[name], folder / name)
             verify(folder / name)
@@ -308,7 +237,7 @@ def _download(store: ObjectStore, name: str, there: Mapping[str, Stored], folder
         raise Unfit(f"a manifest of {there[MANIFEST].size} bytes")
     make_folder(folder)
     _download_file(store, f"{FOLDER}/{name}/{MANIFEST}", there[MANIFEST].size, folder / MANIFEST)
-    expected, step = _files((folder / MANIFEST).read_bytes())
+    expected, step = files_of((folder / MANIFEST).read_bytes(), f"{name} in the mirror")
     if name_of(step) != name:
         raise Unfit(f"the manifest is of step {str(step)[:20]}")
     # All names and sizes first: nothing large is asked for that cannot verify.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drivetrain.checkpoint.memory import buffer, checksum, copied, touch
+from drivetrain.runtime.device import has_own_memory
 
 _WORDS = (1 << 64) - 1
 
@@ -34,7 +35,7 @@ class Arena:
         size = sum(tensor.nbytes for tensor in tensors.values())
         if size <= self._memory.numel():
             return
-        if any(tensor.is_cuda for tensor in tensors.values()):
+        if any(has_own_memory(tensor.device) for tensor in tensors.values()):
             self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         else:
             view = buffer(size)

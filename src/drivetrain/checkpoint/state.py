@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from drivetrain.checkpoint.boxes import local_of
 from drivetrain.checkpoint.numbers import (
     GIVEN,
     HOST,
@@ -21,6 +22,7 @@ from drivetrain.checkpoint.numbers import (
     state_numbers,
 )
 from drivetrain.checkpoint.snapshot import TensorBytes, put
+from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 
 Optimizers = Mapping[str, torch.optim.Optimizer]
@@ -32,8 +34,8 @@ _SHOWN = 12
 class Shaped(Protocol):
     """An optimizer whose state has other shapes than its parameters."""
 
-    def state_shapes(self, parameter: nn.Parameter) -> Mapping[str, tuple[int, ...]]:
-        """The shape of each slot of a parameter's state."""
+    def state_boxes(self, parameter: nn.Parameter) -> Mapping[str, Box]:
+        """What is here of each slot of a parameter's state."""
         ...
 
 
@@ -43,13 +45,15 @@ def capture(
     """The live tensors by name: `networks/<network>/<name>`, `optimizers/<network>/<parameter>/<slot>`, and others by
     theirs (`averages/<network>/<name>`, `scaler/<name>`).
 
-    They are not copied. A tensor with two names (tied weights) is there once, under its first.
+    They are not copied. A tensor with two names (tied weights) is there once, under its first. Of one that is cut there
+    is what this rank holds.
     """
-    return dict(_network_tensors(networks)) | dict(_optimizer_tensors(optimizers)) | dict(others)
+    here = {name: local_of(tensor) for name, tensor in _network_tensors(networks)}
+    return here | dict(_optimizer_tensors(optimizers)) | dict(others)
 
 
 def named_tensors(networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    """The live tensors of networks by NETWORK/NAME."""
+    """The live tensors of networks by NETWORK/NAME; a DTensor where one is cut."""
     return {name.removeprefix(f"{NETWORKS}/"): tensor for name, tensor in _network_tensors(networks)}
 
 
@@ -64,8 +68,7 @@ def restore(
     Without optimizers, or others, these stay as they are. Raises Failure(76) where a name is missing or unexpected, or
     a shape or type differs; then nothing was changed.
     """
-    wanted = dict(_network_tensors(networks))
-    wanted |= others
+    wanted = capture(networks, {}, others)
     given: dict[str, Tensor] = {}
     given_others: dict[str, Tensor] = {}
     kinds = _kinds(others)
@@ -267,6 +270,17 @@ def _optimizer_tensors(optimizers: Optimizers) -> Iterator[tuple[str, Tensor]]:
         yield from group_numbers(f"{OPTIMIZERS}/{network}", optimizer)
 
 
+def state_boxes(optimizers: Optimizers) -> dict[str, Box]:
+    """Where optimizer state that has other shapes than its parameters lies in the whole, by the names that commits give
+    it, whether it has begun or not."""
+    found: dict[str, Box] = {}
+    for owner, optimizer, parameter in _owners(optimizers):
+        if isinstance(optimizer, Shaped):
+            for slot, box in optimizer.state_boxes(parameter).items():
+                found[f"{owner}/{slot}"] = box
+    return found
+
+
 def _own(optimizers: Optimizers) -> Iterator[tuple[str, torch.optim.Optimizer]]:
     """The optimizers of the user's own: they may keep numbers beside tensors."""
     for network, optimizer in optimizers.items():
@@ -328,14 +342,15 @@ def _slots(
 
 def _fits(tensor: Tensor, slot: str, optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> bool:
     """Whether optimizer state may be a parameter's: anything where the optimizer is the user's own; what one says that
-    has `state_shapes`; otherwise 0-d, or of its shape, where dimensions may be reduced to 1.
+    has `state_boxes`; otherwise 0-d, or of its shape, where dimensions may be reduced to 1.
 
     Adafactor keeps moments of rows and columns: (rows, 1) and (1, columns) for a parameter of (rows, columns).
     """
     if GIVEN in optimizer.param_groups[0]:
         return True
     if isinstance(optimizer, Shaped):
-        return optimizer.state_shapes(parameter).get(slot) == tuple(tensor.shape)
+        box = optimizer.state_boxes(parameter).get(slot)
+        return box is not None and box.shape == tuple(tensor.shape)
     if tensor.ndim == 0:
         return True
     if tensor.ndim != parameter.ndim:

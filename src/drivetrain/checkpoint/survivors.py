@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drivetrain.checkpoint.commit import StateTree, write_manifest, write_parts
+from drivetrain.checkpoint.commit import StateTree, values_file, write_manifest, write_parts
 from drivetrain.checkpoint.files import discard, make_folder, require_space
 from drivetrain.checkpoint.manifest import MANIFEST, name_of, step_of
 from drivetrain.checkpoint.snapshot import pieces_of
@@ -43,6 +43,6 @@ def save_survivor_state(
     pieces = pieces_of(state.tensors)
     require_space(folder, sum(piece.data.numel() for piece in pieces) + (1 << 20), 8)
     make_folder(temporary)
-    files = write_parts(temporary, pieces, state.values, threads=1)
+    files = write_parts(temporary, pieces, values_file(state.values), threads=1)
     write_manifest(temporary, step, files, {**metadata, "volatile": True})
     os.rename(temporary, folder / f"{name_of(step)}.rank-{rank}")

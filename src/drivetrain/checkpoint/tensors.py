@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from torch import Tensor
 from drivetrain.checkpoint.files import CHUNK, FileMetadata, Writer, create
 from drivetrain.checkpoint.memory import checksum
 from drivetrain.checkpoint.snapshot import TensorBytes
+from drivetrain.spec.box import checked_shape
 from drivetrain.spec.exits import Exit, Failure
 
 _NAMES = {
@@ -95,44 +97,80 @@ def _write_piece(writer: Writer, piece: TensorBytes) -> None:
         )
 
 
-def parse_tensors(data: memoryview) -> dict[str, Tensor]:
-    """The tensors of a safetensors file's bytes; they share its memory.
+class Stored(NamedTuple):
+    """A tensor as a file's header has it: bytes `start` to `stop` of the file."""
 
-    Raises ValueError where lengths, shapes or offsets contradict each other or the size.
-    """
-    if len(data) < 8:
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+    def to_json(self) -> list[Any]:
+        """For the other ranks."""
+        return [self.name, _NAMES[self.dtype], list(self.shape), self.start, self.stop]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> Stored:
+        """What `to_json` gave."""
+        name, dtype, shape, start, stop = value
+        return cls(name, _TYPES[dtype], tuple(shape), start, stop)
+
+
+def header_size(beginning: bytes | memoryview, size: int) -> int:
+    """How many bytes of a file of `size` bytes come before its tensors, by its first 8. Raises ValueError where it
+    cannot have so many."""
+    if size < 8:
         raise ValueError("shorter than its header's length")
-    length = int.from_bytes(data[:8], "little")
-    if length > min(len(data) - 8, _LONGEST_HEADER):
-        raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
-    header = json.loads(bytes(data[8 : 8 + length]))
+    length = int.from_bytes(beginning[:8], "little")
+    if length > min(size - 8, _LONGEST_HEADER):
+        raise ValueError(f"a header of {length} bytes in a file of {size}")
+    return 8 + length
+
+
+def parse_header(beginning: bytes | memoryview, size: int) -> list[Stored]:
+    """What is in a safetensors file of `size` bytes, by its beginning, which has the whole header.
+
+    Raises ValueError, KeyError or TypeError where lengths, shapes or offsets contradict each other or the size.
+    """
+    body, end, found = header_size(beginning, size), 0, []
+    header = _parsed_json(bytes(beginning[8:body]))
     if not isinstance(header, dict):
         raise ValueError("the header is no object")
     header.pop("__metadata__", None)
-    body, end = 8 + length, 0
-    tensors = {}
     for name, metadata in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         dtype, shape, (start, stop) = _TYPES[metadata["dtype"]], metadata["shape"], metadata["data_offsets"]
-        count = 1
-        for extent in shape:
-            if not isinstance(extent, int) or extent < 0:
-                raise ValueError(f"{name}: shape {shape}")
-            count *= extent
         # Every byte belongs to exactly one tensor: no gap, no overlap, in the order of the offsets.
-        if start != end or stop - start != count * dtype.itemsize or body + stop > len(data):
+        extents = checked_shape(shape)
+        if start != end or stop != end + prod(extents) * dtype.itemsize or body + stop > size:
             raise ValueError(f"{name}: offsets {start} to {stop} for shape {shape} of {metadata['dtype']}")
-        end = stop
-        if count == 0:  # `frombuffer` takes no empty ones
+        found.append(Stored(name, dtype, extents, body + end, body + int(stop)))
+        end = int(stop)
+    if body + end != size:
+        raise ValueError(f"{size - body - end} bytes beyond the last tensor")
+    return found
+
+
+def parse_tensors(data: memoryview) -> dict[str, Tensor]:
+    """The tensors of a safetensors file's bytes; they share its memory. Raises what `parse_header` raises."""
+    tensors = {}
+    for name, dtype, shape, start, stop in parse_header(data, len(data)):
+        if start == stop:  # `frombuffer` takes no empty ones
             tensors[name] = torch.empty(shape, dtype=dtype)
             continue
-        flat = torch.frombuffer(data, dtype=torch.uint8, count=stop - start, offset=body + start)
+        flat = torch.frombuffer(data, dtype=torch.uint8, count=stop - start, offset=start)
         tensors[name] = _typed(flat, dtype, shape)
-    if body + end != len(data):
-        raise ValueError(f"{len(data) - body - end} bytes beyond the last tensor")
     return tensors
 
 
-def _typed(flat: Tensor, dtype: torch.dtype, shape: list[int]) -> Tensor:
+def _parsed_json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def _typed(flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     # A file of others may have any header, and bytes begin behind it.
     if flat.data_ptr() % dtype.itemsize:
         flat = flat.clone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,9 @@ from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.load import Resolved, load
 from drivetrain.watch.report import state_size
 from drivetrain.watch.sinks import require_sinks
+
+_ANY = re.compile(r"(?<=\.)\d+(?=\.)")
+"""The number of a layer, in a name."""
 
 
 def dry_run(job: Job, resolved: Resolved, *, in_process: bool, tells: bool, as_json: bool) -> Outcome:
@@ -64,6 +68,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"shows           {', '.join(found['shown'])}"
     yield f"budget          {found['steps']:,} steps, {found['samples']:,} samples"
     yield f"processes       {found['processes']}, with {found['lanes']} lanes, on {found['device']}"
+    yield from _parts(found)
     first = found["first_step"]
     micros = first["micro_batches"]
     counts = ", ".join(str(len(own)) for own in micros)
@@ -77,6 +82,22 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"memory          {held}, a process"
     yield f"                {state_size(sizes)}"
     yield "a dry run: nothing was trained and nothing is kept"
+
+
+def _parts(found: dict[str, Any]) -> Iterator[str]:
+    """Who holds what, where tensors are cut: of layers that are alike, one line."""
+    if not found["parts"]:
+        return
+    yield f"mesh            {found['mesh']}"
+    told: dict[str, str] = {}
+    for name, part in found["parts"].items():
+        whole, here = (" x ".join(map(str, part[key])) for key in ("whole", "here"))
+        along = f"{here} here, along {' and '.join(part['along'])}" if part["along"] else "whole on every process"
+        told.setdefault(f"{_ANY.sub('*', name)} {whole}", along)
+    for what, along in told.items():
+        yield f"                {what}: {along}"
+    numbers = ", ".join(f"{count:,}" for count in found["ranks"])
+    yield f"                numbers held by process: {numbers}"
 
 
 def _counted(sizes: dict[str, int | None]) -> str:

@@ -164,14 +164,66 @@ def schema(
 @app.command()
 def new(path: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
     """Write a small, commented recipe to start from."""
-    from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.show import STARTER
 
+    _write_new(path, STARTER)
+    typer.echo(f"{path}: now run `drivetrain recipe check {path}`, then `drivetrain train {path}`")
+
+
+@app.command("import")
+def import_recipe(
+    file: Annotated[Path, typer.Argument(help="Another system's configuration, such as DeepSpeed's JSON.")],
+    to: Annotated[Path, typer.Option("--to", help="The recipe to write; it must not be there.")],
+    from_: Annotated[str | None, typer.Option("--from", help="What the file is; guessed where absent.")] = None,
+    onto: Annotated[str | None, typer.Option("--onto", help="A recipe that the settings are laid over.")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", min=1, help="How many the run is for.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Write nothing where a key has no counterpart.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a recipe of another system's configuration, and tell what becomes of each of its keys."""
+    import json
+
+    from drivetrain.spec.importing.compose import base_of, compose
+    from drivetrain.spec.importing.importers import importer_of, read_source, require_counterparts, require_sound
+    from drivetrain.spec.importing.report import as_data, as_text
+    from drivetrain.spec.text import printable
+
+    _require_new(to)
+    source = read_source(file, processes)
+    kind, importer, marks = importer_of(source, from_)
+    findings = importer.read(source)
+    require_sound(findings)
+    base = base_of(onto, to) if onto is not None else None
+    composed = compose(findings, to, base)
+    if strict:
+        require_counterparts(findings)
+    _write_new(to, composed.text)
+    if as_json:
+        typer.echo(json.dumps(as_data(findings, composed, kind, str(to))))
+        return
+    if marks:
+        typer.echo(printable(f"{file}: --from {kind}, since it has {', '.join(marks)}"))
+    typer.echo(as_text(findings, composed, str(to)))
+
+
+def _require_new(path: Path) -> None:
+    """Raises Failure: 64 where the name is not one of a YAML file, 73 where it is there."""
+    from drivetrain.spec.exits import Exit, Failure
+
+    if path.suffix not in (".yaml", ".yml"):
+        raise Failure(Exit.BAD_COMMAND, f"--to {path} is no name of a recipe", "it ends in .yaml")
+    if path.exists():
+        raise Failure(Exit.CANNOT_CREATE, f"{path} is there already", "choose another name")
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Raises Failure(73) where the file is there already, or cannot be written."""
+    from drivetrain.spec.exits import Exit, Failure
+
     try:
-        with path.open("x") as file:
-            file.write(STARTER)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
     except FileExistsError:
         raise Failure(Exit.CANNOT_CREATE, f"{path} is there already", "choose another name") from None
     except OSError as error:
         raise Failure(Exit.CANNOT_CREATE, f"{path}: {error}", "choose another place") from error
-    typer.echo(f"{path}: now run `drivetrain recipe check {path}`, then `drivetrain train {path}`")

@@ -46,7 +46,7 @@ class LocalBatch(NamedTuple):
     """A rank's part of a step, which covers the positions [start, stop) over all ranks.
 
     `counts` are this rank's sums of the task's counts, `digest` that of the sample ids it read. `gaps`: some rank reads
-    nothing, where others may.
+    nothing, where others may. `spare` is for passes of no weight, where ranks must make as many as each other.
     """
 
     step: int
@@ -56,6 +56,7 @@ class LocalBatch(NamedTuple):
     counts: dict[str, int]
     digest: int
     gaps: bool
+    spare: MicroBatch | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class BatchReader:
     collate: Callable[[Sequence[Any]], Any]
     counts: Callable[[Any], dict[str, int]]
     quarantine: Quarantine = field(default_factory=Quarantine)
+    even: bool = False
+    """Whether ranks must make as many passes as each other: `gaps` then also tells of ranks that may read less."""
 
     def __post_init__(self) -> None:
         there, lanes = len(self.source), self.geometry.lanes
@@ -85,11 +88,13 @@ class BatchReader:
         """The micro-batches of a step, not read yet."""
         return self._plan(self.rank, step)
 
-    def samples(self, step: int) -> ReadSamples:
-        """What all ranks read in a step, in the order of the positions."""
+    def samples(self, step: int, *, ended: bool = True) -> ReadSamples:
+        """What all ranks read in a step, in the order of the positions; or would read had no stream `ended`."""
         start, stop = self.geometry.batches.span(step)
         read = self.quarantine.read(self.order, step, start, min(stop, self.total))
-        return read if self.ending is None else read.only(self.ending.left(read.ids))
+        if self.ending is None or not ended:
+            return read
+        return read.only(self.ending.left(read.ids))
 
     def read(self, step: int) -> LocalBatch:
         """Read and collate this rank's batch of a step."""
@@ -174,7 +179,9 @@ class BatchReader:
         start, stop = self.geometry.batches.span(step)
         # To plan for all ranks takes time, so only the steps that may have gaps are looked at.
         whole = stop <= self.total and not (self.quarantine and len(self.samples(step).ids) < stop - start)
-        return not whole and not all(self._plan(rank, step) for rank in range(self.geometry.processes))
+        if whole or self.even:
+            return not whole
+        return not all(self._plan(rank, step) for rank in range(self.geometry.processes))
 
     @cached_property
     def _nothing(self) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,22 @@ from drivetrain.engine.recipe import Average
 class Averages:
     """An average of every trainable parameter, in the parameter's own type and place. The rest is the network's own."""
 
-    def __init__(self, settings: Mapping[str, Average], networks: Mapping[str, nn.Module]) -> None:
-        """Those of the networks that have settings. They begin at the weights as they are."""
+    def __init__(
+        self,
+        settings: Mapping[str, Average],
+        networks: Mapping[str, nn.Module],
+        here: Mapping[str, Mapping[str, nn.Parameter]] = MappingProxyType({}),
+    ) -> None:
+        """Those of the networks that have settings. They begin at the weights as they are. `here`: by network and name,
+        the plain parameters on the memory of what this rank holds, where the networks' own are cut."""
         self._settings = settings
+        self._cut = bool(here)
         self._weights: dict[str, dict[str, nn.Parameter]] = {name: {} for name in settings}
         seen: set[int] = set()  # networks may share parameters, which have one average
         for network, weights in self._weights.items():
             for name, parameter in networks[network].named_parameters():
                 if parameter.requires_grad and id(parameter) not in seen:
-                    weights[name] = parameter
+                    weights[name] = here[network][name] if self._cut else parameter
                     seen.add(id(parameter))
         self._averages: dict[str, dict[str, Tensor]] = {}
         for network, weights in self._weights.items():
@@ -62,12 +70,18 @@ class Averages:
 
     def _swap(self) -> None:
         # Only storage changes hands: parameters stay the objects that networks and optimizers hold, nothing is copied.
+        # A cut parameter has its memory from the one that it is a part of, which would not hear of it: numbers move.
         for network, settings in self._settings.items():
             if not settings.evaluate:
                 continue
             for name, weight in self._weights[network].items():
                 average = self._averages[network][name]
-                weight.data, average.data = average.data, weight.data
+                if self._cut:
+                    held = weight.detach().clone()
+                    weight.data.copy_(average)
+                    average.copy_(held)
+                else:
+                    weight.data, average.data = average.data, weight.data
 
     @property
     def tensors(self) -> dict[str, Tensor]:

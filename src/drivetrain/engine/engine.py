@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
+from drivetrain.engine.cut_networks import cut_networks
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.inspection import Inspection
@@ -40,7 +41,8 @@ class MinimizeInputs(NamedTuple):
     """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by.
 
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
-    `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked.
+    `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked. `spares` have
+    no weight: where tensors are cut, each rank makes as many passes as the one with most.
     """
 
     step: int
@@ -51,6 +53,7 @@ class MinimizeInputs(NamedTuple):
     probe: Probe | None = None
     gaps: bool = False
     recompute: Recompute | None = None
+    spares: Sequence[MicroBatch] = ()
 
 
 class Engine:
@@ -72,17 +75,18 @@ class Engine:
         self.device = execution.device
         self.scaler = scaler
         self.averages = averages
-        self.buffers = Buffers(networks, execution.placement.data, still=execution.exact is not None)
+        self.buffers = Buffers(networks, execution.placement.group, still=execution.exact is not None)
         self.network_settings = execution.network_settings
         self.span = 0, 0  # positions [start, stop) of the micro-batch at work
         self._execution = execution
-        self._placement = execution.placement
+        self.placement = execution.placement
+        self._cut = cut_networks(networks, execution.placement)
         # A layerwise network is clipped by the norm of the step before, which commits keep.
         self._norms: dict[str, Tensor] = {}
         for name, network_optimizer in network_optimizers.items():
             if network_optimizer.layerwise:
                 self._norms[name] = torch.zeros((), device=execution.device)
-        self.groups = NetworkGroups(self.network_optimizers, execution, self._norms)
+        self.groups = NetworkGroups(networks, self.network_optimizers, execution, self._norms)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -116,18 +120,19 @@ class Engine:
         if self._execution.skips:  # before any forward pass: a step that is left out puts them back
             kept = self.buffers.keep()
         sums = Sums(self.device)
-        self._pass_over(moving, loss, work, sums, inspection)
+        with self._cut.training(names) if self._cut else nullcontext():
+            self._pass_over(moving, loss, work, sums, inspection)
         # Before the sum: after it all ranks agree, on a wrong gradient too.
         if inspection and inspection.checksums:
             self.heartbeat.enter("compare")
-            require_same(inspection.checksums.sums, again, self._placement.data, work.step, names)
+            require_same(inspection.checksums.sums, again, self.placement.data, work.step, names)
         if not isinstance(moving.reduction, Unreduced):  # a phase that takes no time is not told
             self.heartbeat.enter("reduce")
         moving.reduction.finish(sums)
         # After all sums: where parameters move within backward, the others wait there for this rank's zeros.
         # `gaps` is the same on every rank, as the exchange of names takes all of them.
         if work.gaps:  # a rank without samples hears from the others which losses there are
-            sums.agree(self._placement.data)
+            sums.agree(self.placement.data)
         if self._execution.exact:
             require_still(self.buffers.first_changed)
         self.heartbeat.enter("optimizer")
@@ -142,21 +147,27 @@ class Engine:
         Where they have moved in the backward pass there is nothing to see.
         """
         moving = self.groups.of(names)
-        if moving.reduction.moved:
+        if moving.reduction.in_backward:
             return []
-        guilty = []
+        with self._cut.looking(names) if self._cut else nullcontext():
+            # Spares too: where tensors are cut, no rank can compute without the others.
+            bad = [self._is_bad(moving, loss, micro, work) for micro in (*work.micros, *work.spares)]
+        return [micro for micro, is_bad in zip(work.micros, bad, strict=False) if is_bad]
+
+    def _is_bad(self, moving: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs) -> bool:
+        """Whether a micro-batch by itself has a loss or a gradient that is not finite."""
         # The reduction is not armed, so its hooks send nothing, however many micro-batches each rank has.
-        for micro in work.micros:
-            for parameter in moving.parameters:
-                parameter.grad = None
-            losses = self._forward(moving, loss, micro, work)
-            # Without the loss scale, which can make a gradient overflow that is finite by itself.
-            self._backward(moving, losses, work, scaled=False)
-            seen = [term.value for term in losses.values()]
+        for parameter in moving.parameters:
+            parameter.grad = None
+        losses = self._forward(moving, loss, micro, work)
+        # Without the loss scale, which can make a gradient overflow that is finite by itself.
+        self._backward(moving, losses, work, scaled=False)
+        seen = [term.value for term in losses.values()]
+        if self._cut:
+            seen += self._cut.gradients()
+        else:
             seen += [p.grad for p in moving.parameters if p.grad is not None]
-            if not all(bool(tensor.isfinite().all()) for tensor in seen):
-                guilty.append(micro)
-        return guilty
+        return not all(bool(tensor.isfinite().all()) for tensor in seen)
 
     @contextmanager
     def evaluating(self) -> Iterator[Networks]:
@@ -168,7 +179,8 @@ class Engine:
         self.buffers.share()
         with self.buffers.put_back(), undrawn(self.device), _evaluation_mode(self.networks.values()):
             averaged = self.averages.in_place() if self.averages else nullcontext()
-            with averaged, torch.no_grad(), self._autocast(self._execution.precision):
+            cut = self._cut.evaluating() if self._cut else nullcontext()
+            with averaged, torch.no_grad(), _autocast(self.device, self._execution.precision), cut:
                 yield self.networks
 
     def seed(self, *path: int) -> None:
@@ -220,7 +232,7 @@ class Engine:
 
         What inspects gradients looks before they are summed over ranks, so then the reduction is armed at its end only.
         """
-        reduction, last = moving.reduction, len(work.micros) - 1
+        reduction, last = moving.reduction, len(work.micros) + len(work.spares) - 1
         for number, micro in enumerate(work.micros):
             losses = self._forward(moving, loss, micro, work)
             reduction.enter(micro.lane, sums)
@@ -234,6 +246,12 @@ class Engine:
             self._backward(moving, losses, work)
             if inspection and inspected:
                 inspection.look(micro, losses, fresh=fresh)
+        for number, micro in enumerate(work.spares, start=len(work.micros)):
+            with self.buffers.put_back():
+                losses = self._forward(moving, loss, micro, work)
+                if number == last:
+                    reduction.arm(sums)
+                self._backward(moving, losses, work, weight=0.0)
 
     def _forward(
         self, moving: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs
@@ -242,9 +260,11 @@ class Engine:
         # By place and never by count: whoever computes this micro-batch, and after whatever else, draws the same.
         self.seed(work.step, work.call, micro.lane, micro.part)
         self.span = micro.start, micro.start + micro.size
-        with self._autocast(moving.precision):
+        with _autocast(self.device, moving.precision):
             result = loss(self.networks, to_device(micro.batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
+        if self._cut:
+            losses = self._cut.whole(losses)
         for term in losses.values():
             if term.value.requires_grad:
                 break
@@ -254,14 +274,22 @@ class Engine:
         return losses
 
     def _backward(
-        self, moving: NetworkGroup, losses: Mapping[str, Term], work: MinimizeInputs, *, scaled: bool = True
+        self,
+        moving: NetworkGroup,
+        losses: Mapping[str, Term],
+        work: MinimizeInputs,
+        *,
+        scaled: bool = True,
+        weight: float = 1.0,
     ) -> None:
         total, scaler = objective(losses, work.counts), self._scaler(moving)
         if scaler and scaled:
             total = total * scaler.scale
+        if weight != 1.0:
+            total = total * weight
         self.heartbeat.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
-        if len(self.networks) == 1:
+        if len(self.networks) == 1 or not self.placement.replicated:
             total.backward()
         else:
             total.backward(inputs=moving.parameters)
@@ -279,9 +307,11 @@ class Engine:
         gradients = [network_optimizer.gradients for network_optimizer in network_optimizers]
         if scaler:
             scaler.unscale(list(chain.from_iterable(gradients)))
-        norms = moving.reduction.moved  # their gradients are gone: each was freed when its parameter had moved
+        norms = moving.reduction.norms
         if not norms:
-            norms = [self._placement.norm(gradient_norm(of_network, self.device)) for of_network in gradients]
+            norms = [gradient_norm(of_network, self.device) for of_network in gradients]
+        elif scaler:  # they were taken with the loss scale
+            norms = [norm / scaler.scale for norm in norms]
         limits = None
         if work.limits:
             limits = bounds(work.limits, sums, work.counts, network_optimizers)
@@ -290,10 +320,11 @@ class Engine:
     def _scaler(self, moving: NetworkGroup) -> Scaler | None:
         return self.scaler if moving.precision == "fp16" else None
 
-    def _autocast(self, precision: str) -> AbstractContextManager:
-        if precision not in _DTYPES:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=_DTYPES[precision])
+
+def _autocast(device: torch.device, precision: str) -> AbstractContextManager:
+    if precision not in _DTYPES:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
 @contextmanager

@@ -218,7 +218,7 @@ def _wait(works: Sequence[dist.Work]) -> None:
 def require_lanes_apart(networks: Mapping[str, nn.Module], device: torch.device) -> None:
     """Raises Failure(78) for what makes one lane's numbers depend on which others the process has."""
     if device.type == "mps":
-        raise _refused("there are no deterministic kernels on mps", "use device: cpu or cuda")
+        raise _refused("there are no deterministic kernels on mps", "use another device")
     for name, layer in named_layers(networks):
         synchronized = isinstance(layer, SyncBatchNorm) and layer.training
         running = isinstance(layer, _NormBase) and layer.training and layer.running_mean is not None

@@ -38,10 +38,15 @@ class NetworkGroups:
     """
 
     def __init__(
-        self, network_optimizers: Mapping[str, NetworkOptimizer], execution: Execution, norms: Mapping[str, Tensor]
+        self,
+        networks: Mapping[str, nn.Module],
+        network_optimizers: Mapping[str, NetworkOptimizer],
+        execution: Execution,
+        norms: Mapping[str, Tensor],
     ) -> None:
         """`network_optimizers` are looked up when a group is made; `norms` are those of layerwise networks in the step
         before, 0-d, and are kept up to date in place."""
+        self._networks = networks
         self._network_optimizers = network_optimizers
         self._execution = execution
         self._norms = norms
@@ -69,6 +74,10 @@ class NetworkGroups:
         return self._found[names]
 
     def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
+        if not self._execution.placement.replicated:
+            from drivetrain.engine.sharded import Sharded  # torch's engines take a second to import
+
+            return Sharded(names, self._networks, self._execution.placement)
         group, lanes = self._execution.placement.data, self._execution.exact
         network_optimizers = [self._network_optimizers[name] for name in names]
         if move_in_backward(network_optimizers):

@@ -1,86 +1,204 @@
 """Which part of every tensor each rank holds, and what that makes of sums, comparisons and commits.
 
 Everything that must know whether tensors are whole here asks a `Placement`: the gradient norm, the reduction, buffers,
-the comparison of replicas, commits, the step's sync, evaluation. Nobody else compares ranks to decide such a thing.
+the comparison of ranks, commits, the step's sync, evaluation. Nobody else compares ranks to decide such a thing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from drivetrain.checkpoint.boxes import box_of, local_of
+from drivetrain.checkpoint.state import AVERAGES, NETWORKS, OPTIMIZERS, Optimizers, state_boxes
+from drivetrain.optim.parts import Part
 from drivetrain.runtime.group import Group
+from drivetrain.runtime.mesh import Mesh
+from drivetrain.spec.box import Box
+from drivetrain.spec.exits import Exit, Failure
 
 
-class Placement(Protocol):
-    """This rank's place among all, and the parts of tensors that it holds.
+@dataclass(frozen=True)
+class Held:
+    """What this rank holds of a parameter; the whole is cut `along` these axes of the mesh. The first of the `holders`,
+    the ranks that hold the same, counts it.
 
-    Ranks that read the same samples share a place in the batch; ranks that hold the same parts are replicas of each
-    other. Of the ranks that have something in common, exactly one counts it.
+    `parameter` is the network's, a DTensor where it is cut; `part` has a plain one on the very memory of what is here.
     """
+
+    parameter: nn.Parameter
+    part: Part
+    holders: tuple[int, ...]
+    along: tuple[str, ...]
+
+    @property
+    def here(self) -> nn.Parameter:
+        """What the optimizer moves, averages and statistics look at, and commits keep."""
+        return self.part.here
+
+    @property
+    def box(self) -> Box:
+        """Which part of the whole it is."""
+        return self.part.box
+
+
+@dataclass(frozen=True)
+class Placement:
+    """This rank's place among all, and the parts of parameters that it holds, by NETWORK/NAME.
+
+    What is not in `held` every rank has whole: buffers, step counts, the loss scale, and on a mesh of replicas
+    everything. `states` are the boxes of optimizer state that is not cut as its parameters are, by the names that
+    commits give it.
+    """
+
+    mesh: Mesh
+    held: Mapping[str, Held] = field(default_factory=dict)
+    states: Mapping[str, Box] = field(default_factory=dict)
+
+    def knowing(self, optimizers: Optimizers) -> Placement:
+        """The same with the state of these optimizers, by network."""
+        return replace(self, states=state_boxes(optimizers)) if self.held else self
+
+    @property
+    def parts(self) -> dict[nn.Parameter, Part]:
+        """What is here of the networks' parameters; nothing on a mesh of replicas."""
+        return {held.parameter: held.part for held in self.held.values()}
 
     @property
     def data(self) -> Group:
         """One rank for each place in the batch, this one among them: they share out the lanes, and their gradients add
         up."""
-        ...
+        return self.mesh.data
 
     @property
-    def replicas(self) -> Group:
-        """The ranks that hold the same parts as this one, bit for bit at every boundary."""
-        ...
+    def group(self) -> Group:
+        """All ranks."""
+        return self.mesh.group
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every rank holds every tensor whole, and reads samples of its own."""
+        return self.mesh.replicated
 
     @property
     def speaks(self) -> bool:
-        """Whether this rank counts for its place in the batch: samples, digests and metrics are added up over those
-        that do."""
-        ...
-
-    def norm(self, own: Tensor) -> Tensor:
-        """The 2-norm of a network's whole gradients (0-d), from that of this rank's parts."""
-        ...
-
-    def counted(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Those of this rank's tensors that it writes into a commit: of equal parts exactly one rank's."""
-        ...
-
-    def part(self, name: str, whole: Tensor) -> Tensor:
-        """This rank's part of a whole tensor of a commit, by the name that it has there."""
-        ...
-
-
-@dataclass(frozen=True)
-class Replicated:
-    """Every rank holds every tensor whole, and reads samples of its own: the leader counts what all have in common."""
-
-    group: Group
+        """Whether this rank counts for its place in the batch."""
+        return self.mesh.speaks
 
     @property
-    def data(self) -> Group:
-        """All ranks."""
-        return self.group
+    def here(self) -> dict[str, dict[str, nn.Parameter]]:
+        """The plain parameters by network and name; empty on a mesh of replicas."""
+        found: dict[str, dict[str, nn.Parameter]] = {}
+        for path, held in self.held.items():
+            network, _, name = path.partition("/")
+            found.setdefault(network, {})[name] = held.here
+        return found
 
-    @property
-    def replicas(self) -> Group:
-        """All ranks."""
-        return self.group
+    def counts(self, parameter: nn.Parameter) -> bool:
+        """Whether this rank counts a parameter that its optimizers move, and not another one that holds the same."""
+        return parameter not in self._uncounted
 
-    @property
-    def speaks(self) -> bool:
-        """Each rank reads samples that no other one reads."""
-        return True
+    def box(self, name: str, whole: tuple[int, ...]) -> Box:
+        """What this rank wants of a commit's tensor, by the name and shape that it has there."""
+        box = self._box(name)
+        return box if box and box.whole == whole else Box.of_whole(whole)
 
-    def norm(self, own: Tensor) -> Tensor:
-        """It is whole already."""
-        return own
+    def holders(self, name: str, tensor: Tensor) -> tuple[int, ...]:
+        """The ranks that hold the same as this one under a commit's name, where this one holds `tensor`."""
+        held = _owner(self.held, name)
+        return held.holders if held and self._part(name, tensor) else self.mesh.sharing(())
 
-    def counted(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """All of them on the leader, nothing on the others."""
-        return tensors if self.group.leader else {}
+    def counted(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of this rank's tensors that it writes into a commit: of equal parts exactly one rank's.
 
-    def part(self, name: str, whole: Tensor) -> Tensor:
-        """The tensor itself."""
-        return whole
+        Raises Failure(70) where a part is no longer the network's own memory.
+        """
+        _require_memory(self.held)
+        rank, found = self.group.rank, {}
+        for name, tensor in tensors.items():
+            box = self._part(name, tensor)
+            if self.holders(name, tensor)[0] == rank and (box is None or box.size):
+                found[name] = tensor
+        return found
+
+    def boxes(self, tensors: Mapping[str, Tensor]) -> dict[str, Box]:
+        """Where tensors of this rank that are parts lie in the whole."""
+        found = {}
+        for name, tensor in tensors.items():
+            box = self._part(name, tensor)
+            if box and box != Box.of_whole(box.whole):
+                found[name] = box
+        return found
+
+    @cached_property
+    def _uncounted(self) -> set[nn.Parameter]:
+        return {held.here for held in self.held.values() if held.holders[0] != self.group.rank}
+
+    def _part(self, name: str, tensor: Tensor) -> Box | None:
+        """Which part of the whole a tensor is that lies here under a commit's name; None where every rank has it."""
+        box = self._box(name)
+        return box if box and tuple(tensor.shape) == box.shape else None
+
+    def _box(self, name: str) -> Box | None:
+        """Where what is cut lies under a commit's name; None where every rank has all of it. State that is not of its
+        parameter's shape, such as a count of steps, is not cut."""
+        held, box = _owner(self.held, name), self.states.get(name)
+        if held is None or box is None:
+            return held and held.box
+        return None if box == Box.of_whole(box.whole) else box
+
+
+def _owner(all_held: Mapping[str, Held], name: str) -> Held | None:
+    """The parameter that a commit's name belongs to."""
+    kind, _, rest = name.partition("/")
+    if kind == OPTIMIZERS:
+        rest = rest.rpartition("/")[0]
+    elif kind not in (NETWORKS, AVERAGES):
+        return None
+    return all_held.get(rest)
+
+
+def _require_memory(held: Mapping[str, Held]) -> None:
+    for name, one in held.items():
+        if local_of(one.parameter).data_ptr() != one.here.data_ptr():
+            cause = f"{name} has moved in memory, so that the optimizer moves what the network no longer reads"
+            raise Failure(Exit.INTERNAL, cause, "report it; the commit before is whole")
+
+
+def replicas(group: Group) -> Placement:
+    """That of ranks which hold everything."""
+    return Placement(Mesh(group))
+
+
+def placed(networks: Mapping[str, nn.Module], mesh: Mesh) -> Placement:
+    """The placement of networks that were laid out over the mesh."""
+    if mesh.replicated:
+        return Placement(mesh)
+    held: dict[str, Held] = {}
+    for network, module in networks.items():
+        for name, parameter in module.named_parameters():
+            held[f"{network}/{name}"] = _held(parameter, mesh)
+    return Placement(mesh, held)
+
+
+def _held(parameter: nn.Parameter, mesh: Mesh) -> Held:
+    here = parameter
+    if local_of(parameter) is not parameter:
+        here = nn.Parameter(local_of(parameter.detach()), requires_grad=parameter.requires_grad)
+    along = tuple(_cut_along(parameter))
+    part = Part(here, box_of(parameter.detach()), mesh.across(along) if along else None)
+    return Held(parameter, part, mesh.sharing(along), along)
+
+
+def _cut_along(parameter: Tensor) -> Iterator[str]:
+    """The axes along which ranks hold different parts."""
+    from torch.distributed.tensor import DTensor, Replicate  # they take a while, and replicas need none
+
+    if isinstance(parameter, DTensor):
+        names = parameter.device_mesh.mesh_dim_names or ()
+        for name, size, layout in zip(names, parameter.device_mesh.shape, parameter.placements, strict=True):
+            if size > 1 and layout != Replicate():
+                yield name

@@ -14,6 +14,7 @@ from pydantic import Field
 from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.mesh import AXES, MeshSizes
 from drivetrain.spec.settings import Count, Positive, Settings, bits, cost
 
 
@@ -121,6 +122,52 @@ class Statistics(Settings):
     gradients: Annotated[bool, cost("the gradient noise scale: how large a batch pays")] = True
     weights: Annotated[bool, cost("the size of the weights and of a step's change")] = True
     histograms: Annotated[bool, cost("how the weights, and a step's change of them, are distributed")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel(Settings):
+    """How the processes are laid out. Their product are all processes of the run; one of them may be `auto`: as many as
+    are left. `replicate` is so by default, and 1 where another one is `auto`."""
+
+    replicate: Annotated[Count | Literal["auto"], cost("processes that hold the same and read other samples")] = "auto"
+    shard: Annotated[
+        Count | Literal["auto"], cost("processes that hold a part of every tensor each and read other samples (FSDP)")
+    ] = 1
+    context: Annotated[Count | Literal["auto"], cost("processes that share the positions of a sample")] = 1
+    tensor: Annotated[
+        Count | Literal["auto"], cost("processes that split the matrices of a layer and read the same samples")
+    ] = 1
+    pipeline: Annotated[Count | Literal["auto"], cost("processes that hold some of the layers each")] = 1
+    sequence: Annotated[bool, cost("with tensor: what lies between split layers is shared out by positions")] = True
+
+    def __post_init__(self) -> None:
+        free = [axis for axis in self._free if axis != "replicate"]
+        if len(free) > 1:
+            raise ValueError(f"{' and '.join(free)} are auto, and only one can be what is left")
+        for axis in ("context", "pipeline"):
+            if getattr(self, axis) != 1:
+                raise ValueError(f"{axis} {getattr(self, axis)}: this version has 1 only")
+
+    def sizes(self, processes: int) -> MeshSizes:
+        """The mesh of so many processes. Raises ValueError where they are not its product; the message says what would
+        be."""
+        free, given = self._free, {axis: getattr(self, axis) for axis in AXES}
+        if len(free) > 1:
+            given["replicate"] = 1
+            free.remove("replicate")
+        fixed = math.prod(size for axis, size in given.items() if axis not in free)
+        told = " x ".join(f"{axis} {size}" for axis, size in given.items() if axis not in free and size != 1)
+        if free:
+            if processes % fixed:
+                raise ValueError(f"{told} takes a multiple of {fixed} processes, and there are {processes}")
+            given[free[0]] = processes // fixed
+        elif fixed != processes:
+            raise ValueError(f"{told or 'one process'} takes {fixed} processes, and there are {processes}")
+        return MeshSizes(**given)
+
+    @property
+    def _free(self) -> list[str]:
+        return [axis for axis in AXES if getattr(self, axis) == "auto"]
 
 
 def scale_of(batch: Batch, tokens: int | None, epoch: int) -> Scale:

@@ -71,7 +71,8 @@ class BucketReduction:
     handed on in that order on every rank, whatever order they fill up in, since messages are matched by order.
     """
 
-    moved: Sequence[Tensor] = ()
+    in_backward = False
+    norms: Sequence[Tensor] = ()
 
     def __init__(self, parameters: Iterable[nn.Parameter], limit: int, shares: int = 1) -> None:
         self.buckets = [Bucket(chunk, shares) for chunk in chunks(list(parameters)[::-1], limit)]

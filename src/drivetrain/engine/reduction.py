@@ -35,15 +35,22 @@ class Reduction(Protocol):
         ...
 
     @property
-    def moved(self) -> Sequence[Tensor]:
-        """The gradient norms (0-d) of networks that it has moved itself; empty where they move after the vote."""
+    def in_backward(self) -> bool:
+        """Whether parameters move within the backward pass, before the vote."""
+        ...
+
+    @property
+    def norms(self) -> Sequence[Tensor]:
+        """The norms (0-d) of networks' whole gradients, where it alone can know them: these are gone, or in parts. Else
+        nothing."""
         ...
 
 
 class Unreduced:
     """One process in one order: gradients lie where backward leaves them."""
 
-    moved: Sequence[Tensor] = ()
+    in_backward = False
+    norms: Sequence[Tensor] = ()
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters

@@ -13,6 +13,7 @@ from drivetrain.engine.buffers import Kept, undo
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.step_result import CLIP_EPSILON, PendingScalars, Scalars, StepResult, Sums, check_finite, means
 from drivetrain.optim.network_optimizer import NetworkOptimizer
+from drivetrain.runtime.device import has_own_memory
 
 
 class StepInputs(NamedTuple):
@@ -100,7 +101,8 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
         numbers = torch.cat([numbers, scaler.scale.reshape(1)])  # a copy of the scale, before it changes
         scaler.update(~sizes.isfinite().all(), losses.isfinite().all())
     # Into pinned memory, so that the copy does not wait either; whoever reads it waits for the event.
-    host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.is_cuda).copy_(numbers, non_blocking=True)
+    pinned = has_own_memory(numbers.device)
+    host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=pinned).copy_(numbers, non_blocking=True)
     event = torch.Event(device=numbers.device)
     event.record()
     return StepResult(

@@ -34,6 +34,8 @@ from drivetrain.spec.tree import Origin, RecipeMistakes
 _SLUG = re.compile(r"[^a-z0-9]+")
 _SHOWN = 3  # runs that are named beside a new one
 _LONGEST = 8 << 20  # bytes of a ledger's first line
+CUTTING = "drivetrain.engine.layout"
+"""What imports torch's engines for tensors that are cut."""
 _NAME = 24  # characters of a recipe's name in a token: engines add their own to 63
 
 
@@ -267,4 +269,6 @@ def _needed(recipe: Recipe) -> tuple[str, ...]:
     for part in (recipe.task, *sources):
         if not isinstance(part, Custom):
             modules.append(part.factory.partition(":")[0])
+    if not recipe.parallel.sizes(recipe.launch.processes).replicated:
+        modules.append(CUTTING)
     return tuple(dict.fromkeys(modules))

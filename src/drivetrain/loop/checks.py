@@ -46,7 +46,7 @@ class StepChecks:
         ragged = (batch.start, batch.stop) != batches.span(batch.step)
         if ragged or batch.gaps:
             return None
-        return Probe(settings, self._engine.network_optimizers)
+        return Probe(settings, self._engine.network_optimizers, self._engine.placement)
 
     def recompute(self, batch: LocalBatch, reader: Reader) -> Recompute | None:
         """What this rank makes again in a step: the first micro-batch of the rank before it."""
@@ -63,7 +63,7 @@ class StepChecks:
         norms: dict[str, float] = {}
         for call in calls:
             norms |= call.result.read().norms
-        measured = probe.result(norms, counts["samples"], self._group)
+        measured = probe.result(norms, counts["samples"])
         self._ledger.record(StatisticsRecord(step=step, networks=measured, histograms=probe.histograms() or None))
 
     def _due(self, every: Amount, batch: LocalBatch) -> bool:

@@ -1,16 +1,22 @@
-"""A run's commits, as the loop makes them: begun at a boundary, written beside training, told once they are there."""
+"""A run's commits, as the loop makes them: begun at a boundary, written beside training, told once they are there.
+
+Either one rank writes all, or each its part. Then a pulse says how many ranks have ended theirs; once all have, they
+tell each other at the next boundary what each has written, and rank 0 makes the commit of it, beside training.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from drivetrain.checkpoint.commits import MAX_FAILURES, Commit, CommitFailure, Committer
+from drivetrain.checkpoint.manifest import name_of
 from drivetrain.checkpoint.mirror import Mirror
 from drivetrain.checkpoint.tensors import require_writable
 from drivetrain.ledger.queue import TURN
-from drivetrain.ledger.records import CodeRecord, CommitRecord, MissRecord, NoteRecord
+from drivetrain.loop.commit_records import CommitRecords, LateCode, PendingCommit
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.state import CommitMetadata, RunState
 from drivetrain.loop.step_sync import StepSync
@@ -24,28 +30,17 @@ MIRROR_PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class CommitStorage:
-    """What writes commits, on the rank that does, and what copies them elsewhere, if anything does. `late_code` gives
-    what the ledger should have of code that a commit has found to be loaded since the start."""
+    """What writes commits, on the rank that does, and what copies them elsewhere, if anything does."""
 
     committer: Committer
     mirror: Mirror | None
-    late_code: Callable[[int], Iterable[CodeRecord]] = lambda _: ()
-
-
-class PendingCommit(NamedTuple):
-    """A commit under way: of which position (samples), how many seconds training stood still for it, and for the one
-    before it, and what it holds, in bytes by kind."""
-
-    position: int
-    seconds: float
-    waited: float
-    held: dict[str, int]
+    late_code: LateCode = lambda _: ()
 
 
 class Commits:
     """Begins commits, one at a time, and tells the ledger how each has ended.
 
-    Every rank has one, so that all know alike which step is covered; without `storage` nothing is written.
+    Every rank has one, so that all know alike which step is covered; without `storage` a rank writes nothing.
     """
 
     def __init__(
@@ -63,7 +58,7 @@ class Commits:
         self._ledger = ledger
         self._sync = sync
         self._metadata = metadata
-        self._coverage = coverage
+        self._records = CommitRecords(ledger, coverage)
         self._storage = storage
         self._pending: PendingCommit | None = None
         self._tried = False
@@ -75,48 +70,64 @@ class Commits:
 
     def prepare(self) -> None:
         """Before the first step. Raises Failure(78) where a commit could not hold a tensor of this state."""
-        tensors = self._state.tensors
-        require_writable(tensors)
+        require_writable(self._state.tensors)
         if self._storage:
-            self._storage.committer.prepare(tensors)
+            self._storage.committer.prepare(self._state.tree().tensors)
 
-    def covers(self, step: int) -> bool:
-        """Whether this step needs no commit: there is one, or it is under way."""
-        return self._covered == step
+    def next_folder(self, step: int) -> str | None:
+        """Where the commit of this step is to be made; None where it needs none, since there is one, or it is under
+        way. Rank 0 tells it to all: it alone knows of commits that have failed."""
+        if self._covered == step:
+            return None
+        return self._storage.committer.next_folder(step) if self._storage else ""
 
-    def begin(self) -> None:
-        """Begin the commit of this boundary. The one before has been waited for, by `settle`."""
+    def begin(self, folder: str) -> None:
+        """Begin the commit of this boundary, in rank 0's `next_folder`. The one before has been waited for, by
+        `settle`."""
         state, ledger = self._state, self._ledger
         step = state.progress.step
         # One at a time, and told first: the new manifest names the one before, and the ledger's tail covers its record.
-        self.poll()
+        self._record_commit_result(self._storage and self._storage.committer.finished())
         waited, sizes = ledger.lap("commit"), {}
         if self._storage:
             tree = state.tree()
             sizes = held(state.engine, tree.tensors)
-            self._storage.committer.begin(step, tree, self.metadata.to_json())
+            self._storage.committer.begin(step, tree, self.metadata.to_json(), folder)
         self._pending = PendingCommit(state.progress.position, ledger.lap("commit"), waited, sizes)
         self._covered = step
 
-    def poll(self) -> None:
-        """Tell the ledger of the commit under way, if it has ended. Nothing waits.
+    @property
+    def part_ended(self) -> int:
+        """1 from when this rank has written its part of a commit, or could not, until all know of it; else 0. The pulse
+        adds these up."""
+        return int(self._storage is not None and self._storage.committer.part() is not None)
+
+    def poll(self, group: Group, ended: int = 0) -> None:
+        """Tell the ledger of the commit under way, if it has ended. Nothing waits. All ranks call it with what all have
+        heard: in how many of them `part_ended`.
 
         Raises Failure(78) after the first step where a commit could not hold what an optimizer has begun.
         """
         if not self._tried and self._state.progress.step > self._covered:
             self._tried = True
             require_writable(self._state.tensors)
-        if self._storage and self._pending:
-            self._record_commit_result(self._storage.committer.finished())
+        if ended == group.world:
+            self._join(group.gather_json(self._turn()))
+        self._record_commit_result(self._storage and self._storage.committer.finished())
 
     def settle(self, group: Group) -> None:
         """Wait for the commit under way, all ranks together: in turns, so that nobody takes one of them for a hang.
 
-        Raises the leader's Failure(74) on every rank where the disk has stalled for too long.
+        Raises a rank's Failure(74) on every rank where its disk has stalled for too long.
         """
-        while (told := group.broadcast_json(self._turn())) is not None:
-            if told:
-                raise Failure.of(Outcome.from_json(told))
+        while True:
+            turns = group.gather_json(self._turn())
+            if all(turn is None for turn in turns):
+                return
+            for turn in turns:
+                if turn and "failure" in turn:
+                    raise Failure.of(Outcome.from_json(turn["failure"]))
+            self._join(turns)
             self._state.engine.heartbeat.enter("commit")
 
     def hold(self, group: Group) -> None:
@@ -125,15 +136,38 @@ class Commits:
         Raises what `settle` raises.
         """
         self.settle(group)
-        self._pending = _longer(self._pending, self._ledger.lap("commit"))
+        self._stood_still()
 
     def _turn(self) -> dict[str, Any] | None:
-        """Wait a moment for the commit under way: None where none is any more, {} where one is, or the failure."""
+        """Wait a moment for what this rank has under way: None where that is nothing any more, {} where it is still,
+        what has become of its part of a commit, or the failure."""
+        if self._storage is None:
+            return None
         try:
-            busy = self._storage is not None and self._storage.committer.busy(TURN)
+            if self._storage.committer.busy(TURN):
+                return {}
         except Failure as failure:
-            return failure.outcome.to_json()
-        return {} if busy else None
+            return {"failure": failure.outcome.to_json()}
+        part = self._storage.committer.part()
+        return part and {"part": part, "held": self._pending.held if self._pending else {}}
+
+    def _join(self, turns: Sequence[dict[str, Any] | None]) -> None:
+        """Where every rank's part has ended, rank 0 makes a commit of them."""
+        if self._storage is None or {} in turns:
+            return
+        if not all(turns):  # a rank has begun none: it is about to end the run
+            self._covered = -1
+            self._storage.committer.drop()
+        elif self._storage.committer.rank:
+            self._storage.committer.drop()
+            if self._storage.mirror:
+                self._storage.mirror.push(name_of(self._covered))  # its files, once the commit is there
+        else:
+            total: Counter[str] = Counter()
+            for turn in turns:
+                total.update(turn["held"] if turn else {})
+            self._pending = self._pending and self._pending._replace(held=dict(total))
+            self._storage.committer.seal([turn["part"] for turn in turns if turn])
 
     def close(self) -> Failure | None:
         """Wait for the copy of the last commit, which is settled; the failure where that one is not there: nothing
@@ -141,14 +175,19 @@ class Commits:
         result = None
         if self._storage:
             result = self._storage.committer.wait()
-        self._pending = _longer(self._pending, self._ledger.lap("commit"))  # nothing is trained meanwhile
+        self._stood_still()
         self._record_commit_result(result)
         if self._storage and self._storage.mirror:
             self._storage.mirror.close(MIRROR_PATIENCE)
-            self._note_mirror(self._storage.mirror)
+            self._records.note(*self._storage.mirror.notes())
         if isinstance(result, CommitFailure):
             return _failed(result)
         return self._sync.failure  # an earlier one that all ranks have not acted on yet
+
+    def _stood_still(self) -> None:
+        """Nothing was trained since the last lap, for the commit under way."""
+        seconds = self._ledger.lap("commit")
+        self._pending = self._pending and self._pending.longer(seconds)
 
     @property
     def metadata(self) -> CommitMetadata:
@@ -158,57 +197,20 @@ class Commits:
 
     def _record_commit_result(self, result: Commit | CommitFailure | None) -> None:
         """Tell the ledger how the commit under way has ended, where it has."""
-        if result is None or self._pending is None:
+        if result is None or self._pending is None or self._storage is None:
             return
         pending, self._pending = self._pending, None
-        self._record_late_code(result.step)
+        self._records.tell(result, pending, self._storage.late_code)
         if isinstance(result, CommitFailure):
-            self._record_failure(result)
+            self._covered = -1  # it is tried again when a commit is due
+            if self._storage.committer.failures >= MAX_FAILURES or result.lasting:
+                self._sync.failure = _failed(result)
             return
         self._metadata = replace(self._metadata, parent=result.name)
-        self._ledger.record(
-            CommitRecord(
-                step=result.step,
-                position=pending.position,
-                name=result.name,
-                seconds=pending.seconds + pending.waited,
-                waited=pending.waited,
-                writing=result.writing,
-                bytes=result.bytes,
-                held=pending.held,
-                manifest=result.manifest,
-                removed=result.removed,
-                coverage=self._coverage(pending.position),
-            )
-        )
         # After the record: a copy is made of commits that the ledger has.
-        if self._storage and self._storage.mirror:
+        if self._storage.mirror:
             self._storage.mirror.push(result.name)
-            self._note_mirror(self._storage.mirror)
-
-    def _record_failure(self, result: CommitFailure) -> None:
-        """Its step is not covered, and is tried again when a commit is due. After too many, all ranks end."""
-        self._covered = -1
-        self._ledger.record(MissRecord(step=result.step, code=int(result.code), cause=result.cause))
-        assert self._storage is not None
-        if self._storage.committer.failures >= MAX_FAILURES or result.lasting:
-            self._sync.failure = _failed(result)
-
-    def _record_late_code(self, step: int) -> None:
-        assert self._storage is not None
-        for record in self._storage.late_code(step):
-            names = ", ".join(record.files)
-            self._ledger.record(record)
-            self._ledger.record(NoteRecord(text=f"code that was not found at the start was loaded: {names}"))
-
-    def _note_mirror(self, mirror: Mirror) -> None:
-        for text in mirror.notes():
-            self._ledger.record(NoteRecord(text=text))
-
-
-def _longer(pending: PendingCommit | None, seconds: float) -> PendingCommit | None:
-    """The commit under way, for which training has stood still for so much longer."""
-    return pending and pending._replace(seconds=pending.seconds + seconds)
+            self._records.note(*self._storage.mirror.notes())
 
 
 def _failed(result: CommitFailure) -> Failure:

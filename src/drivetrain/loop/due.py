@@ -70,7 +70,8 @@ class DueWork:
         """Begin this boundary's commit, unless that is done, or what is here is suspect and the run about to end."""
         step = self.state.progress.step
         # Only the leader has heard of a commit that failed since; all ranks must take part in the next one, or none.
-        if self.group.broadcast_json(self.commits.covers(step)):
+        folder = self.group.broadcast_json(self.commits.next_folder(step))
+        if folder is None:
             return
         self.commits.settle(self.group)
         self.records.drain()
@@ -82,7 +83,7 @@ class DueWork:
             self.state.streams.mark(self.reader.coverage(self.state.progress.position))
         # Looked at last: it may be this rank's alone, and everything before takes all ranks.
         if self.sync.failure is None:
-            self.commits.begin()
+            self.commits.begin(folder)
             self.rewind.clear()
         # All ranks, also one that has begun none: nobody waits elsewhere for the one that writes.
         if self.blocking:

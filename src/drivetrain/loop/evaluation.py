@@ -104,6 +104,8 @@ class Evaluator:
         engine = self._engine
         with engine.evaluating() as networks:
             engine.heartbeat.enter("show")
+            if gallery is None and not self._placement.replicated:
+                gallery = Gallery(None, step)  # all ranks compute what one of them keeps
             if gallery and len(samples.ids):
                 engine.seed(step, _SHOW)
                 batch = to_device(self._task.collate(samples.source.read(samples.ids, samples.ids)), engine.device)
@@ -127,9 +129,12 @@ class Evaluator:
         for place, (block, ids) in enumerate(_blocks(validation, self._placement.data)):
             engine.heartbeat.enter("evaluation")
             self._sync.send()  # it travels while the block is scored
+            engine.seed(step, _EVALUATION + number, block)
             if len(ids):  # a rank without samples still hears the others: there are as many rounds on each
-                engine.seed(step, _EVALUATION + number, block)
                 self._score(validation, ids, networks, metrics[place % own])
+            elif not self._placement.replicated:  # the others cannot compute without what this rank holds
+                first = np.arange(min(validation.batch, validation.size), dtype=np.int64)
+                self._score(validation, first, networks, self._metrics.fresh(engine.device))
             if self._sync.receive().end:
                 raise StopAgreed
         return metrics

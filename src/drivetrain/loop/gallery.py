@@ -20,9 +20,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class Gallery:
-    """Collects what is shown at one step, under `gallery/step-XXXXXXXX/` of the run directory."""
+    """Collects what is shown at one step, under `gallery/step-XXXXXXXX/` of the run directory; without one it keeps
+    nothing."""
 
-    def __init__(self, run: Path, step: int) -> None:
+    def __init__(self, run: Path | None, step: int) -> None:
         self.step = step
         self.texts: dict[str, str] = {}
         self.files: dict[str, str] = {}
@@ -63,6 +64,8 @@ class Gallery:
     def _keep(self, name: str, kind: str, content: bytes) -> None:
         if not _NAME.fullmatch(name):
             raise Failure(Exit.SECURITY, f"gallery name {name!r} is no plain file name", "use letters, digits, . _ -")
+        if self._run is None:
+            return
         relative = self._folder / f"{name}.{kind}"
         path = self._run / relative
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -114,7 +114,7 @@ class Loop:
 
     def _boundary(self, heard: SyncResult) -> None:
         """Everything between two steps. Raises EndAgreed where the run ends here, or a rank's Failure."""
-        self.commits.poll()
+        self.commits.poll(self.group, heard.parts)
         heard = self._obey(heard)
         self.due.do()  # 7 commit, 8 evaluation
         self.scoring.check_patience()  # 9 exits
@@ -149,9 +149,9 @@ class Loop:
                 self.sync.send()
                 heard = self.sync.receive()
                 seconds += self.ledger.lap("pause")
+                self.commits.poll(self.group, heard.parts)
                 if heard.commands:
                     self._apply(self.commands.fresh(self.step))
-                self.commits.poll()
         except StopAgreed:  # in an evaluation that a command asked for
             self.ledger.record(PauseRecord(step=self.step, seconds=seconds))
             raise

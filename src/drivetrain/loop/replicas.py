@@ -14,21 +14,21 @@ from torch import Tensor
 from drivetrain.checkpoint.snapshot import checksums
 from drivetrain.checkpoint.state import NETWORKS, MutationTracker, capture
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.placement import Placement
 from drivetrain.engine.recompute import fold
-from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
 
 class Replicas:
-    """Compares the ranks' states at boundaries, and knows whether this rank's may stand for all."""
+    """Compares what several ranks hold at boundaries, and knows whether this rank's state may stand for all."""
 
-    def __init__(self, engine: Engine, group: Group, unlike: str = "") -> None:
-        """`group` are the ranks that hold the same parts, `unlike` how their environments differ, if they do."""
+    def __init__(self, engine: Engine, unlike: str = "") -> None:
+        """`unlike` is how the ranks' environments differ, if they do."""
         self._engine = engine
-        self._group = group
+        self._group = engine.placement.group
         self._unlike = unlike
         self._tracker: MutationTracker | None = None  # alone there is nobody to compare with or to stand for
-        if group.world > 1:
+        if self._group.world > 1:
             self._tracker = MutationTracker(engine.networks, engine.others)
         self._compared = -1  # the step whose states were compared last
 
@@ -42,7 +42,8 @@ class Replicas:
         # `_compared` is the same on every rank, so that all exchange checksums or none does.
         if self._tracker and self._compared != step:
             self._engine.heartbeat.enter("compare")
-            require_equal(replicated(self._engine, frozen=not self._tracker.private), self._group, step, self._unlike)
+            tensors = replicated(self._engine, frozen=not self._tracker.private)
+            require_equal(tensors, self._engine.placement, step, self._unlike)
             self._compared = step
 
     def forget(self) -> None:
@@ -56,7 +57,9 @@ class Replicas:
         parameters that training changes are each rank's own: only rank 0's are committed.
         """
         tracker, rank, buffers = self._tracker, self._group.rank, self._engine.buffers
-        if tracker is None or (within and tracker.moved) or (rank > 0 and tracker.private):
+        if tracker is None or not self._engine.placement.replicated:
+            return False
+        if (within and tracker.moved) or (rank > 0 and tracker.private):
             return False
         return not (buffers.changed and (within or rank > 0))
 
@@ -80,38 +83,57 @@ def replicated(engine: Engine, *, frozen: bool) -> dict[str, Tensor]:
     return found
 
 
-def require_equal(tensors: Mapping[str, Tensor], group: Group, step: int, unlike: str = "") -> None:
-    """Raises Failure(83) on all ranks alike where the tensors differ between them: the first one that does, and who."""
-    if group.world == 1:
+def require_equal(tensors: Mapping[str, Tensor], placement: Placement, step: int, unlike: str = "") -> None:
+    """Raises Failure(83) on all ranks alike where what several of them hold differs: the first tensor, and who."""
+    if placement.group.world > 1 and (told := _different(tensors, placement)):
+        raise unequal(told, step, unlike)
+
+
+def require_same_start(engine: Engine) -> None:
+    """Raises Failure(78) on all ranks alike where the weights that several of them hold differ: they would never become
+    equal."""
+    placement = engine.placement
+    if placement.group.world == 1:
         return
-    own = checksums(tensors)
-    # One number of each rank; the second exchange is made by all ranks too, since they have heard the same numbers.
-    if len(set(group.gather_json(fold(own)))) > 1:
-        raise unequal(group.gather_json(own), step, unlike)
+    if told := _different(capture(engine.networks, {}), placement):
+        name, odd = _odd_tensors(told)[0]
+        cause = f"the weights differ between ranks: {name}: {_who(odd)}"
+        raise Failure(Exit.BAD_RECIPE, cause, "start every rank with the same weights", rank=odd)
 
 
-def unequal(ranks: Sequence[Mapping[str, int]], step: int, unlike: str = "") -> Failure:
-    """Failure(83) that names the first tensor of which the ranks have different checksums, and who is not with most.
+def _different(tensors: Mapping[str, Tensor], placement: Placement) -> dict[int, dict[str, int]]:
+    """The checksums, by rank and name, of what some ranks should hold alike and do not; empty where all is as it should
+    be. Every rank calls it, and finds the same."""
+    held: dict[str, dict[str, int]] = {}
+    for name, total in checksums(tensors).items():
+        holders = placement.holders(name, tensors[name])
+        if len(holders) > 1:
+            held.setdefault(" ".join(map(str, holders)), {})[name] = total
+    # One number for all that the same ranks hold. The second exchange is made by all ranks or by none, since they have
+    # heard the same numbers.
+    told = placement.group.gather_json({holders: fold(sums) for holders, sums in held.items()})
+    for holders in dict.fromkeys(chain.from_iterable(told)):
+        if len({folds[holders] for folds in told if holders in folds}) > 1:
+            ranks = placement.group.gather_json(held.get(holders))
+            return {rank: sums for rank, sums in enumerate(ranks) if sums is not None}
+    return {}
+
+
+def unequal(ranks: Mapping[int, Mapping[str, int]], step: int, unlike: str = "") -> Failure:
+    """Failure(83) that names the first tensor of which ranks have different checksums, and who is not with most.
 
     Recipe, code and data are the same on all ranks. The hardware is suspected where their environments are, too:
     `unlike` says how these differ.
     """
-    wrong: dict[str, list[int]] = {}
-    for name in dict.fromkeys(chain.from_iterable(ranks)):
-        different = odd_ones([sums.get(name) for sums in ranks])
-        if different:
-            wrong[name] = different
-    first, odd = next(iter(wrong.items()))
-    who = f"ranks {', '.join(map(str, odd))} differ"
-    if len(odd) == 1:
-        who = f"rank {odd[0]} differs from the others"
+    wrong = _odd_tensors(ranks)
+    first, odd = wrong[0]
     more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     hint = "a bit has flipped: suspect that machine's memory; nothing of it was committed, the commit before is whole"
     if unlike:
         hint = f"{unlike}: give all ranks the same; nothing of it was committed, the commit before is whole"
     return Failure(
         Exit.CORRUPTION_SUSPECTED,
-        f"{first} is not the same on all ranks after step {step}: {who}{more}",
+        f"{first} is not the same on all ranks after step {step}: {_who(odd)}{more}",
         hint,
         rank=odd[0] if len(odd) == 1 else odd,
         step=step,
@@ -119,9 +141,25 @@ def unequal(ranks: Sequence[Mapping[str, int]], step: int, unlike: str = "") -> 
     )
 
 
+def _odd_tensors(ranks: Mapping[int, Mapping[str, int]]) -> list[tuple[str, list[int]]]:
+    """The tensors of which ranks have different checksums, in their order, and which ranks are not with most."""
+    wrong: list[tuple[str, list[int]]] = []
+    for name in dict.fromkeys(chain.from_iterable(ranks.values())):
+        places = odd_ones([sums.get(name) for sums in ranks.values()])
+        if places:
+            wrong.append((name, [list(ranks)[place] for place in places]))
+    return wrong
+
+
+def _who(odd: Sequence[int]) -> str:
+    if len(odd) == 1:
+        return f"rank {odd[0]} differs from the others"
+    return f"ranks {', '.join(map(str, odd))} differ"
+
+
 def odd_ones(values: Sequence[int | None]) -> list[int]:
-    """The ranks whose value is not that of more than half of them; all, where none is."""
+    """The places of values that are not that of more than half of them; all, where none is."""
     value, count = Counter(values).most_common(1)[0]
     if 2 * count <= len(values):
         return list(range(len(values)))
-    return [rank for rank, other in enumerate(values) if other != value]
+    return [place for place, other in enumerate(values) if other != value]

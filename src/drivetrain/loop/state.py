@@ -94,7 +94,8 @@ class RunState:
 
     def tree(self) -> StateTree:
         """What this rank writes into a commit of this moment."""
-        return StateTree(self.placement.counted(self.tensors), self.values.to_json())
+        counted = self.placement.counted(self.tensors)
+        return StateTree(counted, self.values.to_json(), self.placement.boxes(counted))
 
     def go_back(self, values: StateValues, pieces: list[TensorBytes], undone: Undone) -> None:
         """Be as at an earlier boundary, except that the guard remembers what was undone.

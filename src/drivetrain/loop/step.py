@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drivetrain.data.batch_reader import LocalBatch
+from drivetrain.data.batch_reader import LocalBatch, MicroBatch
 from drivetrain.engine.cut import cut
 from drivetrain.engine.engine import Engine, LossFunction, MinimizeInputs
 from drivetrain.engine.recompute import Recompute
@@ -142,14 +142,27 @@ class Step:
         recompute = self._recompute
         if recompute is not None:  # in the parts in which the ranks before and after compute it
             recompute = Recompute(before=cut(recompute.before, micro), own=cut(recompute.own, micro))
+        micros = cut(self._batch.micro_batches, micro)
         work = MinimizeInputs(
             step=self.index,
             call=call,
-            micros=cut(self._batch.micro_batches, micro),
+            micros=micros,
             counts=self._counts,
             limits=self._limits(call),
             probe=self._probe,
             gaps=self._batch.gaps,
             recompute=recompute,
+            spares=self._spares(micros, micro),
         )
         self.calls.append(MinimizeCall(engine.minimize(names, loss, work), loss, work))
+
+    def _spares(self, micros: Sequence[MicroBatch], size: int | None) -> Sequence[MicroBatch]:
+        """Passes of no weight, where tensors are cut and other ranks make more passes than this one."""
+        placement = self._engine.placement
+        if placement.replicated or not self._batch.gaps:
+            return ()
+        most = max(placement.data.gather_json(len(micros)))
+        if most == len(micros):
+            return ()
+        assert self._batch.spare is not None, "whoever makes steps on a mesh gives one"
+        return [cut([self._batch.spare], size)[0]] * (most - len(micros))

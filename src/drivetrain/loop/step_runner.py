@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from drivetrain.data.batch_reader import LocalBatch
+from drivetrain.data.batch_reader import LocalBatch, MicroBatch
 from drivetrain.engine.engine import Engine
 from drivetrain.loop.checks import StepChecks
 from drivetrain.loop.guard import Guard
@@ -38,6 +38,7 @@ class StepRunner:
         self._guard = guard
         self._checks = checks
         self._reader = reader
+        self._spare: MicroBatch | None = None  # the last one that this rank had
 
     def run(self, batch: LocalBatch, counts: Mapping[str, int]) -> None:
         """Make the step of a batch, unless the recipe or the quarantine leaves it out.
@@ -51,6 +52,8 @@ class StepRunner:
         engine.buffers.begin()  # before a step that is left out, too: `changed` speaks of the step that begins here
         probe = checks.probe(batch)
         limits = partial(self._guard.limits, number)
+        if not engine.placement.replicated:
+            batch = batch._replace(spare=self._spare_of(batch))
         step = Step(engine, batch, counts, limits, probe, checks.recompute(batch, self._reader))
         self.open, self.updated = OpenStep(step, batch, counts), False
         if not self._guard.leaves_out(number, counts):
@@ -63,6 +66,16 @@ class StepRunner:
             engine.averages.update(number, turns)
         self.updated = True  # before the report, a collective: if a peer dies in it, this step is whole all the same
         checks.report(probe, step.calls, number, counts)
+
+    def _spare_of(self, batch: LocalBatch) -> MicroBatch | None:
+        """A micro-batch for passes of no weight; any will do."""
+        if batch.micro_batches:
+            self._spare = batch.micro_batches[0]
+        elif self._spare is None:  # the attempt begins with a step that has nothing for this rank
+            batches = self._reader.batches
+            for rank in range(batches.geometry.processes):
+                self._spare = next(iter(batches.first(rank, batch.step)), self._spare)
+        return self._spare
 
     def close_step(self) -> OpenStep:
         """The open step, which is from now on the records' to keep."""

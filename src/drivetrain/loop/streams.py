@@ -16,6 +16,11 @@ Marks = Mapping[str, Mapping[str, Any]]
 ended the `ends`, as JSON data."""
 
 
+def marks_by_lane(known: Mapping[str, Any]) -> dict[int, Mark]:
+    """The marks of what `Marks` has of one source."""
+    return {int(lane): Mark(*mark) for lane, mark in known["marks"].items()}
+
+
 class Streams:
     """The training sources that are streams, by name; `own` are the lanes that this rank reads."""
 
@@ -41,7 +46,7 @@ class Streams:
             known = marks.get(name, {})
             usable: dict[int, Mark] = {}
             if known.get("lanes") == source.lanes:
-                usable = {int(lane): Mark(*mark) for lane, mark in known["marks"].items()}
+                usable = marks_by_lane(known)
                 # What has ended stays so, as it would have without a stop, also where it has grown since.
                 if name not in accepted:
                     source.ends = {int(lane): count for lane, count in known.get("ends", {}).items()}

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from drivetrain.data.batch_reader import counted
 from drivetrain.engine.losses import Losses, as_losses
+from drivetrain.engine.parallel_plan import ParallelPlan
 from drivetrain.loop.metrics import LossMeans, Mean
 from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.exits import Exit, Failure
@@ -39,6 +40,10 @@ class Task(Recorded):
     shown: int | None = None
     """How many of the first samples `show` gets; None: as many as are scored at a time."""
 
+    build_on_meta: bool = False
+    """Whether `networks` is called with torch's meta device as the default, which gives tensors without memory. Each
+    network then has `fill(name, tensor)`, which puts the initial numbers into one whole parameter or buffer, drawn from
+    the default generator: it was seeded for that name. So no process ever holds all of a network that is sharded."""
     notes: Sequence[str] = ()
     """Lines on how the networks were made, for the ledger; read once `networks` was called."""
     code_files: Sequence[str] = ()
@@ -58,7 +63,8 @@ class Task(Recorded):
         return source
 
     def networks(self) -> Mapping[str, nn.Module]:
-        """The networks by name, on the CPU, with initial weights drawn from torch's default generator."""
+        """The networks by name, on the CPU, with initial weights drawn from torch's default generator; or without
+        memory (`build_on_meta`)."""
         raise _unwritten(self, "networks")
 
     def collate(self, samples: Sequence[Any]) -> Batch:
@@ -110,6 +116,10 @@ class Task(Recorded):
         """How the networks go on from a prompt, as JSON data: `text`, without the prompt, and what else there is to
         say. In evaluation mode; torch's default generators are seeded for this prompt."""
         raise NotImplementedError(f"{type(self).__name__}.generate")
+
+    def parallel_plan(self, name: str, network: nn.Module) -> ParallelPlan | None:
+        """How a network is laid out over a mesh (key `parallel`); None: its repeated blocks are sharded one by one."""
+        return None
 
     def flops_per_sample(self) -> float | None:
         """Model FLOPs of one sample, forward and backward, without what is computed again; None where not known."""

@@ -14,6 +14,7 @@ from drivetrain.ledger.records import Spread, TelemetryRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.recipe import Telemetry
+from drivetrain.runtime.device import has_own_memory
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 
@@ -114,9 +115,9 @@ def host_memory() -> dict[str, int]:
 def device_memory(device: torch.device) -> dict[str, int]:
     """Bytes of the device that torch's allocator has given out and holds, and gave out at most so far.
 
-    Empty for the CPU and for devices whose allocator tells nothing. Nothing waits for the device.
+    Empty for devices that compute in the host's memory. Nothing waits for the device.
     """
-    if device.type not in ("cuda", "xpu"):
+    if not has_own_memory(device):
         return {}
     return {
         "allocated": torch.accelerator.memory_allocated(device),

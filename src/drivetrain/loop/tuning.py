@@ -14,6 +14,7 @@ from torch import nn
 from drivetrain.checkpoint.numbers import mark
 from drivetrain.data.blend import Blend, BlendStage
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.placement import Placement
 from drivetrain.engine.recipe import waits_of
 from drivetrain.ledger.records import Effect, Stage
 from drivetrain.loop.progress import Timetable
@@ -99,7 +100,7 @@ class Tuning:
         stage = None
         if weights:
             stage = Stage(start=self._stage_start(step), weights=tuple(weights))
-        optimizers_of(recipe, self._engine.networks, self._horizon)  # raises where groups or schedule cannot be
+        self._optimizers_of(recipe)  # raises where groups or schedule cannot be
         return Effect(changed=tuple(paths), stage=stage)
 
     def apply(self, text: str, effect: Effect, step: int) -> None:
@@ -107,7 +108,7 @@ class Tuning:
         self._live.accept(text)
         recipe = self._live.recipe
         optimizers = self._engine.network_optimizers
-        optimizers.update(retuned(optimizers, optimizers_of(recipe, self._engine.networks, self._horizon)))
+        optimizers.update(retuned(optimizers, self._optimizers_of(recipe)))
         self.timetable = replace(
             self.timetable,
             evaluate_every=recipe.evaluate.every,
@@ -119,6 +120,11 @@ class Tuning:
             assert isinstance(order, Blend)
             # The next step's batch is here, and its counts are known to all: the new order begins after it.
             self._reader.change_order(order.staged(stage_of(effect.stage)), step + 2)
+
+    def _optimizers_of(self, recipe: Recipe) -> dict[str, NetworkOptimizer]:
+        """Fresh ones, which nothing moves by."""
+        engine = self._engine
+        return optimizers_of(recipe, engine.networks, self._horizon, engine.placement)
 
     def end_at(self, step: int) -> None:
         """The budget ends at this step, since the streams do: what is due at the end is due there."""
@@ -150,10 +156,13 @@ class Tuning:
         return self.timetable.scale.batches.span(step + 1)[1]
 
 
-def optimizers_of(recipe: Recipe, networks: Mapping[str, nn.Module], horizon: Horizon) -> dict[str, NetworkOptimizer]:
-    """The networks' optimizers as a recipe wants them. Raises what `build_network_optimizers` raises."""
+def optimizers_of(
+    recipe: Recipe, networks: Mapping[str, nn.Module], horizon: Horizon, placement: Placement
+) -> dict[str, NetworkOptimizer]:
+    """The networks' optimizers as a recipe wants them, over what this rank holds. Raises what
+    `build_network_optimizers` raises."""
     waits = waits_of(recipe.networks)
-    built = build_network_optimizers(networks, recipe.optimizer, recipe.schedule, horizon, waits)
+    built = build_network_optimizers(networks, recipe.optimizer, recipe.schedule, horizon, waits, placement.parts)
     for network_optimizer in built.values():
         if network_optimizer.own:
             mark(network_optimizer.optimizer)

@@ -39,7 +39,8 @@ class Base(Protocol):
         ...
 
     def inseparable(self, shape: Shape, parts: int) -> str:
-        """Why so many equal parts of the rows of such a tensor cannot move apart; "" where they can."""
+        """Why the rows of such a tensor cannot move apart where so many processes share them, each as many as the next
+        and the last ones what is left; "" where they can."""
         ...
 
     def moments(self, state: State) -> dict[str, Tensor]:
@@ -135,8 +136,8 @@ class AdamW8bit(AdamW):
     def inseparable(self, shape: Shape, parts: int) -> str:
         """Numbers that share a scale are quantized together, so each part must be whole blocks."""
         numbers = math.prod(shape)
-        whole = numbers < self.LEAST or (shape[0] % parts == 0 and numbers // parts % BLOCK == 0)
-        if whole:
+        rows = -(-shape[0] // parts)
+        if numbers < self.LEAST or rows * (numbers // shape[0]) % BLOCK == 0:
             return ""
         return f"it has a scale for each {BLOCK} numbers in a row, and some lie in two parts"
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, overload
 
 import torch
@@ -21,10 +22,11 @@ from torch import Tensor, nn
 from drivetrain.optim import recipe
 from drivetrain.optim.bases import Base, Shape
 from drivetrain.optim.loading import load_typed
+from drivetrain.optim.parts import Part, Parts, require_rows
 from drivetrain.optim.projections import Projection, Unprojected, projection_of
-from drivetrain.optim.refresh import NO_MOMENTS, Refresh, Turn, made_at
+from drivetrain.optim.refresh import Refresh, Turn, made_at
 from drivetrain.optim.scaled import scaled_descent
-from drivetrain.optim.sharded import local, rows_of, shared_like
+from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 
@@ -35,14 +37,16 @@ class GaLore(torch.optim.Optimizer):
 
     State is in the parameter's type, unless the base has another: "step" (0-d, on the CPU), the base's moments, "left"
     (m, r) and "right" (n, r) where there are such sides, and of scaled updates the last one's "length" (1,); r is the
-    rank, but at most m and n. Of a sharded parameter the moments are DTensors as it is, or, where they are those of
-    L' G, whole on every rank, as bases are.
+    rank, but at most m and n. Where processes share the rows of a parameter, they share those of its moments, too; only
+    bases and the moments of L' G are whole on each.
 
     Factorisations and projections are computed in float32, or float64 for such weights. It is `Projecting`.
     """
 
-    def __init__(self, groups: Sequence[dict[str, Any]], settings: recipe.GaLore) -> None:
-        """Raises Failure(78) for a sharded parameter that the base cannot move in parts."""
+    def __init__(
+        self, groups: Sequence[dict[str, Any]], settings: recipe.GaLore, parts: Parts = MappingProxyType({})
+    ) -> None:
+        """Raises Failure(78) for a part that is not some of the rows, or that the base cannot move by itself."""
         super().__init__(groups, {})
         self._settings = settings
         self._scaled = settings.update == "scaled"
@@ -51,8 +55,11 @@ class GaLore(torch.optim.Optimizer):
         self._dtypes = {"length": torch.float32, **self._base.dtypes}
         self.given: dict[nn.Parameter, Tensor] = {}
         """Gradients that are projections already, for the next step, which takes them out."""
+        self._held = parts
         self._index()
-        _require_separable(self.param_groups, self._parts, self._base)
+        for group in self.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                _require_separable(name, self._parts[parameter], self._base)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch does, but what the base has in a type of its own keeps it: torch casts all to the parameters'."""
@@ -70,11 +77,11 @@ class GaLore(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._groups[parameter] = group
-                shard = rows_of(parameter)
+                part = self._held.get(parameter) or Part.of_whole(parameter)
                 if not group["matrix"]:
-                    self._parts[parameter] = Unprojected(tuple(parameter.shape), shard)
+                    self._parts[parameter] = Unprojected(part)
                     continue
-                projection = projection_of(parameter, self._settings.projection, group["rank"], shard)
+                projection = projection_of(part, self._settings.projection, group["rank"])
                 self._parts[parameter] = self._projections[parameter] = projection
                 self._places[parameter] = len(self._places)
 
@@ -92,16 +99,20 @@ class GaLore(torch.optim.Optimizer):
     @torch.no_grad()
     def projection(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
         """L' G, G R or L' G R, of the parameter's type, for the basis that it has."""
-        return self._projections[parameter].project(gradient, _here(self.state[parameter])).to(parameter.dtype)
+        return self._projections[parameter].project(gradient, self.state[parameter]).to(parameter.dtype)
 
-    def state_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
-        """The shape of each slot of a parameter's state, on all ranks together."""
+    def state_boxes(self, parameter: nn.Parameter) -> dict[str, Box]:
+        """What is here of each slot of a parameter's state."""
         shapes: dict[str, Shape] = {"step": ()}
         if parameter in self._projections:
             shapes |= self._projections[parameter].bases
             if self._scaled:
                 shapes["length"] = (1,)
-        return shapes | self._base.slots(self._parts[parameter].moved)
+        boxes = {slot: Box.of_whole(shape) for slot, shape in shapes.items()}
+        moved = self._parts[parameter]
+        for slot, shape in self._base.slots(moved.moved).items():
+            boxes[slot] = moved.part.rows(shape) if moved.by_rows else Box.of_whole(shape)
+        return boxes
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -140,7 +151,7 @@ class GaLore(torch.optim.Optimizer):
                 made = self._made_at(parameter, count)
                 if made == count:
                     turn = Turn(self._places[parameter], count)
-                    self._refresh.renew(self._projections[parameter], _gradient(parameter), _here(state), turn)
+                    self._refresh.renew(self._projections[parameter], _gradient(parameter), state, turn)
                 if self._settings.moments == "reset":
                     born = made
             # After the refresh, which may fail: what is counted are steps that were made.
@@ -156,25 +167,22 @@ class GaLore(torch.optim.Optimizer):
         return made_at(count, gap, offset)
 
     def _begin(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        weights, state = local(parameter), self.state[parameter]
-        shared = self._parts[parameter].owners is not None
-        for slot, shape in self.state_shapes(parameter).items():
-            dtype = self._dtypes.get(slot, weights.dtype)
-            if shared and slot not in NO_MOMENTS:
-                state[slot] = shared_like(parameter, shape, dtype)
-            elif shape == tuple(weights.shape):
+        state = self.state[parameter]
+        for slot, box in self.state_boxes(parameter).items():
+            dtype = self._dtypes.get(slot, parameter.dtype)
+            if box.shape == tuple(parameter.shape):
                 # In the weights' own layout, as fused kernels want it.
-                state[slot] = torch.zeros_like(weights, dtype=dtype)
+                state[slot] = torch.zeros_like(parameter, dtype=dtype)
             else:
-                state[slot] = weights.new_zeros(shape, dtype=dtype)
+                state[slot] = parameter.new_zeros(box.shape, dtype=dtype)
         # On the CPU, whatever the device is: it is read in each step, and the device is not to be waited for.
         state["step"] = torch.tensor(0.0)
         return state
 
     def _move(self, parameters: Sequence[nn.Parameter], age: int, group: Mapping[str, Any]) -> None:
-        weights = [local(parameter) for parameter in parameters]
+        weights: list[Tensor] = list(parameters)
         gradients = [_gradient(parameter) for parameter in parameters]
-        states = [_here(self.state[parameter]) for parameter in parameters]
+        states = [self.state[parameter] for parameter in parameters]
         keep = 1.0 - group["lr"] * group["weight_decay"]
         if keep != 1.0 and not self._base.decays_last:
             torch._foreach_mul_(weights, keep)
@@ -183,7 +191,7 @@ class GaLore(torch.optim.Optimizer):
             torch._foreach_mul_(weights, keep)
 
     def _move_projected(self, parameters: Sequence[nn.Parameter], age: int, group: Mapping[str, Any]) -> None:
-        states = [_here(self.state[parameter]) for parameter in parameters]
+        states = [self.state[parameter] for parameter in parameters]
         gradients = []
         for parameter, state in zip(parameters, states, strict=True):
             # Taken out, so that the projection of one step is never moved by in another.
@@ -201,33 +209,24 @@ class GaLore(torch.optim.Optimizer):
         if self._base.decays_last:
             scale *= keep
         for parameter, state, projected, update in zip(parameters, states, gradients, updates, strict=True):
-            weights, projection = local(parameter), self._projections[parameter]
+            projection = self._projections[parameter]
             if self._scaled:
                 gradient = _gradient(parameter).flatten(1)
-                moved = scaled_descent(gradient, projected, update, state, projection.shard, self._settings.growth)
-                weights.mul_(keep).add_(moved.view(weights.shape).to(weights.dtype), alpha=scale)
+                moved = scaled_descent(gradient, projected, update, state, projection.part, self._settings.growth)
+                parameter.mul_(keep).add_(moved.view(parameter.shape).to(parameter.dtype), alpha=scale)
             else:
-                projection.add_back(weights, update, state, keep, scale)
+                projection.add_back(parameter, update, state, keep, scale)
 
 
-def _require_separable(groups: Sequence[dict[str, Any]], parts: Mapping[nn.Parameter, Unprojected], base: Base) -> None:
-    for group in groups:
-        for name, parameter in zip(group["names"], group["params"], strict=True):
-            part = parts[parameter]
-            if part.owners is None:
-                continue
-            why = base.inseparable(part.moved, part.owners.size())
-            if why:
-                shared = f"{part.owners.size()} processes share the rows of {name}, moved as {part.moved}"
-                hint = "choose base adamw or sgd, or sizes and a rank that fit"
-                raise Failure(Exit.BAD_RECIPE, f"optimizer.base: {shared}; but {why}", hint)
+def _require_separable(name: str, moved: Unprojected, base: Base) -> None:
+    require_rows("galore", name, moved.part)
+    why = base.inseparable(moved.moved, moved.part.ranks) if moved.by_rows else ""
+    if why:
+        shared = f"{moved.part.ranks} processes share the rows of {name}, moved as {moved.moved}"
+        hint = "choose base adamw or sgd, or sizes and a rank that fit"
+        raise Failure(Exit.BAD_RECIPE, f"optimizer.base: {shared}; but {why}", hint)
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
-    return local(parameter.grad)
-
-
-def _here(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What this rank holds of a parameter's state."""
-    return {slot: local(tensor) for slot, tensor in state.items()}
+    return parameter.grad

@@ -7,57 +7,90 @@ knows, and afterwards they are taken out of it again. Nothing is copied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from drivetrain.optim.bases import Shape
 from drivetrain.optim.loading import load_typed
+from drivetrain.optim.parts import Part, Parts, require_rows
 from drivetrain.runtime.quiet import quiet_libraries
+from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 
 Groups = Sequence[dict[str, Any]]
 _RATES = ("lr", "weight_decay")
+_NONE: Parts = MappingProxyType({})
 _TABLE = "qmap"
 """What both libraries call the numbers that codes stand for. They are the library's: no state, and not kept."""
 
 
-def torchao(groups: Groups, *, name: str, betas: tuple[float, float], eps: float, compiled: bool) -> LowBit:
-    """torchao's optimizer of this name. Raises Failure(66) where it is not installed, 78 for sharded parameters."""
+_LEAST = 4096
+"""Numbers of the smallest tensor whose moments are quantized, in both libraries."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What shares a scale: so many numbers in a row, of which this rank holds parts."""
+
+    size: int
+    parts: Parts = field(default_factory=dict)
+
+    def require_whole(self, name: str, part: Part) -> None:
+        """Raises Failure(78) where the moments of a part would be others than those of the same numbers in the whole:
+        a library looks at nothing but what it is given."""
+        require_rows("an optimizer in few bits", name, part)
+        shape, ranks = part.box.whole, part.ranks
+        numbers = math.prod(shape)
+        if ranks == 1 or numbers < _LEAST:
+            return
+        if shape[0] % ranks or numbers // ranks < _LEAST or numbers // ranks % self.size:
+            cause = f"optimizer: {self.size} numbers in a row share a scale, in tensors of {_LEAST} or more"
+            shared = f"{ranks} processes share the rows of {name} {shape}, and their parts are not such blocks"
+            raise Failure(
+                Exit.BAD_RECIPE, f"{cause}; {shared}", "choose adamw, galore with base adamw8bit, or other sizes"
+            )
+
+
+def torchao(
+    groups: Groups, *, name: str, options: Mapping[str, Any], blocks: int, compiled: bool, parts: Parts = _NONE
+) -> LowBit:
+    """torchao's optimizer of this name. Raises Failure(66) where it is not installed, and what `LowBit` raises."""
     kind = getattr(_library("torchao", "torchao.optim"), name)
 
     def make(groups: Groups) -> torch.optim.Optimizer:
-        made = kind(groups, betas=betas, eps=eps)
+        made = kind(groups, **options)
         # A tensor, as its rates are: a number would be compiled in, and again when it changes.
         for group in made.param_groups:
             group["weight_decay"] = torch.tensor(group["weight_decay"])
         return made
 
-    return LowBit(groups, make, eager=not compiled)
+    return LowBit(groups, make, Blocks(blocks, parts), eager=not compiled)
 
 
-def bitsandbytes(groups: Groups, *, name: str, betas: tuple[float, float], eps: float) -> LowBit:
+def bitsandbytes(groups: Groups, *, name: str, options: Mapping[str, Any], blocks: int, parts: Parts = _NONE) -> LowBit:
     """bitsandbytes' optimizer of this name.
 
-    Raises Failure(66) where bitsandbytes is not installed, 78 for sharded parameters, and where it cannot move
-    parameters on these devices.
+    Raises Failure(66) where bitsandbytes is not installed, 78 where it cannot move parameters on these devices, and
+    what `LowBit` raises.
     """
     kind = getattr(_library("bitsandbytes", "bitsandbytes.optim"), name)
-    optimizer = LowBit(groups, lambda groups: kind(groups, betas=betas, eps=eps))
+    optimizer = LowBit(groups, lambda groups: kind(groups, **options), Blocks(blocks, parts))
     # It says so by an error of its kernels only, so a small tensor is moved on each of the devices.
     for device in {parameter.device for parameter in _members(groups)}:
         try:
-            optimizer.state_shapes(nn.Parameter(torch.zeros(64, 64, device=device)))
+            optimizer.state_boxes(nn.Parameter(torch.zeros(64, 64, device=device)))
         except RuntimeError as error:
             cause = f"optimizer: bitsandbytes does not move parameters on {device}: {_first_line(error)}"
             raise Failure(Exit.BAD_RECIPE, cause, "choose torchao_adamw8bit, or another device") from error
@@ -86,16 +119,22 @@ class LowBit(torch.optim.Optimizer):
     (float32) of its moments; or moments in its type, or float32, where it is too small for codes.
     """
 
-    def __init__(self, groups: Groups, make: Callable[[Groups], torch.optim.Optimizer], *, eager: bool = False) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        make: Callable[[Groups], torch.optim.Optimizer],
+        blocks: Blocks,
+        *,
+        eager: bool = False,
+    ) -> None:
         """`make` builds the library's optimizer from groups of "params", "lr" and "weight_decay"; `eager`: what it
-        would compile is not. Raises Failure(78) for sharded parameters."""
+        would compile is not. Raises Failure(78) for parts of parameters that are not whole blocks."""
         super().__init__(groups, {})
-        if any(isinstance(parameter, DTensor) for parameter in _members(self.param_groups)):
-            raise Failure(
-                Exit.BAD_RECIPE,
-                "optimizer: the blocks that share a scale are those of whole parameters, but these are sharded",
-                "choose adamw, or galore with base adamw8bit",
-            )
+        for group in self.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                if parameter in blocks.parts:
+                    blocks.require_whole(name, blocks.parts[parameter])
+        self._parts = blocks.parts
         self._make = make
         self._eager = eager
         # Groups of its own: a library adds to them, and may put tensors in the place of rates.
@@ -110,12 +149,19 @@ class LowBit(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         load_typed(self, state_dict, lambda slot: slot != "step")
 
-    def state_shapes(self, parameter: nn.Parameter) -> dict[str, Shape]:
-        """The shape of each tensor of a parameter's state."""
-        shapes: dict[str, Shape] = {}
+    def state_boxes(self, parameter: nn.Parameter) -> dict[str, Box]:
+        """What is here of each tensor of a parameter's state."""
+        part = self._parts.get(parameter) or Part.of_whole(parameter)
+        boxes: dict[str, Box] = {}
         for slot in self._slots_of(parameter).values():
-            shapes.update(slot.shapes)
-        return shapes
+            for name, shape in slot.shapes.items():
+                if shape == tuple(parameter.shape):
+                    boxes[name] = part.box
+                elif shape:  # codes in one row, or scales: as many in each part as in the next
+                    boxes[name] = part.rows((shape[0] * part.ranks, *shape[1:]))
+                else:
+                    boxes[name] = Box.of_whole(shape)
+        return boxes
 
     @overload
     def step(self, closure: None = None) -> None: ...

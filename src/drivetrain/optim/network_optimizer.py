@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.groups import Parameters, assign
 from drivetrain.optim.own import own_optimizer, refused
+from drivetrain.optim.parts import Parts
 from drivetrain.optim.projecting import Projecting
 from drivetrain.optim.recipe import ClipByValue, Optimizer, OwnOptimizer, Schedule
 from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
@@ -123,13 +124,14 @@ def build_network_optimizers(
     schedule: Schedule | Mapping[str, Schedule],
     horizon: Horizon,
     waits: Mapping[str, int] = MappingProxyType({}),
+    parts: Parts = MappingProxyType({}),
 ) -> dict[str, NetworkOptimizer]:
     """A NetworkOptimizer for each network that has a trainable parameter.
 
     `horizon` is the run's; `waits` are the steps that some networks stand still for at first, which their schedules do
-    not count. Raises Failure(78) where a mapping by network names another set of networks than the
-    task's, where a group takes no parameter, where a schedule's landmarks are not in order, and where a network waits
-    for longer than the budget.
+    not count. `parts` are what is here of the networks' parameters, where processes share them. Raises Failure(78)
+    where a mapping by network names another set of networks than the task's, where a group takes no parameter, where a
+    schedule's landmarks are not in order, and where a network waits for longer than the budget.
     """
     trainable = _trainable(networks)
     optimizers = _by_network(optimizer, trainable, "optimizer")
@@ -142,8 +144,22 @@ def build_network_optimizers(
     built = {}
     for name in trainable:
         own = _require_time(name, horizon.since(waits.get(name, 0)))
-        built[name] = _build(name, optimizers[name], schedules[name], groups[name], own)
+        moved = Moved(groups[name], parts)
+        built[name] = _build(name, optimizers[name], schedules[name], moved, own)
     return built
+
+
+class Moved:
+    """What an optimizer moves: groups of plain parameters, and which parts of the networks' they are."""
+
+    def __init__(self, groups: Sequence[Parameters], parts: Parts) -> None:
+        """`groups` and `parts` are of the networks' own parameters."""
+        self.parts = {part.here: part for part in parts.values()}
+        self.groups: list[Parameters] = []
+        here = {parameter: part.here for parameter, part in parts.items()}
+        for group in groups:
+            moved = tuple([here.get(parameter, parameter) for parameter in group.parameters])
+            self.groups.append(replace(group, parameters=moved))
 
 
 def _trainable(networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
@@ -164,13 +180,11 @@ def _require_time(network: str, horizon: Horizon) -> Horizon:
     return horizon
 
 
-def _build(
-    name: str, optimizer: Optimizer, schedule: Schedule, groups: Sequence[Parameters], horizon: Horizon
-) -> NetworkOptimizer:
+def _build(name: str, optimizer: Optimizer, schedule: Schedule, moved: Moved, horizon: Horizon) -> NetworkOptimizer:
     return NetworkOptimizer(
         network=name,
-        optimizer=_torch_optimizer(optimizer, groups),
-        factors=tuple(build_factor(group.schedule or schedule, horizon) for group in groups),
+        optimizer=_torch_optimizer(optimizer, moved),
+        factors=tuple(build_factor(group.schedule or schedule, horizon) for group in moved.groups),
         decay=build_decay(optimizer.weight_decay_schedule, horizon),
         clip=optimizer.clip,
         before=horizon.before,
@@ -216,17 +230,20 @@ def _by_network(settings, networks: Mapping[str, nn.Module], section: str) -> di
     return dict(settings)
 
 
-def _torch_optimizer(settings: Optimizer, groups: Sequence[Parameters]) -> torch.optim.Optimizer:
+def _torch_optimizer(settings: Optimizer, moved: Moved) -> torch.optim.Optimizer:
     """The optimizer with its groups; fused where torch has kernels for all of their devices."""
+    groups = [_torch_group(group) for group in moved.groups]
     if isinstance(settings, OwnOptimizer):
-        return own_optimizer(settings, [_torch_group(group) for group in groups])
+        return own_optimizer(settings, groups)
     options = settings.arguments()
+    if moved.parts and settings.parts in ("rows", "whole"):
+        options["parts"] = moved.parts
     if settings.fused_on:
-        tensors = chain.from_iterable(group.parameters for group in groups)
+        tensors = chain.from_iterable(group.parameters for group in moved.groups)
         fits = all(tensor.device.type in settings.fused_on and tensor.is_floating_point() for tensor in tensors)
         # None, not False: that would keep torch from its foreach kernels as well.
         options["fused"] = fits or None
-    return imported(settings.factory)([_torch_group(group) for group in groups], **options)
+    return imported(settings.factory)(groups, **options)
 
 
 def _torch_group(group: Parameters) -> dict[str, Any]:

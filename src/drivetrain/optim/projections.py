@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from drivetrain.optim.bases import Shape
+from drivetrain.optim.parts import Part
 from drivetrain.optim.products import add_product, matmul
-from drivetrain.optim.sharded import RowShard
 
 Kind = Literal["std", "reverse_std", "left", "right", "full"]
 """Along the smaller side, the larger one, rows, columns, or both: as the recipe's `projection`."""
@@ -22,10 +21,14 @@ SIDES = ("left", "right")
 
 @dataclass(frozen=True)
 class Unprojected:
-    """A parameter that moves as it is; this rank holds the rows of `shard`."""
+    """A parameter that moves as it is; this rank holds some of its rows, or all."""
 
-    shape: Shape
-    shard: RowShard
+    part: Part
+
+    @property
+    def shape(self) -> Shape:
+        """The parameter's, on all ranks together."""
+        return self.part.box.whole
 
     @property
     def moved(self) -> Shape:
@@ -33,15 +36,16 @@ class Unprojected:
         return self.shape
 
     @property
-    def owners(self) -> dist.ProcessGroup | None:
-        """The ranks that share the rows of what the base moves; None where each has all of it."""
-        return self.shard.group
+    def by_rows(self) -> bool:
+        """Whether ranks share the rows of what the base moves as they share the parameter's; else each has all of
+        it."""
+        return self.part.group is not None
 
 
 @dataclass(frozen=True)
 class Projection(Unprojected):
-    """A weight of `shape` (on all ranks together; more dimensions than two are unfolded to rows of the first) with a
-    basis of `rank` for its left side (rows), its right side (columns), or both."""
+    """A weight (more dimensions than two are unfolded to rows of the first) with a basis of `rank` for its left side
+    (rows), its right side (columns), or both."""
 
     rank: int
     left: bool
@@ -58,9 +62,9 @@ class Projection(Unprojected):
         return rows, columns
 
     @property
-    def owners(self) -> dist.ProcessGroup | None:
-        """None for a left basis: L' G is a sum over all rows, and so the same on every rank."""
-        return None if self.left else self.shard.group
+    def by_rows(self) -> bool:
+        """Not with a left basis: L' G is a sum over all rows, and so the same on every rank."""
+        return not self.left and super().by_rows
 
     @property
     def bases(self) -> dict[str, Shape]:
@@ -81,7 +85,7 @@ class Projection(Unprojected):
         if right is not None:
             projected = matmul(projected, right)
         if left is not None:
-            projected = self.shard.sum(matmul(left.mT, projected))
+            projected = self.part.sum(matmul(left.mT, projected))
         return projected
 
     def add_back(self, weights: Tensor, update: Tensor, state: Mapping[str, Tensor], keep: float, scale: float) -> None:
@@ -99,19 +103,18 @@ class Projection(Unprojected):
         """The bases, the left one of this rank's rows only."""
         left = right = None
         if self.left:
-            left = computed(state["left"][self.shard.here])
+            left = computed(state["left"][self.part.box.slices[0]])
         if self.right:
             right = computed(state["right"])
         return left, right
 
 
-def projection_of(parameter: Tensor, kind: Kind, rank: int, shard: RowShard) -> Projection:
+def projection_of(part: Part, kind: Kind, rank: int) -> Projection:
     """How a weight of two dimensions or more is projected; its rank is at most its shorter side."""
-    shape = tuple(parameter.shape)
-    rows, columns = _matrix_shape(shape)
+    rows, columns = _matrix_shape(part.box.whole)
     wide = rows < columns
     left = {"left": True, "right": False, "std": wide, "reverse_std": not wide, "full": True}[kind]
-    return Projection(shape, shard, min(rank, rows, columns), left, right=not left or kind == "full")
+    return Projection(part, min(rank, rows, columns), left, right=not left or kind == "full")
 
 
 def computed(tensor: Tensor) -> Tensor:

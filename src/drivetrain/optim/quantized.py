@@ -62,4 +62,4 @@ def _borders(signed: bool, device: torch.device) -> Tensor:
 def _blocks(values: Tensor) -> Tensor:
     """[blocks, BLOCK] in float32, with zeros at the end."""
     flat = values.flatten().float()
-    return torch.nn.functional.pad(flat, (0, -len(flat) % BLOCK)).view(-1, BLOCK)
+    return torch.nn.functional.pad(flat, (0, -len(flat) % BLOCK)).view(blocks_of(values.numel()), BLOCK)

@@ -51,7 +51,7 @@ class Refresh:
 
         Raises Failure(82) where the gradient is not finite, and has not changed the state then.
         """
-        gradient = computed(projection.shard.whole(gradient.flatten(1)))
+        gradient = computed(projection.part.gathered(gradient).flatten(1))
         if not bool(gradient.isfinite().all()):
             raise Failure(
                 Exit.DIVERGED,

@@ -23,12 +23,16 @@ from drivetrain.run.wiring import build_loop
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
+from drivetrain.runtime.mesh import Mesh
 from drivetrain.runtime.place import Place
 from drivetrain.runtime.signals import StopRequests
+from drivetrain.runtime.together import standing
 from drivetrain.spec.code.scan import scan
-from drivetrain.spec.exits import Failure, Outcome
+from drivetrain.spec.exits import Exit, Failure, Outcome
 from drivetrain.spec.files import within, write_private
 from drivetrain.spec.load import Resolved, load
+from drivetrain.spec.mesh import MeshSizes
+from drivetrain.spec.recipe import Recipe
 
 
 def execute(
@@ -92,8 +96,10 @@ def _run(
     group = Group.join(place, device, listen_fd=listen_fd)
     try:
         with _as_failure(context, group):
-            opened = open_run(context, group, device, resumer)
+            mesh = Mesh(group, _sizes(recipe, group.world), device)
             with ExitStack() as stack:
+                stack.enter_context(standing(mesh, first_here=place.local_rank == 0))
+                opened = open_run(context, mesh, resumer)
                 restored = restore_run(opened, stack)
                 loop = build_loop(opened, restored, stack)
                 stack.callback(heartbeat.enter, "teardown")  # first of all that is undone: it may take long
@@ -105,6 +111,15 @@ def _run(
     finally:
         heartbeat.enter("teardown")
         resumer.release()
+
+
+def _sizes(recipe: Recipe, processes: int) -> MeshSizes:
+    """How the processes are laid out. Raises Failure(78) where a launcher has started others than the recipe has."""
+    try:
+        return recipe.parallel.sizes(processes)
+    except ValueError as error:
+        hint = "start as many, or change parallel"
+        raise Failure(Exit.BAD_RECIPE, f"parallel: {error}", hint) from error
 
 
 @contextmanager

@@ -5,22 +5,26 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from drivetrain.data.opening import open_source
-from drivetrain.data.source import Source
+from drivetrain.data.source import ENDLESS, Source
 from drivetrain.data.stream import StreamSource
 from drivetrain.engine.average import Averages
+from drivetrain.engine.drawing import INITIAL_WEIGHTS, draw, fill_buffers
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
 from drivetrain.engine.execution import Execution
-from drivetrain.engine.placement import Placement
+from drivetrain.engine.memory import to_empty
+from drivetrain.engine.parallel_plan import derived
+from drivetrain.engine.placement import Placement, placed
 from drivetrain.engine.recipe import Average, Network, scale_of
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
@@ -31,7 +35,9 @@ from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.compiling import compile_network
+from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
+from drivetrain.runtime.mesh import Mesh
 from drivetrain.runtime.mistakes import returned
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.amount import Scale
@@ -42,10 +48,8 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.registry import imported
 from drivetrain.spec.text import printable, shortened
-from drivetrain.spec.tree import dotted
+from drivetrain.spec.tree import Path_, dotted
 
-_INITIAL_WEIGHTS = 1 << 34
-"""A place in the seeds' path that no step has."""
 _NETWORK_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -110,7 +114,10 @@ class Inputs:
 
 def open_inputs(recipe: Recipe, run: Path, task: Task, *, by_text: bool = False) -> Inputs:
     """Open training, validation and test sources and let the task prepare them; content digests of files are kept in
-    the run directory. `by_text` as in `open_source`."""
+    the run directory. `by_text` as in `open_source`.
+
+    Raises Failure(78) where the recipe, or the task, asks for what a stream cannot give.
+    """
     cache, data = run / "sources.json", recipe.data
     named = dict(zip(source_names(data.train.sources), data.train.sources, strict=True))
     parts: tuple[tuple[Part, Mapping[str, Any]], ...] = (
@@ -121,30 +128,36 @@ def open_inputs(recipe: Recipe, run: Path, task: Task, *, by_text: bool = False)
     opened: dict[str, dict[str, Source]] = {part: {} for part, _ in parts}
     for part, sources in parts:
         by_length = part == "train" and data.train.buckets is not None
-        for name, settings in sources.items():
+        for place, (name, settings) in enumerate(sources.items()):
+            path = ("data", "train", "sources", place) if part == "train" else ("data", part, name)
             source = open_source(settings, recipe.seed, cache, by_text=by_text)
             if isinstance(source, StreamSource):
-                source = _streamed(source, recipe, task, part, name)
-            opened[part][name] = task.prepare(source, part, by_length=by_length)
+                source = _streamed(source, recipe, task, path)
+            source = task.prepare(source, part, by_length=by_length)
+            # A task of the user's own may have wrapped a stream: that shows only here.
+            if part == "train" and len(source) >= ENDLESS and not isinstance(source, StreamSource):
+                raise _looked_up(path)
+            opened[part][name] = source
     return Inputs(**opened)
 
 
-def _streamed(stream: StreamSource, recipe: Recipe, task: Task, part: Part, name: str) -> Source:
+def _streamed(stream: StreamSource, recipe: Recipe, task: Task, path: Path_) -> Source:
     """A stream as it is trained on or, to score it, its first samples: kept in memory, so that each evaluation scores
-    the same ones.
-
-    Raises Failure(78) where the recipe does not say how many, or the task looks samples up by their numbers.
-    """
+    the same ones."""
     if not isinstance(recipe.task, Custom) and type(task).prepare is not Task.prepare:
-        cause = f"data.{part}: {name} is a stream, and this task looks samples up by their numbers"
-        raise Failure(Exit.BAD_RECIPE, cause, "give a source that has a length")
-    if part == "train":
-        return stream
-    for wrong in stream_contradictions(recipe, [("data", part, name)]):
+        raise _looked_up(path)
+    for wrong in stream_contradictions(recipe, [path]):
         raise Failure(Exit.BAD_RECIPE, f"{dotted(wrong.path)}: {wrong.message}", "mend the recipe")
+    if path[1] == "train":
+        return stream
     most = most_scored(recipe)
     assert most is not None, "the recipe has a budget for evaluations"
     return stream.first_samples(most)
+
+
+def _looked_up(path: Path_) -> Failure:
+    cause = f"{dotted(path)}: it is a stream, and this task looks samples up by their numbers"
+    return Failure(Exit.BAD_RECIPE, cause, "give a source that has a length")
 
 
 def digests_beside(old: Mapping[str, str], inputs: Inputs, recipe: Recipe, run: Path, task: Task) -> dict[str, str]:
@@ -271,21 +284,60 @@ def require_loss(recipe: Recipe, task: Task) -> None:
 
 
 def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
-    """The task's networks on the device, their initial weights drawn from the recipe's seed.
+    """The task's networks on the device of a process that holds everything. Raises what `build_on_mesh` raises."""
+    return dict(build_on_mesh(task, recipe, Mesh(Group(), device=device)).networks)
 
-    Raises Failure(78) where a network's name is no identifier, 70 where the task gives no networks with parameters.
+
+class BuiltNetworks(NamedTuple):
+    """A task's networks, and what this rank holds of them."""
+
+    networks: dict[str, nn.Module]
+    placement: Placement
+
+
+def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True) -> BuiltNetworks:
+    """The task's networks, laid out over the mesh, their initial weights drawn from the recipe's seed. Every rank calls
+    it. Without `drawn`, networks whose tensors are filled one by one wait for those of a commit.
+
+    Raises Failure(78) where a network's name is no identifier, where a plan does not fit its network or the mesh, 70
+    where the task gives no networks with parameters.
     """
     # Drawn on the CPU whatever the device is: the same seed is the same weights everywhere.
-    seed_generators(torch.device("cpu"), mix(recipe.seed, _INITIAL_WEIGHTS))
-    networks = {name: network.to(device).train() for name, network in _made_networks(task).items()}
+    seed_generators(torch.device("cpu"), mix(recipe.seed, INITIAL_WEIGHTS))
+    with torch.device("meta") if task.build_on_meta else nullcontext():
+        networks = dict(_made_networks(task))
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
+        if not mesh.replicated:
+            _lay_out(task, recipe, name, network, mesh)
+        (to_empty if task.build_on_meta else nn.Module.to)(network, device=mesh.device)
+        network.train()
+        if not mesh.replicated:
+            _settle(network)
         if recipe.compile:
             # Also a switch of the compiler, which then takes no kernel that differs from run to run.
             torch.use_deterministic_algorithms(True, warn_only=True)
             compile_network(network)
-    return networks
+    placement = placed(networks, mesh)
+    if task.build_on_meta and drawn:
+        draw(networks, placement, recipe.seed)
+    elif task.build_on_meta:
+        fill_buffers(networks, recipe.seed)
+    return BuiltNetworks(networks, placement)
+
+
+def _settle(network: nn.Module) -> None:
+    from drivetrain.engine.layout import settle
+
+    settle(network)
+
+
+def _lay_out(task: Task, recipe: Recipe, name: str, network: nn.Module, mesh: Mesh) -> None:
+    from drivetrain.engine.layout import lay_out  # torch's engines take a second to import
+
+    plan = task.parallel_plan(name, network) or derived(network)
+    lay_out(name, network, plan, mesh, sequence=recipe.parallel.sequence)
 
 
 def _made_networks(task: Task) -> Mapping[str, nn.Module]:
@@ -372,7 +424,7 @@ def build_engine(
     averages, scaler = None, None
     averaged = averages_of(recipe, networks)
     if averaged:
-        averages = Averages(averaged, networks)
+        averages = Averages(averaged, networks, execution.placement.here)
     if _has_half(recipe):
         scaler = Scaler(recipe.scaling, execution.device)
     return Engine(

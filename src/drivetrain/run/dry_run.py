@@ -14,6 +14,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.placement import Placement
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import DRY_RUN
 from drivetrain.loop.lane_metrics import MetricSets
@@ -30,7 +31,6 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     batches, timetable, group, inputs = loop.reader.batches, loop.commands.tuning.timetable, opened.group, opened.inputs
     batch = batches.read(1)
     _try_step(loop, batch)
-    own = [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in batch.micro_batches]
     engine = loop.state.engine
     networks = {name: _parameters(network) for name, network in engine.networks.items()}
     sources = sizes_of(inputs.train)
@@ -40,13 +40,14 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
         "device": str(engine.device),
         "processes": group.world,
         "lanes": batches.geometry.lanes,
+        **_held_parts(engine.placement),
         "steps": timetable.steps,
         "samples": timetable.total,
         "sources": sources,
         "validation": _try_sets(engine, opened, inputs.validation),
         "test": _try_sets(engine, opened, inputs.test),
         "shown": shown,
-        "first_step": {"samples": batch.stop - batch.start, "micro_batches": group.gather_json(own)},
+        "first_step": {"samples": batch.stop - batch.start, "micro_batches": group.gather_json(_told(batch))},
         "bytes": held(engine, loop.state.tensors),
     }
     if group.leader:
@@ -56,10 +57,24 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     return Outcome(code=Exit.DONE, cause="a dry run: nothing was trained and nothing is kept", hint="", where={})
 
 
+def _told(batch: LocalBatch) -> list[dict[str, Any]]:
+    """This rank's micro-batches."""
+    return [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in batch.micro_batches]
+
+
+def _held_parts(placement: Placement) -> dict[str, Any]:
+    """What the first rank holds of each parameter, and how many numbers each rank has. Every rank calls it."""
+    parts, own = {}, 0
+    for name, part in placement.held.items():
+        parts[name] = {"whole": list(part.box.whole), "here": list(part.box.shape), "along": list(part.along)}
+        own += part.box.size
+    return {"mesh": str(placement.mesh.sizes), "parts": parts, "ranks": placement.group.gather_json(own)}
+
+
 def _try_step(loop: Loop, batch: LocalBatch) -> None:
     """The first step as the loop would make it, whatever it comes to."""
     counts: dict[str, int] = {}
-    for own in loop.group.gather_json(batch.counts):
+    for own in loop.state.engine.placement.data.gather_json(batch.counts):
         for unit, number in own.items():
             counts[unit] = counts.get(unit, 0) + number
     loop.runner.run(batch, counts)

@@ -22,7 +22,7 @@ from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.data.text_tokens import TextTokens, text_tokens
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.execution import Execution
-from drivetrain.engine.placement import Placement, Replicated
+from drivetrain.engine.placement import Placement, replicas
 from drivetrain.ledger.resume_index import history_of
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
 from drivetrain.loop.step_sync import WIDTH, StepSync
@@ -93,7 +93,7 @@ def evaluate_run(
         if place.rpartition(".")[2] in scored:
             digests[place] = digest
     accept_data(told, digests, (), found.path.name)
-    return _scored(recipe, finished.task, finished.engine(Replicated(Group())), sets, found.step)
+    return _scored(recipe, finished.task, finished.engine(replicas(Group())), sets, found.step)
 
 
 def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None, init: str | None = None) -> Scores:
@@ -116,7 +116,7 @@ def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None
     layouts = {name: task.published_layout(name) for name in networks}
     for settings in given:
         load_initial(settings, networks, layouts)
-    execution = Execution(Replicated(Group()), device, recipe.precision, recipe.seed)
+    execution = Execution(replicas(Group()), device, recipe.precision, recipe.seed)
     return _scored(recipe, task, Engine(networks, {}, execution), sets, 0)
 
 
@@ -124,7 +124,7 @@ def _scored(recipe: Recipe, task: Task, engine: Engine, sets: Sequence[Validatio
     """Score sets in this process, as training would after this step."""
     group = Group()
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)  # nobody asks this process to stop
-    return Evaluator(task, engine, group, Replicated(group), sync, recipe.evaluate.metrics).score(sets, step)
+    return Evaluator(task, engine, group, replicas(group), sync, recipe.evaluate.metrics).score(sets, step)
 
 
 def _device(recipe: Recipe, rank: int | None = None) -> torch.device:

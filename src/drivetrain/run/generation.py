@@ -12,7 +12,7 @@ from typing import Any
 from drivetrain.data.json_lines import json_object
 from drivetrain.data.text_tokens import TextTokens
 from drivetrain.data.tokenizers import content_of
-from drivetrain.engine.placement import Replicated
+from drivetrain.engine.placement import replicas
 from drivetrain.loop.sampling import Sampling
 from drivetrain.loop.task import Task
 from drivetrain.run.finished import FinishedRun, Weights, open_finished, run_tokens
@@ -63,7 +63,7 @@ def generate_run(run: Path, prompts: Iterable[str], asked: Generation) -> Iterat
 
 
 def _generated(finished: FinishedRun, prompts: Iterable[str], asked: Generation) -> Iterator[dict[str, Any]]:
-    engine, task = finished.engine(Replicated(Group())), finished.task
+    engine, task = finished.engine(replicas(Group())), finished.task
     with engine.evaluating() as networks:
         for prompt in prompts:
             place = _place(prompt)

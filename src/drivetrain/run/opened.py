@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from drivetrain.checkpoint.compatible import deciding
-from drivetrain.engine.placement import Placement, Replicated
 from drivetrain.loop.task import Task
 from drivetrain.run.build import Inputs, build_task, open_inputs, require_loss, require_metrics
 from drivetrain.run.context import AttemptContext
@@ -18,6 +17,7 @@ from drivetrain.run.resume import Resumer
 from drivetrain.run.user_code import require_as_imported, require_code_of_command
 from drivetrain.runtime.device import PACKAGE
 from drivetrain.runtime.group import Group, require_same
+from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.affects import bits_digest
 
 _CLOCKS = 60.0
@@ -34,22 +34,18 @@ class OpenedRun:
     resumer: Resumer
     task: Task
     inputs: Inputs
+    mesh: Mesh
     unlike: str = ""
     """How the ranks' environments differ, where they do."""
 
-    @property
-    def placement(self) -> Placement:
-        """What this rank holds of every tensor: all of it."""
-        return Replicated(self.group)
 
-
-def open_run(context: AttemptContext, group: Group, device: torch.device, resumer: Resumer) -> OpenedRun:
+def open_run(context: AttemptContext, mesh: Mesh, resumer: Resumer) -> OpenedRun:
     """Take the run directory and open what the recipe names. Every rank calls it, and has the same inputs after it.
 
     Raises Failure: 85 or 76 where the directory is not this run's, 76 where the code has changed since the command was
     given or since this process imported it, 78 where the task does not fit the recipe, and what sources raise.
     """
-    recipe = context.recipe
+    recipe, group = context.recipe, mesh.group
     group.agree("recipe", bits_digest(recipe))
     environments = group.gather_json(deciding(context.environment))
     if recipe.exact or recipe.guard.recompute:  # bits are compared between ranks
@@ -75,7 +71,7 @@ def open_run(context: AttemptContext, group: Group, device: torch.device, resume
         resumer.notes.append(note)
     if unlike:
         resumer.notes.append(f"replicas may come to other bits: {unlike}")
-    return OpenedRun(context, group, device, resumer, task, inputs, unlike)
+    return OpenedRun(context, group, mesh.device, resumer, task, inputs, mesh, unlike)
 
 
 def unlike_environments(environments: Sequence[Mapping[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 
 from drivetrain.data.opening import open_source
-from drivetrain.engine.placement import Replicated
+from drivetrain.engine.placement import replicas
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.preparation import require_importable
 from drivetrain.launch.shares import dealt, others, send_share
@@ -109,7 +109,7 @@ def _new_set(finished: FinishedRun, run: Path, path: str) -> ValidationSet:
 def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: int) -> Iterator[list[dict[str, Any]]]:
     """What the networks say of every so many-th block of samples: the blocks, and what is drawn in each, are the same
     on any number of processes."""
-    engine, task = finished.engine(Replicated(Group())), finished.task
+    engine, task = finished.engine(replicas(Group())), finished.task
     with engine.evaluating() as networks:
         for block, first in enumerate(range(0, given.size, given.batch)):
             if block % processes != rank:

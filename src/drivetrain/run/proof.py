@@ -20,7 +20,7 @@ from drivetrain.data.blend import Blend, coverage
 from drivetrain.data.buckets import order_of
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
-from drivetrain.data.stream import Deal, Mark, before_ends
+from drivetrain.data.stream import Deal, before_ends
 from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.comparison import comparable, unequal
 from drivetrain.ledger.derive import lineage, steps
@@ -38,6 +38,7 @@ from drivetrain.ledger.records import (
 )
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.state import StateValues
+from drivetrain.loop.streams import marks_by_lane
 from drivetrain.loop.tuning import stage_of
 from drivetrain.run.build import Inputs, build_task, digests_beside, open_inputs
 from drivetrain.run.replay import Replay, kept_in
@@ -451,7 +452,7 @@ def _prove_streams(run: Path, inputs: Inputs, attempt: AttemptRecord, certificat
         known = values.streams[name]
         if known["lanes"] > 1:
             source.deal(deal)
-        marks = {int(lane): Mark(*mark) for lane, mark in known["marks"].items()}
+        marks = marks_by_lane(known)
         source.resume(marks, positions[name], range(known["lanes"]), accepts_change=False)
         certificate.unknown += [f"{name}: {note}" for note in source.stream.notes]
         certificate.unknown.append(f"{name} is a stream: of its samples {len(marks)} were read again and compared")

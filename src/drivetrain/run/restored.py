@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-
-import torch
-from torch import nn
 
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.data.geometry import choose_lanes
@@ -18,13 +13,14 @@ from drivetrain.ledger.queue import LedgerQueue
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
+from drivetrain.loop.replicas import require_same_start
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.tuning import LiveRecipe, optimizers_of, settings_digest
 from drivetrain.optim.schedules import Horizon
 from drivetrain.run.build import (
     Inputs,
     build_engine,
-    build_networks,
+    build_on_mesh,
     digests_beside,
     execution_of,
     freeze_networks,
@@ -37,6 +33,8 @@ from drivetrain.run.user_code import CodeIdentity, accept, changes, identity, re
 from drivetrain.spec.affects import bits_digest, reads_scores
 from drivetrain.spec.code.scan import files_today
 from drivetrain.spec.recipe import Recipe
+
+WHOLE = "each process has built the networks whole, and kept its part: the task does not build them on the meta device"
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,13 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     ledger_queue = None
     if group.leader:
         ledger_queue = stack.enter_context(closing(resumer.open_ledger(history)))
-    commit = resumer.find(group, history)
+    commit = resumer.find(group, history, whole=opened.mesh.replicated)
     code = _code_identity(opened, history, commit)
     context.startup.lap("find")
     # After the code is known to be the commit's: other code may make networks of which nothing can be restored.
-    networks = build_networks(opened.task, recipe, opened.device)
+    networks, placement = build_on_mesh(opened.task, recipe, opened.mesh, drawn=commit is None)
+    if not opened.mesh.replicated and not opened.task.build_on_meta:
+        resumer.notes.append(WHOLE)
     context.startup.lap("build")
     replay, own = None, None
     if group.leader:
@@ -88,24 +88,22 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     live = LiveRecipe(context.resolved, commands.texts)
     timetable = _timetable(recipe, live.recipe, opened.inputs)
     layouts = {name: opened.task.published_layout(name) for name in networks}
-    initial = resumer.initialize(networks, layouts, fresh=commit is None)
+    initial = resumer.initialize(networks, layouts, group, fresh=commit is None)
     freeze_networks(recipe, networks)
     horizon = Horizon(timetable.total, timetable.scale)
-    optimizers = optimizers_of(live.recipe, networks, horizon)
-    lanes = _lanes(recipe, opened.placement.data.world, commit)
-    execution = execution_of(recipe, opened.placement, opened.device, lanes)
+    optimizers = optimizers_of(live.recipe, networks, horizon, placement)
+    placement = placement.knowing({name: each.optimizer for name, each in optimizers.items()})
+    lanes = _lanes(recipe, opened.mesh.data.world, commit)
+    execution = execution_of(recipe, placement, opened.device, lanes)
     engine = build_engine(recipe, networks, optimizers, execution, context.heartbeat)
     values = StateValues()
     if commit:
-        own = {name: opened.placement.part(name, whole) for name, whole in commit.state.tensors.items()}
-        commit = replace(commit, state=replace(commit.state, tensors=own))
+        commit = replace(commit, state=replace(commit.state, tensors=commit.read(placement.box)))
         kept = commit.metadata["data"]
         digests = digests_beside(kept, opened.inputs, recipe, context.folder, opened.task)
         values = resumer.restore(commit, digests, context.environment, engine, timetable)
     # Ranks that hold the same parts and start unequal would never become equal.
-    replicas = opened.placement.replicas
-    digest = _weights_digest(networks) if replicas.world > 1 else None  # alone there is nothing to compare it with
-    replicas.agree("the weights", digest)
+    require_same_start(engine)
     context.startup.lap("load")
     return RestoredRun(
         ledger_queue, history, commit, code, replay, commands, live, timetable, horizon, engine, values, lanes, initial
@@ -186,13 +184,3 @@ def _lanes(recipe: Recipe, world: int, commit: LoadedCommit | None) -> int:
     batch, exact = recipe.batch, recipe.exact
     whole = batch.micro if exact and batch.micro else 1  # samples that stay together
     return choose_lanes(math.gcd(*batch.sizes) // whole, world, apart=exact)
-
-
-def _weights_digest(networks: Mapping[str, nn.Module]) -> str:
-    """A checksum over all weights: ranks that start unequal would never become equal."""
-    checksum = 0
-    for network in networks.values():
-        for parameter in network.parameters():
-            data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            checksum = zlib.crc32(data, checksum)  # type: ignore[arg-type]
-    return f"{checksum:08x}"

@@ -111,10 +111,11 @@ class Resumer:
             write_private(self.folder / "recipe.yaml", (self.job.text + overrides).encode())
         write_json(self.folder / "environment.json", environment)
 
-    def find(self, group: Group, history: ResumeIndex) -> LoadedCommit | None:
-        """The commit to go on from, as `resume` (auto, never, must) wants it; what survivors left, if it is newer."""
+    def find(self, group: Group, history: ResumeIndex, *, whole: bool = True) -> LoadedCommit | None:
+        """The commit to go on from, as `resume` (auto, never, must) wants it; what survivors left, if it is newer and
+        ranks hold everything. Where they do not, it is not to be `whole`, as in `newest`."""
         volatile = Path(self.job.volatile) if self.job.volatile else None
-        found = newest(self.folder, group, volatile)
+        found = newest(self.folder, group, volatile, whole=whole)
         # The rank that kept the ledger may be the one that died: survivors bring the records of their last steps, and
         # are passed over where these do not join it. Only the leader has the ledger, so it decides for all.
         if found and found.volatile:
@@ -146,7 +147,7 @@ class Resumer:
         return max((step_of(name) or 0 for name in names(self.folder)), default=0)
 
     def initialize(
-        self, networks: Mapping[str, nn.Module], layouts: Mapping[str, Names | None], *, fresh: bool
+        self, networks: Mapping[str, nn.Module], layouts: Mapping[str, Names | None], group: Group, *, fresh: bool
     ) -> list[InitialRecord]:
         """The recipe's `init`: weights at the start of the run, what is frozen in every attempt. `layouts` as for
         `load_initial`.
@@ -160,7 +161,7 @@ class Resumer:
             given = (self.recipe.init,)
         records = []
         for settings in given:
-            report = load_initial(settings, networks, layouts) if fresh else None
+            report = load_initial(settings, networks, layouts, group) if fresh else None
             # In every attempt: a commit has weights, not whether they train.
             frozen = freeze(settings, networks)
             if report:
@@ -206,13 +207,15 @@ class Resumer:
             engine.averages.restart()
             self.notes.append(f"{name} has no averaged weights: they begin at its weights")
 
-    def mirror(self, found: LoadedCommit | None, written: Callable[[], None]) -> Mirror | None:
+    def mirror(
+        self, found: LoadedCommit | None, written: Callable[[], None], place: tuple[int, int] = (0, 1)
+    ) -> Mirror | None:
         """Where verified commits are copied to, the one that this attempt goes on from first. `written` returns once
-        the ledger has all that it was told."""
+        the ledger has all that it was told; `place` is this rank among those that upload."""
         url = self.recipe.checkpoint.mirror
         if not url:
             return None
-        mirror = Mirror(url, self.folder, written)
+        mirror = Mirror(url, self.folder, written, place=place)
         # The attempt before may have been cut off before this one was copied.
         if found and not found.volatile:
             mirror.push(found.path.name)

@@ -1,4 +1,4 @@
-"""Training sources that are streams: what a recipe can ask of them, and where a run goes on in them."""
+"""Training sources that are streams: which ones, and where a run goes on in them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from drivetrain.data.stream import Deal, StreamSource
 from drivetrain.loop.streams import Streams
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.restored import RestoredRun
-from drivetrain.spec.check import stream_contradictions
-from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.recipe import Recipe
-from drivetrain.spec.tree import dotted
 
 
 def streams_of(sources: Mapping[str, Source]) -> dict[str, StreamSource]:
@@ -34,11 +30,10 @@ def sizes_of(sources: Mapping[str, Source]) -> dict[str, int | None]:
 def resumed(opened: OpenedRun, restored: RestoredRun, batches: BatchReader) -> Streams | None:
     """The training streams, where the run is in them; None where there are none. Every rank calls it.
 
-    Raises Failure(78) where the recipe asks for what they cannot give, 76 where they are not what they were.
+    Raises Failure(76) where they are not what they were.
     """
-    inputs, recipe, group, data = opened.inputs, opened.context.recipe, opened.group, opened.placement.data
+    inputs, group, data = opened.inputs, opened.group, opened.mesh.data
     found = streams_of(inputs.train)
-    require_possible(recipe, inputs.train)
     if not found:
         return None
     own = restored.lanes // data.world
@@ -54,17 +49,3 @@ def resumed(opened: OpenedRun, restored: RestoredRun, batches: BatchReader) -> S
     positions = coverage(batches.order, names, values.progress.position)
     opened.resumer.notes += streams.resume(values.streams, positions, accepted)
     return streams
-
-
-def require_possible(recipe: Recipe, sources: Mapping[str, Source]) -> None:
-    """Raises Failure(78) where the recipe asks for what training streams cannot give."""
-    streams = []
-    for number, (name, source) in enumerate(sources.items()):
-        path = ("data", "train", "sources", number)
-        if isinstance(source, StreamSource):
-            streams.append(path)
-        elif len(source) >= ENDLESS:
-            cause = f"{dotted(path)}: {name} is a stream, and this task looks samples up by their numbers"
-            raise Failure(Exit.BAD_RECIPE, cause, "give a source that has a length")
-    for wrong in stream_contradictions(recipe, streams):
-        raise Failure(Exit.BAD_RECIPE, f"{dotted(wrong.path)}: {wrong.message}", "mend the recipe")

@@ -63,7 +63,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     `stack` ends what commits.
     """
     context, group, engine, task = opened.context, opened.group, restored.engine, opened.task
-    recipe, placement, timetable = context.recipe, opened.placement, restored.timetable
+    recipe, placement, timetable = context.recipe, engine.placement, restored.timetable
     ledger, guard = _ledger_writer(opened, restored, stack), _guard(opened, restored)
     inbox = _inbox(context.folder, stack) if group.leader else None  # one rank hears commands, and tells the others
     control = Control(inbox, group, ledger, _command_history(opened, restored))
@@ -78,6 +78,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     checks = StepChecks(recipe.statistics, recipe.guard.recompute, timetable, engine, group, ledger)
     records = StepRecords(state, ledger, sync, Judge(state, group, ledger, reader))
     commits = Commits(state, ledger, sync, _metadata(opened, restored, ledger), reader.coverage, storage)
+    sync.part_ended = lambda: commits.part_ended
     # What survivors left was in memory alone: no commit covers its step.
     if restored.commit is not None and not restored.commit.volatile:
         commits.resume(state.progress.step)
@@ -85,7 +86,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     rewind = Rewind(state, ledger, buffer)
     tuning = Tuning(restored.live, timetable, restored.horizon, engine, reader)
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
-    replicas = Replicas(engine, placement.replicas, opened.unlike)
+    replicas = Replicas(engine, opened.unlike)
     blocking, work = recipe.checkpoint.blocking, (records, commits, scoring, showing, commands, rewind, replicas)
     due = DueWork(state, *work, reader, ledger, sync, group, blocking)
     return Loop(
@@ -128,7 +129,7 @@ def _sync(opened: OpenedRun, restored: RestoredRun, control: Control) -> StepSyn
         Pulse(group, WIDTH),
         context.stops,
         alone=group.world == 1,
-        speaks=opened.placement.speaks,
+        speaks=opened.mesh.speaks,
         commanded=control.waiting,
     )
     if group.leader:
@@ -174,14 +175,17 @@ def _command_history(opened: OpenedRun, restored: RestoredRun) -> CommandHistory
 
 def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSync) -> Reader:
     """What reads the training data, in the order that the recipe and what was set have given it."""
-    recipe, inputs, task, data = opened.context.recipe, opened.inputs, opened.task, opened.placement.data
+    recipe, inputs, task, data = opened.context.recipe, opened.inputs, opened.task, opened.mesh.data
     train, timetable = recipe.data.train, restored.timetable
     names = list(inputs.train)
     stages = [stage_of(stage) for stage in restored.commands.stages]
     source, order = reading_order(train, names, list(inputs.train.values()), recipe.seed, timetable.scale, stages)
     geometry = Geometry(timetable.scale.batches, restored.lanes, data.world, recipe.batch.micro, apart=recipe.exact)
     quarantine = _quarantine(guard, order)
-    batches = BatchReader(source, order, geometry, data.rank, timetable.total, task.collate, task.counts, quarantine)
+    even = not opened.mesh.replicated
+    batches = BatchReader(
+        source, order, geometry, data.rank, timetable.total, task.collate, task.counts, quarantine, even
+    )
 
     def open_iterator(batches: BatchReader, first: int) -> BatchIterator:
         return prefetch(batches, first, timetable.steps, train.prefetch, train.workers)
@@ -201,7 +205,7 @@ def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, led
     context, group, history = opened.context, opened.group, restored.history
     recipe, inputs, step = context.recipe, opened.inputs, restored.values.progress.step
     patience = recipe.stop.patience
-    lanes = restored.lanes if recipe.exact else opened.placement.data.world
+    lanes = restored.lanes if recipe.exact else opened.mesh.data.world
     sets = ScoredSets(
         validation=inputs.sets(recipe, lanes, most_scored(recipe))["validation"], finals=inputs.finals(recipe, lanes)
     )
@@ -229,7 +233,7 @@ def _fill(restored: RestoredRun, group: Group) -> None:
 def _showing(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, ledger: LedgerWriter) -> Showing:
     """What shows samples, with what the ledger has of earlier times."""
     recipe, group = opened.context.recipe, opened.group
-    lanes = restored.lanes if recipe.exact else opened.placement.data.world
+    lanes = restored.lanes if recipe.exact else opened.mesh.data.world
     samples = shown_samples(recipe, opened.task, opened.inputs, lanes)
     run = opened.context.folder if group.leader else None
     showing = Showing(evaluator, ledger, samples, recipe.evaluate.show, run)
@@ -253,9 +257,9 @@ def _metadata(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter) ->
 
 
 def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> CommitStorage | None:
-    """What commits, on the rank that keeps the ledger."""
-    queue = restored.ledger_queue
-    if queue is None:
+    """What commits: on the rank that keeps the ledger, or where tensors are cut, on every rank what it holds."""
+    queue, in_parts = restored.ledger_queue, not opened.mesh.replicated
+    if queue is None and not in_parts:
         return None
     settings, scores = opened.context.recipe.checkpoint, restored.history.scores
     best = settings.keep_best
@@ -263,8 +267,9 @@ def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Comm
 
     def before_commit() -> None:
         """On the thread that commits."""
-        late_code.look()
-        queue.sync()
+        if queue is not None:
+            late_code.look()
+            queue.sync()
 
     committer = Committer(
         run=opened.context.folder,
@@ -275,9 +280,14 @@ def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Comm
         heartbeat=opened.context.heartbeat,
         blocking=settings.blocking,
         patience=opened.resumer.patience,
+        rank=opened.group.rank,
+        in_parts=in_parts,
     )
     stack.enter_context(closing(committer))
-    return CommitStorage(committer, opened.resumer.mirror(restored.commit, queue.sync), late_code.records)
+    place = (opened.group.rank, opened.group.world) if in_parts else (0, 1)
+    if queue is None:
+        return CommitStorage(committer, opened.resumer.mirror(restored.commit, lambda: None, place))
+    return CommitStorage(committer, opened.resumer.mirror(restored.commit, queue.sync, place), late_code.records)
 
 
 def _pin(folder: Path, storage: CommitStorage | None, step: int) -> None:

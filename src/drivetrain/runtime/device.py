@@ -21,6 +21,8 @@ from drivetrain.spec.exits import Exit, Failure
 
 PACKAGE = "package."
 """How the keys of an environment begin that have versions of packages."""
+_IN_HOST_MEMORY = frozenset({"cpu", "mps"})
+"""Types of devices that compute in the host's memory; all others have their own."""
 
 
 def choose(name: str, local_rank: int) -> torch.device:
@@ -44,7 +46,19 @@ def choose(name: str, local_rank: int) -> torch.device:
 
 def name(device: torch.device) -> str:
     """What its maker calls it, or its type."""
-    return _cuda_name(device) or device.type
+    return _maker_name(device) or device.type
+
+
+def has_own_memory(device: torch.device) -> bool:
+    """Whether what it computes has to be copied to the host, for which memory is pinned, and an allocator of torch's
+    counts what it holds."""
+    return device.type not in _IN_HOST_MEMORY
+
+
+def own_generator(device: torch.device) -> torch.Generator | None:
+    """The device's default generator of random numbers; None for the CPU, and where Python cannot reach it."""
+    generators = getattr(torch.get_device_module(device), "default_generators", None)
+    return None if generators is None else generators[device.index or 0]
 
 
 def threads_per_process(local_world: int, asked: int | None, *, exact: bool) -> int:
@@ -93,7 +107,7 @@ def environment(imported: Collection[str] = ()) -> dict[str, Any]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
-        "accelerator": _current_cuda_name(),
+        "accelerator": _current_maker_name(),
         "git": git_commit(),
     }
 
@@ -105,7 +119,7 @@ def claim_key(device: torch.device, **shape: int) -> str:
     """
     metadata = shape | {
         "device": device.type,
-        "accelerator": _cuda_name(device),
+        "accelerator": _maker_name(device),
         "threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "torch": torch.__version__,
@@ -113,17 +127,15 @@ def claim_key(device: torch.device, **shape: int) -> str:
     return hashlib.sha256(json.dumps(metadata, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _cuda_name(device: torch.device) -> str | None:
-    """What its maker calls a CUDA device; None for others."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.get_device_name(device)
+def _maker_name(device: torch.device) -> str | None:
+    """What its maker calls it; None where torch does not say, as of the CPU and of MPS."""
+    tell = getattr(torch.get_device_module(device), "get_device_name", None)
+    return None if tell is None else tell(device)
 
 
-def _current_cuda_name() -> str | None:
-    if not torch.cuda.is_available():
-        return None
-    return torch.cuda.get_device_name()
+def _current_maker_name() -> str | None:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if accelerator is None else _maker_name(accelerator)
 
 
 def _version(package: str) -> str | None:

@@ -32,6 +32,8 @@ class Group:
         self.world = world
         self.main: Any = None  # torch.distributed process groups; None where the process is alone
         self.side: Any = None
+        self.backend = "gloo"
+        """What carries gradients."""
 
     @property
     def leader(self) -> bool:
@@ -64,7 +66,8 @@ class Group:
             # The default group is gloo on every device: what is no gradient never waits for the accelerator.
             dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world, timeout=wait)
             group.side = dist.group.WORLD
-            group.main = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
+            group.backend = dist.get_default_backend_for_device(device)
+            group.main = dist.new_group(backend=group.backend)
         except (RuntimeError, ValueError) as error:
             raise Failure(
                 Exit.PEER_UNAVAILABLE,
@@ -72,6 +75,18 @@ class Group:
                 "look for the rank that failed first; see that all ranks reach that address",
             ) from error
         return group
+
+    def part(self, ranks: Sequence[int]) -> Group:
+        """Some of the processes, this one among them, as a group of their own; each of them calls it."""
+        if len(ranks) == self.world:
+            return self
+        part = Group(list(ranks).index(self.rank), len(ranks))
+        part.backend = self.backend
+        if part.world > 1:
+            # Only these ranks meet: a group of all is made of as many parts as there are.
+            part.side = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
+            part.main = dist.new_group(list(ranks), backend=self.backend, use_local_synchronization=True)
+        return part
 
     def gather_json(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from drivetrain.runtime.device import own_generator
+
 _MASK = (1 << 64) - 1
 
 
@@ -29,10 +31,13 @@ def seed_generators(device: torch.device, value: int) -> None:
     `torch.manual_seed` does the same for every device there may be, a hundred times slower.
     """
     torch.default_generator.manual_seed(value)
-    if device.type == "cuda":
-        torch.cuda.default_generators[device.index or 0].manual_seed(value)
-    elif device.type == "mps":
-        torch.mps.manual_seed(value)
+    if device.type == "cpu":
+        return
+    generator = own_generator(device)
+    if generator is not None:
+        generator.manual_seed(value)
+    else:
+        torch.get_device_module(device).manual_seed(value)
 
 
 @contextmanager
@@ -40,23 +45,28 @@ def undrawn(device: torch.device) -> Iterator[None]:
     """Whatever is drawn while this is entered, afterwards the default generators go on from where they were: torch's of
     the CPU and of the device, Python's and NumPy's."""
     own, numpys = random.getstate(), np.random.get_state()
-    torchs = [(generator, generator.get_state()) for generator in _generators(device)]
-    on_mps = None
-    if device.type == "mps":
-        on_mps = torch.mps.get_rng_state()
+    on_host, on_device = torch.default_generator.get_state(), _state(device)
     try:
         yield
     finally:
         random.setstate(own)
         np.random.set_state(numpys)
-        for generator, state in torchs:
-            generator.set_state(state)
-        if on_mps is not None:
-            torch.mps.set_rng_state(on_mps)
+        torch.default_generator.set_state(on_host)
+        if on_device is not None:
+            _set_state(device, on_device)
 
 
-def _generators(device: torch.device) -> list[torch.Generator]:
-    """Torch's default ones that Python can reach."""
-    if device.type == "cuda":
-        return [torch.default_generator, torch.cuda.default_generators[device.index or 0]]
-    return [torch.default_generator]
+def _state(device: torch.device) -> torch.Tensor | None:
+    """That of the device's own default generator; None for the CPU."""
+    if device.type == "cpu":
+        return None
+    generator = own_generator(device)
+    return torch.get_device_module(device).get_rng_state() if generator is None else generator.get_state()
+
+
+def _set_state(device: torch.device, state: torch.Tensor) -> None:
+    generator = own_generator(device)
+    if generator is None:
+        torch.get_device_module(device).set_rng_state(state)
+    else:
+        generator.set_state(state)

@@ -18,13 +18,16 @@ from drivetrain.spec.components import (
     KeepsDocuments,
     LoadsNetworks,
     MovesLayers,
+    MovesParts,
     ProjectsGradients,
     ReadsKinds,
     ReadsPart,
+    SplitsLayers,
     WarmsUp,
 )
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.keys import key_of
+from drivetrain.spec.mesh import MeshSizes
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import Path_, dotted
@@ -43,6 +46,9 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
     checks = (
         _name,
         _batch,
+        _parallel,
+        _meshed,
+        _divided,
         _networks,
         _loaded,
         _exact,
@@ -79,7 +85,7 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.batch is None:
         return
     sizes, lanes = recipe.batch.sizes, recipe.lanes
-    processes = recipe.launch.processes if recipe.launch else 1
+    mesh = _mesh(recipe)
     named = "batch.size" if len(sizes) == 1 else "batch.size and those of batch.ramp:"
     given = f"{named} {', '.join(map(str, sizes))}"
     if recipe.batch.micro is not None and recipe.batch.micro > min(sizes):
@@ -91,9 +97,82 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
     shared, what = math.gcd(*sizes), given
     if isinstance(lanes, int):
         shared, what = lanes, f"{lanes} lanes"
-    if lanes is not None and shared % processes:
-        message = f"{processes} do not share {what}; {_divisors(shared)} would"
+    if lanes is None or mesh is None or shared % mesh.data == 0:
+        return
+    if mesh.replicated:
+        message = f"{mesh.data} do not share {what}; {_divisors(shared)} would"
         yield Contradiction(("launch", "processes"), message)
+    else:
+        message = f"replicate x shard are {mesh.data} processes, which do not share {what}; {_divisors(shared)} would"
+        yield Contradiction(("parallel",), message)
+
+
+def _mesh(recipe: Recipe) -> MeshSizes | None:
+    """How the processes are laid out; None where that cannot be."""
+    processes = recipe.launch.processes if recipe.launch else 1
+    try:
+        return recipe.parallel.sizes(processes) if recipe.parallel else None
+    except ValueError:
+        return None
+
+
+def _parallel(recipe: Recipe) -> Iterator[Contradiction]:
+    """Meshes that the processes, or the task's layers, do not make."""
+    if recipe.parallel is None or recipe.launch is None:
+        return
+    try:
+        mesh = recipe.parallel.sizes(recipe.launch.processes)
+    except ValueError as error:
+        yield Contradiction(("launch", "processes"), f"parallel: {error}")
+        return
+    if mesh.tensor == 1 or recipe.task is None or isinstance(recipe.task, Custom):
+        return  # of a task of the user's own the plan tells, once it is loaded
+    if not isinstance(recipe.task, SplitsLayers):
+        yield Contradiction(
+            ("parallel", "tensor"), f"{mesh.tensor}: the layers of this task cannot be split; use shard"
+        )
+        return
+    for path, number in recipe.task.split_sizes.items():
+        if number % mesh.tensor and (recipe.parallel.sequence or not path.endswith("context")):
+            message = f"{mesh.tensor} processes do not share {path} {number}; {_divisors(number)} would"
+            yield Contradiction(("parallel", "tensor"), message)
+
+
+def _meshed(recipe: Recipe) -> Iterator[Contradiction]:
+    """What only ranks that hold everything can do."""
+    mesh = _mesh(recipe)
+    if mesh is None or mesh.replicated:
+        return
+    refused: dict[tuple, bool] = {
+        ("exact",): bool(recipe.exact),
+        ("compile",): bool(recipe.compile),
+        ("guard", "recompute"): recipe.guard is not None and recipe.guard.recompute is not None,
+        ("statistics", "gradients"): recipe.statistics is not None and recipe.statistics.gradients,
+    }
+    for path, part in _parts(recipe.optimizer, ("optimizer",)):
+        if isinstance(part, MovesLayers):
+            refused[(*path, "layerwise")] = part.layerwise
+        if isinstance(part, ProjectsGradients):
+            refused[(*path, "reduce")] = part.reduce == "projected"
+    for path, is_set in refused.items():
+        if is_set:
+            yield Contradiction(path, f"is for processes that hold everything (replicate alone), not for {mesh}")
+
+
+def _divided(recipe: Recipe) -> Iterator[Contradiction]:
+    """Optimizers that cannot move what one process holds of a tensor."""
+    mesh = _mesh(recipe)
+    if mesh is None or mesh.replicated:
+        return
+    for path, part in _parts(recipe.optimizer, ("optimizer",)):
+        if not isinstance(part, MovesParts):
+            continue
+        if part.parts == "none":
+            message = f"{part.indivisible}, and of these each process has a part ({mesh})"
+            yield Contradiction((*path, "kind"), message)
+        elif part.parts == "rows" and mesh.tensor > 1:
+            message = f"moves parts of whole rows, and tensor {mesh.tensor} cuts columns, too; use shard"
+            yield Contradiction((*path, "kind"), message)
 
 
 def _networks(recipe: Recipe) -> Iterator[Contradiction]:

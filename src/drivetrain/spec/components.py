@@ -5,6 +5,7 @@ A settings class has what it can answer; a kind of the user's own (`Custom`) has
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from drivetrain.spec.amount import Amount
@@ -41,6 +42,16 @@ class KeepsDocuments(Protocol):
     @property
     def needs_documents(self) -> bool:
         """Whether it does, so that its sources have to tell which document a token is of."""
+        ...
+
+
+@runtime_checkable
+class SplitsLayers(Protocol):
+    """A task whose layers can be split over processes (`parallel.tensor`)."""
+
+    @property
+    def split_sizes(self) -> Mapping[str, int]:
+        """What has to be a multiple of these processes, by its path in the task's settings."""
         ...
 
 
@@ -111,6 +122,15 @@ class FollowsScore(Protocol):
     """What goes by the SET/METRIC of a validation set."""
 
     metric: str
+
+
+@runtime_checkable
+class MovesParts(Protocol):
+    """What moves tensors of which processes hold a part each: "any" part, "rows", "whole" tensors that it puts together
+    by itself, or "none"; then `indivisible` says why."""
+
+    parts: str
+    indivisible: str
 
 
 @runtime_checkable

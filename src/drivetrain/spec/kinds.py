@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from drivetrain.spec.custom import POINTS
+from drivetrain.spec.importing.importers import IMPORTERS
 from drivetrain.spec.installed import OWN_PATH, installed_kinds
 from drivetrain.spec.registry import KINDS, imported
 
@@ -23,7 +24,7 @@ class Kind:
 
 def all_kinds() -> dict[str, list[Kind]]:
     """The kinds by section; last in each, where it may be one's own, what that is."""
-    shipped: dict[str, Mapping[str, str]] = {**KINDS, "target": imported(_TARGETS)}
+    shipped: dict[str, Mapping[str, str]] = {**KINDS, "target": imported(_TARGETS), "importer": IMPORTERS}
     found = {}
     for section in dict.fromkeys([*shipped, *POINTS]):
         found[section] = list(_kinds(section, shipped.get(section, {})))

@@ -59,7 +59,7 @@ def load(
             origin, given = kept.get("source") or "", [*kept.get("given", ()), *overrides]
             tree = from_data(kept["recipe"], Origin("file", str(path), 1), mistakes, kept.get("origins") or {})
         else:
-            tree, text = _with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
+            tree, text = with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
             origin = str(path.resolve()) if folder else str(source)
     tree, dropped = _overridden(tree, overrides, mistakes)
     resolved = Checker(without_removed(tree), folder, mistakes).resolved()
@@ -114,7 +114,7 @@ def _kept(path: Path) -> dict[str, Any]:
     raise Failure(Exit.BAD_DATA, f"{path} is damaged", "the recipe as it was given lies beside it, in recipe.yaml")
 
 
-def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[Mistake]) -> Tree:
+def with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[Mistake]) -> Tree:
     """A file's tree over those of its `base:`; what is wrong with their texts is added to `mistakes`."""
     if path.resolve() in above:
         chain = " -> ".join(str(p) for p in (*above, path.resolve()))
@@ -135,7 +135,7 @@ def _with_bases(path: Path, layer: str, above: tuple[Path, ...], mistakes: list[
         beside = path.parent / name
         try:
             base = beside if beside.is_file() else find(name)[0]
-            lower = merge(lower, _with_bases(base, "base", (*above, path.resolve()), mistakes))
+            lower = merge(lower, with_bases(base, "base", (*above, path.resolve()), mistakes))
         except RecipeMistakes:
             raise
         except Failure as failure:

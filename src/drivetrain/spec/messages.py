@@ -9,12 +9,11 @@ from dataclasses import fields
 from decimal import Decimal
 from typing import Any, get_type_hints
 
-import yaml
-
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import shown
 from drivetrain.spec.keys import key_of
+from drivetrain.spec.parse import flow
 from drivetrain.spec.registry import nearest
 from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import UNITS, Path_
@@ -152,8 +151,7 @@ def _takes(hint: Any, value: Any) -> bool:
 
 def _flow(value: Any) -> str:
     """A value as a recipe has it in one line, cut where it is long."""
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
-    return shortened(text, 80)
+    return shortened(flow(value), 80)
 
 
 def _doc(cls: Any, data: Any, path: Path_) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -35,6 +37,29 @@ for _name, _pattern, _first in (
     ("float", r"[-+]?\.(?i:inf)|\.(?i:nan)", "-+."),
 ):
     _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(rf"(?:{_pattern})\Z"), list(_first))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that another YAML, or the loader above, would read as something else."""
+
+
+for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
+    for _tag, _regexp in _resolvers:
+        _Dumper.add_implicit_resolver(_tag, _regexp, [_first])
+
+
+def _one_line(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = '"' if "\n" in text else None
+    return dumper.represent_scalar(f"{_PREFIX}str", text, style=style)
+
+
+_Dumper.add_representer(str, _one_line)
+
+
+def flow(value: Any) -> str:
+    """Plain data as YAML in one line, which `parse` reads as the same."""
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=sys.maxsize)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def parse_file(path: Path, layer: str, mistakes: list[Mistake]) -> TreeNode:

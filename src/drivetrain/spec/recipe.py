@@ -35,6 +35,7 @@ class Recipe(Settings):
     scaling: Annotated[Any, bits("the factor on the loss, with fp16")]
     average: Annotated[Any, bits("a moving average of the weights; null: none")] = None
     guard: Annotated[Any, bits("what becomes of steps that are not finite, or stand out")]
+    parallel: Annotated[Any, cost("how the processes are laid out: who holds what, who reads what")]
     compile: Annotated[bool, bits("compile the networks (torch.compile)")] = False
     init: Annotated[Any, bits("initial weights from other runs or files; null: by the networks' own rule")] = None
     statistics: Annotated[Any, cost("what is measured of gradients and weights; null: nothing")] = None

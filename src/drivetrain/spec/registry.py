@@ -67,6 +67,7 @@ SECTIONS: Mapping[str, str] = {
     "networks": "drivetrain.engine.recipe:Network",
     "scaling": "drivetrain.engine.recipe:Scaling",
     "average": "drivetrain.engine.recipe:Average",
+    "parallel": "drivetrain.engine.recipe:Parallel",
     "statistics": "drivetrain.engine.recipe:Statistics",
     "guard": "drivetrain.loop.recipe:Guard",
     "init": "drivetrain.checkpoint.recipe:Init",

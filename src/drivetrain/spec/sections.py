@@ -45,7 +45,10 @@ from drivetrain.spec.tree import (
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-_FILLED = ("networks", "scaling", "guard", "evaluate", "checkpoint", "stop", "telemetry", "watch", "launch")
+_FILLED = (
+    *("networks", "scaling", "guard", "parallel", "evaluate"),
+    *("checkpoint", "stop", "telemetry", "watch", "launch"),
+)
 _OPTIONAL = (*BY_NETWORK, *_FILLED)
 _DERIVED = {
     "context": "task.model.context",

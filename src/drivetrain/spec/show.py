@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
+from drivetrain.spec.parse import flow
+from drivetrain.spec.text import printable
+from drivetrain.spec.tree import Path_, dotted, pairs
 
-from drivetrain.spec.tree import Origin, Path_, dotted, pairs
 
-
-def as_yaml(tree: Mapping[str, Any], origins: Mapping[str, Origin] | None = None) -> str:
-    """A resolved recipe as YAML; with origins, each value is followed by a comment that says where it comes from."""
+def as_yaml(tree: Mapping[str, Any], comments: Mapping[str, object] | None = None) -> str:
+    """A recipe as YAML. Comments, by the dotted paths of values, follow these."""
     lines = list(_lines(tree, (), 0))
-    if origins is None:
-        return "\n".join(text for text, _ in lines)
-    width = min(60, max(len(text) for text, path in lines if path))
+    comments = comments or {}
+    width = min(60, max((len(text) for text, path in lines if path and dotted(path) in comments), default=0))
     shown = []
     for text, path in lines:
-        if path:
-            text = f"{text:<{width}}  # {origins.get(dotted(path), Origin('default'))}"
+        if path and (comment := comments.get(dotted(path))) is not None:
+            text = f"{text:<{width}}  # {printable(str(comment))}"
         shown.append(text)
     return "\n".join(shown)
 
@@ -29,7 +28,7 @@ def _lines(tree: Any, path: Path_, depth: int) -> Iterator[tuple[str, Path_ | No
     pad = "  " * depth
     for key, value in pairs(tree):
         here = (*path, key)
-        head = f"{pad}{key}:" if isinstance(tree, Mapping) else f"{pad}-"
+        head = f"{pad}{flow(key)}:" if isinstance(tree, Mapping) else f"{pad}-"
         nested = isinstance(value, (Mapping, list)) and value and not _scalars(value)
         if nested and isinstance(tree, Mapping):
             yield head, None
@@ -39,7 +38,7 @@ def _lines(tree: Any, path: Path_, depth: int) -> Iterator[tuple[str, Path_ | No
             yield f"{head} {first[0].lstrip()}", first[1]
             yield from rest
         else:
-            text = yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...")
+            text = flow(value)
             if isinstance(value, list) and value:  # in one line, with the origin of its first item
                 here = (*here, 0)
             yield f"{head} {text}", here

@@ -8,13 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 from pydantic import Field
 
-from drivetrain.optim.recipe.optimizer import CLIP, OUTPUTS, Beta, Clip, MatrixChoice, Optimizer, ParameterGroup
+from drivetrain.optim.recipe.optimizer import CLIP, OUTPUTS, Beta, Clip, MatrixChoice, Optimizer, ParameterGroup, Parts
 from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Whole, bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projected(Component):
     """What GaLore projects around."""
+
+    parts: ClassVar[Parts] = "rows"
+    indivisible: ClassVar[str] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,8 @@ class ProjectedAdafactor(Projected):
     """Adafactor whose step size is the learning rate itself."""
 
     factory: ClassVar[str] = "drivetrain.optim.bases:Adafactor"
+    parts: ClassVar[Parts] = "none"
+    indivisible: ClassVar[str] = "adafactor takes means over whole tensors"
     kind: Annotated[Literal["adafactor"], bits("Adafactor")] = "adafactor"
     beta2_decay: Annotated[float, Le(0), bits("the second moment's decay is 1 - step ** this")] = -0.8
     eps: Annotated[Positive, bits("added to squared gradients")] = 1e-30
@@ -84,6 +89,7 @@ class GaLore(Optimizer):
     """
 
     factory: ClassVar[str] = "drivetrain.optim.galore:GaLore"
+    parts: ClassVar[Parts] = "rows"
     kind: Annotated[Literal["galore"], bits("GaLore")] = "galore"
     lr: Annotated[NonNegative, bits("peak learning rate; that of a projected matrix is this times the scale")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.0

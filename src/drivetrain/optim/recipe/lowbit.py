@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from drivetrain.optim.recipe.optimizer import CLIP, Beta, Clip, Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, Beta, Clip, Optimizer, Parts
 from drivetrain.spec.settings import NonNegative, Positive, bits
 
 
@@ -13,7 +13,10 @@ from drivetrain.spec.settings import NonNegative, Positive, bits
 class LowBitAdamW(Optimizer):
     """AdamW with moments in few bits, by another library. Tensors of fewer than 4096 numbers keep theirs whole."""
 
+    parts: ClassVar[Parts] = "rows"
     name: ClassVar[str]
+    blocks: ClassVar[int] = 256
+    """Numbers that share a scale."""
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-3
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.01
     clip: Annotated[Clip | None, bits(CLIP)] = 1.0
@@ -21,8 +24,8 @@ class LowBitAdamW(Optimizer):
     eps: Annotated[Positive, bits("added to the denominator")] = 1e-8
 
     def arguments(self) -> dict[str, Any]:
-        """The library's name for it, betas and eps."""
-        return {"name": self.name, "betas": self.betas, "eps": self.eps}
+        """The library's name for it, what it is given there, and its blocks."""
+        return {"name": self.name, "options": {"betas": self.betas, "eps": self.eps}, "blocks": self.blocks}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,7 @@ class TorchaoAdamW4bit(TorchaoAdamW8bit):
     """torchao's, with a scale for each 128 numbers (Li et al. 2023, arXiv 2309.01507)."""
 
     name: ClassVar[str] = "AdamW4bit"
+    blocks: ClassVar[int] = 128
     kind: Annotated[Literal["torchao_adamw4bit"], bits("AdamW in 4 bits, by torchao")] = "torchao_adamw4bit"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
-from drivetrain.optim.recipe.optimizer import CLIP, OUTPUTS, Beta, Clip, MatrixChoice, Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, OUTPUTS, Beta, Clip, MatrixChoice, Optimizer, Parts
 from drivetrain.spec.settings import NonNegative, Positive, bits
 
 
@@ -19,6 +19,7 @@ class Muon(Optimizer):
     """
 
     factory: ClassVar[str] = "drivetrain.optim.muon:MuonAdamW"
+    parts: ClassVar[Parts] = "whole"
     kind: Annotated[Literal["muon"], bits("Muon, with AdamW")] = "muon"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-3
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
@@ -24,6 +24,9 @@ class ClipByValue(Settings):
 
 
 Clip = Positive | ClipByValue
+Parts = Literal["any", "rows", "whole", "none"]
+"""What an optimizer can move where processes hold a part of each tensor: any part; some of the rows; any, since it puts
+together whole tensors where it needs them; none."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,14 @@ class ParameterGroup(Settings):
 class Optimizer(Component):
     """What every optimizer has.
 
-    `fused_on` are the device types for which torch has a fused kernel of it.
+    `fused_on` are the device types for which torch has a fused kernel of it. `parts` it can move on a mesh; where that
+    is none, `indivisible` says why.
     One that treats matrices otherwise than the rest says so by `matrices`, and by `without_matrices` if it needs some.
     """
 
     fused_on: ClassVar[frozenset[str]] = frozenset()
+    parts: ClassVar[Parts] = "none"
+    indivisible: ClassVar[str] = "it moves whole tensors"
     lr: Annotated[NonNegative, bits("peak learning rate")]
     weight_decay: Annotated[NonNegative, bits("none on norms, biases and other 1-D parameters")]
     clip: Annotated[Clip | None, bits(CLIP)]

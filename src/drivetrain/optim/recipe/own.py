@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from drivetrain.optim.recipe.optimizer import CLIP, Clip, Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, Clip, Optimizer, Parts
 from drivetrain.optim.recipe.schedules import Schedule
 from drivetrain.spec.amount import Amount
-from drivetrain.spec.settings import NonNegative, bits
+from drivetrain.spec.settings import NonNegative, bits, cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,20 @@ class OwnOptimizer(Optimizer):
     lr: Annotated[NonNegative, bits("peak learning rate")]
     weight_decay: Annotated[NonNegative, bits("as the class has it; none on norms, biases, other 1-D parameters")] = 0.0
     clip: Annotated[Clip | None, bits(CLIP)] = None
+    elementwise: Annotated[
+        bool, cost("each number moves by its own gradient and state alone: then a process may hold a part of a tensor")
+    ] = False
     own: Annotated[Any, bits("its kind, and its constructor's arguments", inline=True)] = None
+
+    @property
+    def parts(self) -> Parts:
+        """Any where it is `elementwise`."""
+        return "any" if self.elementwise else "none"
+
+    @property
+    def indivisible(self) -> str:
+        """Nobody else can tell."""
+        return "a class of your own may look at whole tensors (elementwise: true, where each number moves by itself)"
 
     def __post_init__(self) -> None:
         if self.layerwise:

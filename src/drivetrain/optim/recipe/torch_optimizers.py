@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from drivetrain.optim.recipe.optimizer import CLIP, Beta, Clip, Optimizer
+from drivetrain.optim.recipe.optimizer import CLIP, Beta, Clip, Optimizer, Parts
 from drivetrain.spec.settings import NonNegative, Positive, bits
 
 
@@ -16,6 +16,7 @@ class Adam(Optimizer):
     """Adam (Kingma & Ba 2015, arXiv 1412.6980)."""
 
     factory: ClassVar[str] = "torch.optim:Adam"
+    parts: ClassVar[Parts] = "any"
     fused_on: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda", "xpu", "mps"})
     kind: Annotated[Literal["adam"], bits("Adam")] = "adam"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-3
@@ -44,6 +45,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent, with momentum by choice."""
 
     factory: ClassVar[str] = "torch.optim:SGD"
+    parts: ClassVar[Parts] = "any"
     fused_on: ClassVar[frozenset[str]] = Adam.fused_on
     kind: Annotated[Literal["sgd"], bits("SGD")] = "sgd"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-2
@@ -66,6 +68,7 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi, Hazan & Singer 2011, JMLR 12)."""
 
     factory: ClassVar[str] = "torch.optim:Adagrad"
+    parts: ClassVar[Parts] = "any"
     fused_on: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     kind: Annotated[Literal["adagrad"], bits("Adagrad")] = "adagrad"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-2
@@ -88,6 +91,7 @@ class Adafactor(Optimizer):
     """
 
     factory: ClassVar[str] = "torch.optim:Adafactor"
+    indivisible: ClassVar[str] = "adafactor takes means over whole tensors"
     kind: Annotated[Literal["adafactor"], bits("Adafactor")] = "adafactor"
     lr: Annotated[NonNegative, bits("peak of the largest step size, relative to a tensor's RMS")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("decoupled; none on norms, biases and other 1-D parameters")] = 0.0
@@ -107,6 +111,7 @@ class RMSprop(Optimizer):
     """RMSprop (Tieleman & Hinton 2012, lecture 6.5; centered: Graves 2013, arXiv 1308.0850)."""
 
     factory: ClassVar[str] = "torch.optim:RMSprop"
+    parts: ClassVar[Parts] = "any"
     kind: Annotated[Literal["rmsprop"], bits("RMSprop")] = "rmsprop"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-2
     weight_decay: Annotated[NonNegative, bits("L2 penalty; none on norms, biases and other 1-D parameters")] = 0.0

@@ -8,7 +8,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drivetrain.engine.dropout import Dropout
+from drivetrain.engine.parallel_plan import ParallelPlan
+from drivetrain.spec.mesh import MeshSizes
 from drivetrain.tasks.language_model import recipe
+
+PLAN = ParallelPlan(
+    units=("layers.*",),
+    split={
+        "embed": "embedding",
+        "layers.*.attention_norm": "sequence",
+        "layers.*.attention": "gather",
+        "layers.*.attention.query": "column",
+        "layers.*.attention.key": "column",
+        "layers.*.attention.value": "column",
+        "layers.*.attention.out": "row",
+        "layers.*.mlp_norm": "sequence",
+        "layers.*.mlp": "gather",
+        "layers.*.mlp.gate": "column",
+        "layers.*.mlp.up": "column",
+        "layers.*.mlp.down": "row",
+        "layers.*.dropout": "sequence",
+        "norm": "sequence",
+        "head": "head",
+    },
+)
+"""How the decoder is laid out over a mesh."""
 
 
 class Llama(nn.Module):
@@ -17,6 +42,9 @@ class Llama(nn.Module):
     `documents` [batch, positions] (int64) keeps attention within documents: numbers that neighbours of one document
     have in common, negative where padded.
     """
+
+    laid_out = MeshSizes()
+    """How it lies on a mesh; whoever lays it out says so."""
 
     def __init__(self, settings: recipe.Llama) -> None:
         super().__init__()
@@ -27,11 +55,12 @@ class Llama(nn.Module):
         self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
         if settings.tied:
             self.head.weight = self.embed.weight
-        cos, sin = rotary_table(settings.context, settings.width // settings.heads, settings.rope_base)
         # Not persistent: they follow from the settings, and commits need not keep them.
-        self.cos = nn.Buffer(cos, persistent=False)
-        self.sin = nn.Buffer(sin, persistent=False)
-        self._initialize()
+        places = (settings.context, settings.width // settings.heads)
+        self.cos = nn.Buffer(torch.empty(places), persistent=False)
+        self.sin = nn.Buffer(torch.empty(places), persistent=False)
+        if not self.cos.is_meta:
+            self._fill_all()
 
     def forward(self, tokens: Tensor, documents: Tensor | None = None, past: Past | None = None) -> Tensor:
         """Logits for the token after each position. With a `past`, tokens are those after it, and become part of it."""
@@ -45,15 +74,25 @@ class Llama(nn.Module):
             x = layer(x, cos, sin, allowed, past.layers[number] if past else None)
         return self.head(self.norm(x))
 
-    def _initialize(self) -> None:
-        """Normal with 0.02; a layer's last matrices 1 / sqrt(2 depth) of that, so that the residual sum stays even."""
-        for name, parameter in self.named_parameters():
-            if parameter.ndim < 2:
-                continue
+    @torch.no_grad()
+    def fill(self, name: str, tensor: Tensor) -> None:
+        """Initial numbers of one tensor: norms are 1, matrices normal with 0.02; a layer's last matrices 1 / sqrt(2
+        depth) of that, so that the residual sum stays even."""
+        if name in ("cos", "sin"):
+            settings = self.settings
+            cos, sin = rotary_table(settings.context, settings.width // settings.heads, settings.rope_base)
+            tensor.copy_(cos if name == "cos" else sin)
+        elif tensor.ndim < 2:
+            tensor.fill_(1.0)
+        else:
             std = 0.02
             if name.endswith(("attention.out.weight", "mlp.down.weight")):
                 std /= math.sqrt(2 * self.settings.depth)
-            nn.init.normal_(parameter, std=std)
+            tensor.normal_(std=std)
+
+    def _fill_all(self) -> None:
+        for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
+            self.fill(name, tensor)
 
 
 class Past:
@@ -96,7 +135,7 @@ class Layer(nn.Module):
         self.attention = Attention(settings)
         self.mlp_norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
         self.mlp = MLP(settings)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None, past: LayerPast | None = None
@@ -111,12 +150,12 @@ class Attention(nn.Module):
 
     def __init__(self, settings: recipe.Llama) -> None:
         super().__init__()
-        self.heads = settings.heads
-        self.kv_heads = settings.kv_heads or settings.heads
+        kv_heads = settings.kv_heads or settings.heads
         self.size = settings.width // settings.heads
-        self.query = nn.Linear(settings.width, self.heads * self.size, bias=False)
-        self.key = nn.Linear(settings.width, self.kv_heads * self.size, bias=False)
-        self.value = nn.Linear(settings.width, self.kv_heads * self.size, bias=False)
+        self.grouped = kv_heads != settings.heads
+        self.query = nn.Linear(settings.width, settings.heads * self.size, bias=False)
+        self.key = nn.Linear(settings.width, kv_heads * self.size, bias=False)
+        self.value = nn.Linear(settings.width, kv_heads * self.size, bias=False)
         self.out = nn.Linear(settings.width, settings.width, bias=False)
 
     def forward(
@@ -124,15 +163,16 @@ class Attention(nn.Module):
     ) -> Tensor:
         """[batch, positions, width] to the same shape. `allowed` says who sees whom; without it, all before it."""
         batch, length, _ = x.shape
-        query = rotate(self.query(x).view(batch, length, self.heads, self.size).transpose(1, 2), cos, sin)
-        key = rotate(self.key(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2), cos, sin)
-        value = self.value(x).view(batch, length, self.kv_heads, self.size).transpose(1, 2)
+        # As many heads as the layers make here: on a mesh that splits them, some.
+        query = rotate(self.query(x).view(batch, length, -1, self.size).transpose(1, 2), cos, sin)
+        key = rotate(self.key(x).view(batch, length, -1, self.size).transpose(1, 2), cos, sin)
+        value = self.value(x).view(batch, length, -1, self.size).transpose(1, 2)
         if past:
             key, value = past.with_next(key, value)
         # A single token sees all that there is; torch's mask would let it see the first one only.
         causal = allowed is None and key.shape[2] == length
         mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, is_causal=causal, enable_gqa=self.kv_heads != self.heads
+            query, key, value, attn_mask=allowed, is_causal=causal, enable_gqa=self.grouped
         )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 

@@ -105,6 +105,13 @@ class LanguageModel(Component):
         return "within" in (self.documents.attention, self.documents.loss)
 
     @property
+    def split_sizes(self) -> dict[str, int]:
+        """Heads are split whole. Positions are shared out evenly between split layers."""
+        shape = self.model.shape
+        heads = {"model.heads": shape.heads, "model.kv_heads": shape.kv_heads}
+        return heads | {"model.context": shape.context}
+
+    @property
     def tokens_per_sample(self) -> int:
         """So that amounts may be given in tokens."""
         return self.model.context

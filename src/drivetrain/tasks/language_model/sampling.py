@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drivetrain.loop.sampling import Sampling
@@ -32,11 +33,24 @@ def generate(model: Llama, prompt: Tensor, how: Sampling, end: int | None = None
 def _following(model: Llama, tokens: Tensor, past: Past) -> Tensor:
     """Logits [1, vocabulary] of the next token. The past holds all tokens but the new ones, or nothing."""
     context = model.settings.context
-    # Not by calling the model: where it is compiled, each length would be compiled for itself.
+    if model.laid_out.tensor > 1:
+        return _following_of_parts(model, tokens[:, -context:])
+    # Not by calling the model: where it is compiled, each length would be compiled for itself. Where it is sharded, its
+    # weights are gathered for calls only.
+    asked = model.forward if model.laid_out.replicated else model
     if tokens.shape[1] <= context:
-        return model.forward(tokens[:, past.length :], past=past)[:, -1]
+        return asked(tokens[:, past.length :], past=past)[:, -1]
     # Every token is at another place now than it was, so nothing of the past can be used again.
-    return model.forward(tokens[:, -context:])[:, -1]
+    return asked(tokens[:, -context:])[:, -1]
+
+
+def _following_of_parts(model: Llama, tokens: Tensor) -> Tensor:
+    """The same where layers are split: of all tokens, filled up to as many positions as are shared out evenly. Those
+    after the last token do not change what is before them."""
+    last = tokens.shape[1] - 1
+    filled = F.pad(tokens, (0, model.settings.context - tokens.shape[1]))
+    logits = model(filled)[:, last]
+    return logits.full_tensor()  # of one position: only here are logits ever whole
 
 
 def likeliest(logits: Tensor, how: Sampling) -> Tensor:

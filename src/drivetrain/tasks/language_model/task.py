@@ -15,6 +15,7 @@ from drivetrain.checkpoint.export import Exported
 from drivetrain.data.stacked import IGNORED, Stacked, stacked
 from drivetrain.data.text_tokens import TextTokens
 from drivetrain.engine.losses import Losses
+from drivetrain.engine.parallel_plan import ParallelPlan
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.metrics import Mean, Metric
 from drivetrain.loop.sampling import Sampling
@@ -23,7 +24,7 @@ from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout, tokenizer_files
-from drivetrain.tasks.language_model.llama import Llama
+from drivetrain.tasks.language_model.llama import PLAN, Llama
 from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
 
@@ -46,6 +47,8 @@ class LanguageModelTask(Task):
     many positions have no target.
     """
 
+    build_on_meta = True
+
     def __init__(self, settings: LanguageModel) -> None:
         self._settings = settings
         self._bounds = settings.documents
@@ -56,6 +59,10 @@ class LanguageModelTask(Task):
     def networks(self) -> dict[str, nn.Module]:
         """The decoder, as "model"."""
         return {"model": imported(self._model.factory)(self._model)}
+
+    def parallel_plan(self, name: str, network: nn.Module) -> ParallelPlan | None:
+        """That of the shipped decoder."""
+        return PLAN if isinstance(network, Llama) else None
 
     def collate(self, samples: Sequence[Any]) -> dict[str, Tensor]:
         """Windows of context + 1 tokens: all but the last are read, all but the first predicted.

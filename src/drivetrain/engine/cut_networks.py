@@ -1,0 +1,108 @@
+"""What an engine does around its passes where networks are cut: everything that torch's engines want to be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from torch import Tensor, nn
+
+from drivetrain.checkpoint.boxes import local_of
+from drivetrain.engine.losses import Term
+from drivetrain.engine.placement import Placement
+
+
+class CutNetworks:
+    """All networks of a run, on a mesh that cuts some of them."""
+
+    def __init__(self, networks: Mapping[str, nn.Module], placement: Placement) -> None:
+        self._networks = networks
+        self._placement = placement
+
+    @contextmanager
+    def training(self, names: Sequence[str]) -> Iterator[None]:
+        """While entered, backward passes make gradients of these networks only: FSDP cannot be told its inputs."""
+        still: list[nn.Parameter] = []
+        for path, held in self._placement.held.items():
+            if path.partition("/")[0] not in names and held.parameter.requires_grad:
+                still.append(held.parameter)
+        for parameter in still:
+            parameter.requires_grad_(False)
+        try:
+            with self._split_losses():
+                yield
+        finally:
+            for parameter in still:
+                parameter.requires_grad_(True)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """While entered, networks may be called; afterwards what was gathered for it is given up, since weights will
+        change."""
+        from drivetrain.engine.layout import reshard
+
+        try:
+            with self._split_losses():
+                yield
+        finally:
+            reshard(self._networks.values())
+
+    @contextmanager
+    def looking(self, names: Sequence[str]) -> Iterator[None]:
+        """While entered, backward passes sum nothing over ranks, and leave their gradients for `gradients`."""
+        from drivetrain.engine.layout import reshard, roots_of
+
+        roots = roots_of(self._networks.values())
+        for root in roots:
+            root.set_requires_gradient_sync(False)
+            root.set_is_last_backward(False)
+            root.set_reshard_after_backward(False)
+        try:
+            with self.training(names):
+                yield
+        finally:
+            for root in roots:
+                root.set_reshard_after_backward(True)
+            reshard(self._networks.values())
+
+    def gradients(self) -> list[Tensor]:
+        """What a pass has left, of what this rank has computed; afterwards there is none."""
+        found: list[Tensor] = []
+        for network in self._networks.values():
+            for parameter in network.parameters():
+                if parameter.grad is not None:
+                    found.append(local_of(parameter.grad))
+                    parameter.grad = None
+        return found
+
+    def whole(self, losses: Mapping[str, Term]) -> Mapping[str, Term]:
+        """Losses as plain numbers, the same on all ranks that have computed them together."""
+        if not self._splits:
+            return losses
+        from torch.distributed.tensor import DTensor
+
+        found: dict[str, Term] = {}
+        for name, term in losses.items():
+            value = term.value
+            if isinstance(value, DTensor):
+                value = value.full_tensor()
+            found[name] = term._replace(value=value)
+        return found
+
+    @property
+    def _splits(self) -> bool:
+        """Whether the logits of one sample lie on several ranks."""
+        return self._placement.mesh.sizes.tensor > 1
+
+    def _split_losses(self) -> AbstractContextManager:
+        """While entered, torch's cross entropy takes logits that are split, and so does its backward pass."""
+        if not self._splits:
+            return nullcontext()
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        return loss_parallel()
+
+
+def cut_networks(networks: Mapping[str, nn.Module], placement: Placement) -> CutNetworks | None:
+    """None where every rank holds everything."""
+    return None if placement.replicated else CutNetworks(networks, placement)

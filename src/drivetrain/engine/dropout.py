@@ -1,0 +1,52 @@
+"""Dropout whose numbers are those of the place: whoever holds a part of a tensor draws what the whole would have."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+# Wellons' lowbias32 (nullprogram.com/blog/2018/07/31), and 2^32 / golden ratio; as int32, whose products wrap around.
+_FIRST, _SECOND, _GOLDEN = 0x7FEB352D, 0x846CA68B - (1 << 32), 0x9E3779B1 - (1 << 32)
+
+
+class Dropout(nn.Dropout):
+    """Like torch's, for activations [samples, positions, features].
+
+    Each forward pass draws one number from the default generator; the mask is a hash of it and of the place in the
+    sample. So ranks that hold some of the positions drop what a process that holds all of them would.
+    """
+
+    part: tuple[int, int] = (0, 1)
+    """Which share of the positions is here, of how many."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Same shape and dtype: zeros with probability `p`, the rest divided by 1 - p."""
+        if not self.training or not self.p:
+            return input
+        index, _ = self.part
+        first = index * input.shape[1]
+        seed = torch.randint(-(1 << 31), 1 << 31, (2,), device=input.device).to(torch.int32)
+        return input * kept(input, self.p, seed, first).to(input.dtype) * (1 / (1 - self.p))
+
+
+def kept(x: Tensor, p: float, seed: Tensor, first: int) -> Tensor:
+    """Which of [samples, positions, features] stay (bool).
+
+    `first` is the place of the first position, `seed` int32 [2]. A number
+    is kept where its 32 hashed bits, as a signed number, are not below the threshold of `p`.
+    """
+    samples, positions, features = (
+        torch.arange(size, dtype=torch.int32, device=x.device) for size in (x.shape[0], x.shape[1], x.shape[2])
+    )
+    line = _mixed(samples * _GOLDEN + seed[0]).unsqueeze(1) ^ (positions + first) * _FIRST ^ seed[1]
+    numbers = _mixed(_mixed(line).unsqueeze(2) + features * _GOLDEN)
+    return numbers >= int((p - 0.5) * 2**32)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """lowbias32 of each number; shifts of int32 keep the sign, so what they bring in is cut off."""
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * _FIRST
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    x = x * _SECOND
+    return x ^ ((x >> 16) & 0xFFFF)

@@ -1,0 +1,180 @@
+"""Networks laid out over a mesh by their plans: torch's tensor parallel styles, then its FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.parallel.style import ParallelStyle
+from torch.distributed.tensor.placement_types import Placement as Layout
+
+from drivetrain.engine.dropout import Dropout
+from drivetrain.engine.parallel_plan import ParallelPlan, matching
+from drivetrain.runtime.mesh import Mesh
+from drivetrain.spec.exits import Exit, Failure
+
+_POSITIONS = 1  # the dimension of activations [samples, positions, features] that is shared out
+
+
+def lay_out(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh, *, sequence: bool = True) -> None:
+    """Split and shard a network in place; on a mesh of replicas nothing is done. Every rank calls it. The network's
+    attribute `laid_out` are then the mesh's sizes.
+
+    `sequence`: what lies between split layers is shared out by positions. Raises Failure(78) where the plan does not
+    fit the network or the mesh, and where this torch lacks what a mesh needs.
+    """
+    if mesh.replicated:
+        return
+    try:
+        units, split = matching(network, plan.units), matching(network, plan.split)
+    except LookupError as error:
+        cause = f"the parallel plan of {name} names {error.args[0]!r}, and no module is called so"
+        raise Failure(Exit.BAD_RECIPE, cause, f"there are {_some_modules(network)}") from None
+    if mesh.sizes.tensor > 1:
+        _require_split(name, network, split)
+        _split(network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
+    if mesh.sizes.data > 1:
+        _shard(network, list(units), plan, mesh)
+    network.laid_out = mesh.sizes  # type: ignore[assignment] - any object, for a network that wants to know
+
+
+def shards_of(network: nn.Module) -> list[FSDPModule]:
+    """All units of a network that is sharded, itself among them."""
+    return [module for module in network.modules() if isinstance(module, FSDPModule)]
+
+
+def roots_of(networks: Iterable[nn.Module]) -> list[FSDPModule]:
+    """The networks that are sharded."""
+    return [network for network in networks if isinstance(network, FSDPModule)]
+
+
+def settle(network: nn.Module) -> None:
+    """Let FSDP take the memory that a network has got, which may move it for the last time. Every rank calls it."""
+    for unit in shards_of(network):
+        unit.unshard()
+        unit.reshard()
+
+
+def reshard(networks: Iterable[nn.Module]) -> None:
+    """Give up what FSDP has gathered: a root stays whole after a forward pass, and would not see its weights change."""
+    for network in networks:
+        for unit in shards_of(network):
+            unit.reshard()
+
+
+def _require_split(name: str, network: nn.Module, split: Mapping[str, str]) -> None:
+    if not split:
+        cause = f"parallel.tensor: nothing says how the layers of {name} are split"
+        raise Failure(Exit.BAD_RECIPE, cause, "state it in the task's parallel_plan, or use parallel.shard")
+    for path, module in network.named_modules():
+        if isinstance(module, nn.Dropout) and module.p and not isinstance(module, Dropout):
+            cause = f"parallel.tensor: {name}.{path} is torch's Dropout, which draws the same on all parts of a sample"
+            raise Failure(Exit.BAD_RECIPE, cause, "use drivetrain.Dropout, whose numbers are those of the place")
+
+
+def _split(network: nn.Module, split: Mapping[str, str], mesh: Mesh, sequence: bool) -> None:
+    """Split layers along `tensor`. Weights that modules share are one again afterwards: torch unties them."""
+    devices = mesh.devices["tensor"]
+    layout: Layout = Shard(_POSITIONS) if sequence else Replicate()
+    styles = _styles(layout)
+    tied = _shared_places(network)
+    for path, kind in split.items():
+        module = network.get_submodule(path)
+        if isinstance(module, Dropout):
+            module.part = (mesh.at["tensor"], mesh.sizes.tensor) if sequence else (0, 1)
+        elif kind != "sequence" or sequence:
+            parallelize_module(module, devices, styles[kind]())
+    for first, *others in tied:
+        owner, leaf = _owner(network, first)
+        for other in others:
+            module, own = _owner(network, other)
+            module.register_parameter(own, getattr(owner, leaf))
+
+
+def _styles(layout: Layout) -> dict[str, Callable[[], ParallelStyle]]:
+    """Torch's style of each kind of split; `layout` is that of what lies between split layers."""
+    return {
+        "column": ColwiseParallel,
+        "row": lambda: RowwiseParallel(output_layouts=layout),
+        "embedding": lambda: RowwiseParallel(input_layouts=Replicate(), output_layouts=layout),
+        # Logits stay apart, as DTensors that torch's parallel loss understands.
+        "head": lambda: ColwiseParallel(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False),
+        "sequence": SequenceParallel,
+        "gather": lambda: _Gather(layout),
+    }
+
+
+class _Gather(ParallelStyle):
+    """The first argument comes whole; its gradient goes back as it came, summed once for all that the module reads."""
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__()
+        self._layout = layout
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module.register_forward_pre_hook(partial(self._gathered, device_mesh))
+        return module
+
+    def _gathered(self, devices: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        first = args[0]
+        if not isinstance(first, DTensor):
+            first = DTensor.from_local(first, devices, (self._layout,), run_check=False)
+        return first.redistribute(placements=(Replicate(),)), *args[1:]
+
+
+def _shared_places(network: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    places: dict[int, list[str]] = {}
+    for path, parameter in network.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(path)
+    return [paths for paths in places.values() if len(paths) > 1]
+
+
+def _owner(network: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """The module that has a parameter, and what it is called there."""
+    parent, _, leaf = path.rpartition(".")
+    return network.get_submodule(parent), leaf
+
+
+def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh) -> None:
+    """Share out every parameter by rows, unit by unit. Gradients become plain sums: losses are over global counts."""
+    devices = mesh.devices["shard"]
+    if mesh.sizes.replicate > 1:
+        devices = mesh.devices["replicate", "shard"]
+    # The last first: where units lie within each other, the inner one comes before the outer.
+    for path in reversed(units):
+        fully_shard(network.get_submodule(path), mesh=devices)
+    fully_shard(network, mesh=devices)
+    for module in shards_of(network):
+        _require_knobs(module)
+        # Both: gloo has no scaled sums, and a factor of one alone would ask for one.
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+        # A loss may reach a parameter on some ranks only; the others then send zeros, and wait for nobody.
+        module.set_reduce_scatter_unused_params(True)
+    for method in plan.methods:
+        register_fsdp_forward_method(network, method)
+
+
+def _require_knobs(module: FSDPModule) -> None:
+    for knob in ("set_force_sum_reduction_for_comms", "set_reduce_scatter_unused_params"):
+        if not hasattr(module, knob):
+            cause = f"parallel: torch {torch.__version__} has no FSDPModule.{knob}, which a mesh needs"
+            raise Failure(Exit.BAD_RECIPE, cause, "use torch 2.13, or parallel.replicate alone")
+
+
+def _some_modules(network: nn.Module) -> str:
+    names = [name for name, _ in network.named_modules() if name]
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -1,0 +1,77 @@
+"""How a network is laid out over a mesh: strings only, stated once beside the model, or derived."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import nn
+
+Split = Literal["column", "row", "embedding", "head", "sequence", "gather"]
+"""What a module is along `tensor` (Shoeybi et al. 2019, arXiv 1909.08053; Korthikanti et al. 2022, arXiv 2205.05198):
+
+column: a linear layer that makes some of the features, from all of its input
+row: a linear layer that takes some of the features, and whose sums are shared out by positions
+embedding: a table with some of the rows
+head: a linear layer that makes some of the logits, which stay apart: the loss is computed of the parts
+sequence: works on some of the positions, such as a norm or a dropout
+gather: wants all positions of its first argument, which come from what works on some of them
+"""
+
+
+@dataclass(frozen=True)
+class ParallelPlan:
+    """Modules by name, as `nn.Module.named_modules` has them; `*` stands for one part of a name.
+
+    `units` are gathered whole, one after the other, where a network is sharded: its repeated blocks. `split` says what
+    becomes of modules along `tensor`. `methods` of the network are called by the task beside `forward`.
+    """
+
+    units: tuple[str, ...] = ()
+    split: Mapping[str, Split] = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+
+
+def derived(network: nn.Module) -> ParallelPlan:
+    """The plan of a network that states none: its repeated blocks are units, nothing is split."""
+    return ParallelPlan(units=tuple(_blocks(network, "")))
+
+
+def _blocks(module: nn.Module, prefix: str) -> Iterator[str]:
+    """The outermost modules that have siblings of their class, in a list or a sequence, and parts of their own."""
+    repeated = Counter(type(child) for child in module.children())
+    listed = isinstance(module, (nn.ModuleList, nn.Sequential))
+    for name, child in module.named_children():
+        # A layer without parts may be a mere holder of weights, whose forward nobody calls.
+        block = listed and repeated[type(child)] > 1 and any(True for _ in child.children())
+        if block and any(True for _ in child.parameters()):
+            yield prefix + name
+        else:
+            yield from _blocks(child, f"{prefix}{name}.")
+
+
+def matching(network: nn.Module, patterns: Mapping[str, Split] | tuple[str, ...]) -> dict[str, str]:
+    """The modules that patterns name, each with the first pattern that does, in the order of the network.
+
+    Raises LookupError with a pattern that names none.
+    """
+    found: dict[str, str] = {}
+    used: set[str] = set()
+    for name, _ in network.named_modules():
+        hits = [pattern for pattern in patterns if _fits(name, pattern)]
+        used.update(hits)
+        if hits:
+            found[name] = hits[0]
+    for pattern in patterns:
+        if pattern not in used:
+            raise LookupError(pattern)
+    return found
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Part by part: a `*` does not reach across a dot."""
+    parts, wanted = name.split("."), pattern.split(".")
+    return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

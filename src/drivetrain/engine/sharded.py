@@ -1,0 +1,102 @@
+"""Gradients on a mesh: torch's engines sum them where tensors are cut, and what they leave open is summed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial, Replicate
+
+from drivetrain.checkpoint.boxes import local_of
+from drivetrain.engine.layout import reshard, roots_of
+from drivetrain.engine.placement import Held, Placement
+from drivetrain.engine.step_result import Sums
+
+
+class Sharded:
+    """A reduction (see `engine.reduction`) for any mesh but one of replicas.
+
+    Micro-batches add up where they are; FSDP sums each unit once, in the last backward pass. Every rank has as many
+    micro-batches as the others. One message carries the losses and the squares of all gradients that are counted here.
+    """
+
+    in_backward = False
+
+    def __init__(self, names: Sequence[str], networks: Mapping[str, nn.Module], placement: Placement) -> None:
+        """`names` are the networks that move, of all `networks`."""
+        self.norms: Sequence[Tensor] = ()
+        self._placement = placement
+        self._held: list[list[Held]] = []
+        for name in names:
+            prefix = f"{name}/"
+            own = [held for path, held in placement.held.items() if path.startswith(prefix)]
+            self._held.append([held for held in own if held.parameter.requires_grad])
+        self._all = [held for of_network in self._held for held in of_network]
+        self._roots = roots_of(networks.values())
+        self._networks = networks
+
+    def reset(self) -> None:
+        """Before the first micro-batch: there are no gradients."""
+        for held in self._all:
+            held.parameter.grad = held.here.grad = None
+        self._sum_in_backward(False)
+
+    def enter(self, lane: int, sums: Sums) -> None:
+        """Backward adds up micro-batches by itself."""
+
+    def arm(self, sums: Sums) -> None:
+        """The last backward pass sums over ranks, unit by unit."""
+        self._sum_in_backward(True)
+
+    def finish(self, sums: Sums) -> None:
+        """After the last backward pass: gradients are plain tensors of what is here, `norms` those of whole networks,
+        `sums` those of all ranks."""
+        self._settle()
+        reshard(self._networks.values())
+        packed = sums.pack()
+        own = torch.stack([self._square(of_network, packed) for of_network in self._held])
+        if not self._placement.speaks:  # another rank has computed the same losses
+            packed.zero_()
+        everything = torch.cat([packed, own])
+        dist.all_reduce(everything, group=self._placement.group.main)
+        sums.unpack(everything[: len(packed)])
+        self.norms = list(everything[len(packed) :].sqrt().unbind())
+
+    def _sum_in_backward(self, on: bool) -> None:
+        for root in self._roots:
+            root.set_requires_gradient_sync(on)
+            root.set_is_last_backward(on)
+
+    def _settle(self) -> None:
+        """Make every gradient what its parameter's part is: torch leaves some as sums to be made, and some whole."""
+        open_: list[Tensor] = []
+        for held in self._all:
+            gradient = held.parameter.grad
+            if gradient is None:
+                held.here.grad = torch.zeros_like(held.here)  # no loss reached it, on any rank
+                continue
+            if isinstance(gradient, DTensor):
+                assert isinstance(held.parameter, DTensor)
+                if gradient.placements == (Partial(),) and held.parameter.placements == (Replicate(),):
+                    open_.append(local_of(gradient))
+                elif gradient.placements != held.parameter.placements:
+                    gradient = gradient.redistribute(placements=held.parameter.placements)
+            held.here.grad = local_of(gradient)
+            held.parameter.grad = None
+        if open_:  # norms of split layers, of which each rank has seen some positions: one message for all
+            flat = torch.cat([gradient.flatten() for gradient in open_])
+            dist.all_reduce(flat, group=self._placement.mesh.devices["tensor"].get_group())
+            for gradient, part in zip(open_, flat.split([one.numel() for one in open_]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def _square(self, of_network: Sequence[Held], like: Tensor) -> Tensor:
+        """The squared norm (0-d, as `like`) of a network's gradients that this rank counts."""
+        rank, counted = self._placement.group.rank, []
+        for held in of_network:
+            if held.holders[0] == rank and held.here.grad is not None:
+                counted.append(held.here.grad)
+        if not counted:
+            return like.new_zeros(())
+        return torch.stack(torch._foreach_norm(counted, 2.0)).to(like.dtype).square().sum()

@@ -1,0 +1,73 @@
+"""The processes of a run by axis: who shares out the lanes, who holds the same, and torch's own mesh of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from drivetrain.runtime.group import Group
+from drivetrain.spec.mesh import MeshSizes
+
+_ENGINE_AXES = ("replicate", "shard", "tensor")
+
+
+class Mesh:
+    """Where this process stands among all. Ranks that read the same samples share a place in the batch."""
+
+    def __init__(self, group: Group, sizes: MeshSizes | None = None, device: torch.device | None = None) -> None:
+        """`sizes` multiply to the processes of the group; None: all of them are replicas. Every rank calls it."""
+        self.group = group
+        self.sizes = sizes or MeshSizes(replicate=group.world)
+        self.device = device or torch.device("cpu")
+        self.replicated = self.sizes.replicated
+        """Whether every rank holds everything, and reads samples of its own. Asked in every step, so it is no sum."""
+        self.at = self.sizes.place(group.rank)
+        mine = self._others_than(("replicate", "shard"))
+        self.data = group.part([rank for rank in range(group.world) if self._agree(rank, mine)])
+        """One rank for each place in the batch, this one among them: they share out the lanes."""
+        self._across: dict[tuple[str, ...], ProcessGroup] = {}
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank counts for its place in the batch: samples, digests, losses and metrics are added up over
+        those that do."""
+        return not any(self.at[axis] for axis in self._others_than(("replicate", "shard")))
+
+    @cached_property
+    def devices(self) -> DeviceMesh:
+        """Torch's mesh, with the axes replicate, shard and tensor, also where one has a single process. Every rank asks
+        for it."""
+        shape = tuple([getattr(self.sizes, axis) for axis in _ENGINE_AXES])
+        # The default group is gloo on every device, and a mesh would take that.
+        backends: dict[int | str, str] = dict.fromkeys(_ENGINE_AXES, self.group.backend)
+        return init_device_mesh(
+            self.device.type,
+            shape,
+            mesh_dim_names=_ENGINE_AXES,
+            backend_override=backends,  # type: ignore[arg-type]
+        )
+
+    def sharing(self, axes: Collection[str]) -> tuple[int, ...]:
+        """The ranks that stand where this one does along these axes: those that hold the same part of what is cut
+        along them."""
+        return tuple([rank for rank in range(self.group.world) if self._agree(rank, axes)])
+
+    def across(self, axes: tuple[str, ...]) -> ProcessGroup:
+        """The ranks that stand where this one does along all axes but these: between them they hold all of what is cut
+        along these. Every rank asks, in the same order."""
+        if len(axes) == 1:
+            return self.devices.get_group(axes[0])
+        if axes not in self._across:
+            self._across[axes] = self.group.part(self.sharing(self._others_than(axes))).main
+        return self._across[axes]
+
+    def _agree(self, rank: int, axes: Collection[str]) -> bool:
+        place = self.sizes.place(rank)
+        return all(place[axis] == self.at[axis] for axis in axes)
+
+    def _others_than(self, axes: Collection[str]) -> list[str]:
+        return [axis for axis in self.at if axis not in axes]

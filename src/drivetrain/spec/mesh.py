@@ -1,0 +1,60 @@
+"""How the processes of a run are laid out: how many along each axis, and where each one stands. Plain arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from math import prod
+
+AXES = ("pipeline", "replicate", "shard", "context", "tensor")
+"""Outermost first: what talks most lies closest together, on one machine where that is possible."""
+
+
+@dataclass(frozen=True)
+class MeshSizes:
+    """Processes along each axis, in the order of `AXES`.
+
+    `replicate` and `shard` share out the lanes; the others work on the same samples. Along `replicate` all hold the
+    same, along `shard` each holds a part of every tensor, along `tensor` a part of each matrix that is split.
+    """
+
+    pipeline: int = 1
+    replicate: int = 1
+    shard: int = 1
+    context: int = 1
+    tensor: int = 1
+
+    @property
+    def world(self) -> int:
+        """All processes."""
+        return prod(astuple(self))
+
+    @property
+    def data(self) -> int:
+        """Places in the batch: the processes that share out the lanes, one of those that read the same samples."""
+        return self.replicate * self.shard
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every process holds everything, and reads samples of its own."""
+        return self.world == self.replicate
+
+    @property
+    def there(self) -> dict[str, int]:
+        """The axes of more than one process, outermost first."""
+        return {axis: size for axis, size in zip(AXES, astuple(self), strict=True) if size > 1}
+
+    def place(self, rank: int) -> dict[str, int]:
+        """Where a rank stands along each axis."""
+        found: dict[str, int] = {}
+        for axis in reversed(AXES):
+            rank, found[axis] = divmod(rank, getattr(self, axis))
+        return found
+
+    def data_place(self, rank: int) -> int:
+        """The place in the batch of a rank."""
+        at = self.place(rank)
+        return at["replicate"] * self.shard + at["shard"]
+
+    def __str__(self) -> str:
+        """Such as `replicate 2 x shard 4`."""
+        return " x ".join(f"{axis} {size}" for axis, size in self.there.items()) or "one process"

@@ -1,0 +1,42 @@
+"""Dropout by place: whoever holds a part of the positions drops what the whole would have."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.engine.dropout import Dropout, kept
+
+
+def seed(number):
+    return torch.tensor([number, ~number], dtype=torch.int32)
+
+
+@given(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(1, 4), st.integers(1, 5), st.floats(0.05, 0.95))
+def test_parts_of_the_positions_are_the_parts_of_the_whole(number, parts, each, p):
+    whole = kept(torch.ones(3, parts * each, 7), p, seed(number), 0)
+    together = [kept(torch.ones(3, each, 7), p, seed(number), part * each) for part in range(parts)]
+    assert torch.equal(torch.cat(together, dim=1), whole)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_as_many_are_dropped_as_should_be_and_neighbours_know_nothing_of_each_other(p):
+    dropped = (~kept(torch.ones(64, 128, 128), p, seed(3), 0)).double() - p
+    numbers, variance = dropped.numel(), p * (1 - p)
+    assert abs(float(dropped.mean())) < 5 * (variance / numbers) ** 0.5
+    for dim in range(3):
+        one, other = dropped.narrow(dim, 1, dropped.shape[dim] - 1), dropped.narrow(dim, 0, dropped.shape[dim] - 1)
+        assert abs(float((one * other).mean())) < 5 * variance / numbers**0.5
+
+
+def test_it_is_torchs_dropout_in_all_but_the_numbers():
+    layer = Dropout(0.25)
+    x = torch.randn(4, 8, 16)
+    torch.manual_seed(1)
+    one, other = layer(x), layer(x)
+    torch.manual_seed(1)
+    assert torch.equal(layer(x), one)
+    assert not torch.equal(one, other), "each pass draws anew"
+    assert torch.equal(one[one != 0], (x / 0.75)[one != 0]) or torch.allclose(one[one != 0], (x / 0.75)[one != 0])
+    assert layer.eval()(x) is x
+    assert layer(x.bfloat16()).dtype == torch.bfloat16

@@ -1,0 +1,92 @@
+"""Whole runs where tensors are cut: stops, flipped bits, undone steps, evaluations, and what is claimed."""
+
+import json
+
+import pytest
+
+from conftest import run_under_supervisor, trace
+from drills.runs import one_server
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Exit
+
+# One at a time: each starts as many processes as this machine has cores, or more.
+pytestmark = [pytest.mark.xdist_group("meshes"), pytest.mark.timeout(400)]
+
+SHARDS = ("launch.processes=2", "parallel.shard=2")
+GROUPS = ("launch.processes=4", "parallel.replicate=2", "parallel.shard=2")
+PARTS = ("launch.processes=2", "parallel.tensor=2")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _server():
+    """Importing torch takes longer than a run."""
+    with one_server():
+        yield
+
+
+def records(run, kind):
+    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+
+
+@pytest.mark.parametrize("mesh", [SHARDS, PARTS], ids=["shard", "tensor"])
+def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tiny, tmp_path, mesh):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert run_under_supervisor(tiny, whole, *mesh).code is Exit.DONE
+    assert run_under_supervisor(tiny, parts, *mesh, most_steps=7).code is Exit.STOPPED
+    assert run_under_supervisor(tiny, parts, *mesh).code is Exit.DONE
+    assert trace(parts) == trace(whole)
+    claims = {json.dumps(record["claim"]) for record in records(parts, "attempt")}
+    assert len(claims) == 1
+
+
+def test_another_mesh_goes_on_with_the_same_samples_under_another_claim(tiny, tmp_path):
+    one, run = tmp_path / "one", tmp_path / "run"
+    assert run_under_supervisor(tiny, one).code is Exit.DONE
+    assert run_under_supervisor(tiny, run, *SHARDS, most_steps=4).code is Exit.STOPPED
+    assert run_under_supervisor(tiny, run, *PARTS, most_steps=4).code is Exit.STOPPED
+    assert run_under_supervisor(tiny, run).code is Exit.DONE
+    assert [record["samples"] for record in records(run, "step")] == [
+        record["samples"] for record in records(one, "step")
+    ]
+    claims = [record["claim"]["key"] for record in records(run, "attempt")]
+    assert len(set(claims)) == 3
+    scores = [[record["metrics"] for record in records(each, "evaluation")][-1]["dogs"]["loss"] for each in (one, run)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-4)
+
+
+def flipped(tmp_path) -> dict:
+    return {
+        "name": "flipped",
+        "task": {"kind": "flips:Flipped", "seen": str(tmp_path), "rank": 3},
+        "data": {"train": {"sources": [{"kind": "guarded:Rows"}]}},
+        "lanes": 4,
+        "batch": {"size": 8, "micro": 2},
+        "budget": {"steps": 20},
+        "optimizer": {"kind": "adamw", "lr": 0.01},
+        "checkpoint": {"every": {"steps": 5}},
+        "guard": {"replicas": {"steps": 1}},
+        "launch": {"threads": 1, "restarts": 0},
+    }
+
+
+def test_n04_a_bit_that_flips_in_one_copy_of_a_part_names_who_holds_it(tmp_path, importable):
+    """Ranks 1 and 3 hold the second half of each tensor; 0 and 2 have nothing to say about it."""
+    outcome = run_under_supervisor(flipped(tmp_path), tmp_path / "run", *GROUPS)
+    assert outcome.code is Exit.CORRUPTION_SUSPECTED
+    assert outcome.cause.startswith("networks/model/0.weight is not the same on all ranks after step 7")
+    assert outcome.where["rank"] == [1, 3]
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert kept == ["step-00000005"]
+
+
+def test_a_bad_step_is_undone_on_all_ranks_of_a_mesh(tmp_path, importable):
+    recipe = flipped(tmp_path) | {
+        "task": {"kind": "guarded:Still", "nan": [100, 101]},
+        "guard": {"nonfinite": "rollback", "rollback": {"back": 2, "every": 1}},
+    }
+    found = []
+    for name, mesh in (("one", ()), ("mesh", SHARDS)):
+        assert run_under_supervisor(recipe, tmp_path / name, *mesh).code is Exit.DONE
+        found.append([(each["step"], each["to"], each["samples"]) for each in records(tmp_path / name, "rollback")])
+    assert found[0], "there is a bad step"
+    assert found[0] == found[1]

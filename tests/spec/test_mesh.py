@@ -1,0 +1,75 @@
+"""How processes are laid out: plain arithmetic, and what is told before any process starts."""
+
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.spec.load import load
+from drivetrain.spec.mesh import AXES, MeshSizes
+from drivetrain.spec.tree import RecipeMistakes
+
+sizes = st.builds(MeshSizes, **dict.fromkeys(AXES, st.integers(1, 4)))
+
+
+@given(sizes)
+def test_every_rank_has_a_place_of_its_own(mesh):
+    places = [tuple(mesh.place(rank).items()) for rank in range(mesh.world)]
+    assert len(set(places)) == mesh.world == prod(getattr(mesh, axis) for axis in AXES)
+    # The innermost axis turns fastest: what talks most lies closest together.
+    assert [dict(place)["tensor"] for place in places[: mesh.tensor]] == list(range(mesh.tensor))
+
+
+@given(sizes)
+def test_as_many_ranks_read_the_same_samples_as_the_other_axes_have(mesh):
+    shares = [mesh.data_place(rank) for rank in range(mesh.world)]
+    assert {shares.count(share) for share in shares} == {mesh.world // mesh.data}
+    assert set(shares) == set(range(mesh.data))
+
+
+def sized(processes: int, *asked: str) -> str:
+    recipe = load("quickstart", [f"launch.processes={processes}", *asked]).recipe
+    return str(recipe.parallel.sizes(processes))
+
+
+@pytest.mark.parametrize(
+    ("processes", "asked", "mesh"),
+    [
+        (1, (), "one process"),
+        (4, (), "replicate 4"),
+        (4, ("parallel.shard=auto",), "shard 4"),
+        (8, ("parallel.replicate=2", "parallel.shard=auto"), "replicate 2 x shard 4"),
+        (4, ("parallel.shard=2",), "replicate 2 x shard 2"),
+        (4, ("parallel.tensor=auto",), "tensor 4"),
+    ],
+)
+def test_auto_is_what_the_others_leave(processes, asked, mesh):
+    assert sized(processes, *asked) == mesh
+
+
+@pytest.mark.parametrize(
+    ("processes", "asked", "words"),
+    [
+        (1, ("parallel.shard=4",), "shard 4 takes a multiple of 4 processes, and there are 1"),
+        (6, ("parallel.replicate=2", "parallel.shard=2"), "replicate 2 x shard 2 takes 4 processes, and there are 6"),
+        (4, ("parallel.shard=auto", "parallel.tensor=auto"), "shard and tensor are auto"),
+        (3, ("parallel.shard=3",), "3 processes, which do not share 8 lanes; 1, 2, 4, 8 would"),
+        (3, ("parallel.tensor=3",), "3 processes do not share model.heads 4; 1, 2, 4 would"),
+        (2, ("parallel.tensor=2", "task.model.kv_heads=1"), "2 processes do not share model.kv_heads 1; 1 would"),
+        (2, ("parallel.tensor=2", "task.model.context=129"), "do not share model.context 129"),
+        (2, ("parallel.pipeline=2",), "pipeline 2: this version has 1 only"),
+        (2, ("parallel.context=2",), "context 2: this version has 1 only"),
+        (2, ("parallel.shard=2", "exact=true"), "replicate alone"),
+        (2, ("parallel.shard=2", "compile=true"), "replicate alone"),
+        (2, ("parallel.shard=2", "guard.recompute={steps: 10}"), "replicate alone"),
+        (2, ("parallel.shard=2", "statistics={every: {steps: 10}}"), "replicate alone"),
+        (2, ("parallel.shard=2", "optimizer.layerwise=true"), "replicate alone"),
+        (2, ("parallel.shard=2", "optimizer.kind=adafactor"), "adafactor takes means over whole tensors"),
+        (2, ("parallel.tensor=2", "optimizer.kind=galore"), "moves parts of whole rows, and tensor 2 cuts columns"),
+    ],
+)
+def test_what_does_not_go_together_is_told_with_what_would(processes, asked, words):
+    with pytest.raises(RecipeMistakes) as caught:
+        sized(processes, *asked)
+    assert any(words in mistake.message for mistake in caught.value.mistakes), caught.value.mistakes
