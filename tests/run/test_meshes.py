@@ -63,7 +63,7 @@ def flipped(tmp_path) -> dict:
         "batch": {"size": 8, "micro": 2},
         "budget": {"steps": 20},
         "optimizer": {"kind": "adamw", "lr": 0.01},
-        "checkpoint": {"every": {"steps": 5}},
+        "checkpoint": {"every": {"steps": 5}, "blocking": True},
         "guard": {"replicas": {"steps": 1}},
         "launch": {"threads": 1, "restarts": 0},
     }

@@ -320,6 +320,7 @@ def test_what_does_not_go_with_exact_is_a_mistake(tmp_path, given, path, words):
     ],
 )
 def test_an_optimizer_that_cannot_move_a_part_of_a_tensor_is_a_mistake_on_a_mesh_that_cuts_it(optimizer, axis, path):
+    pytest.importorskip("torch")
     from loop.test_guard import recipe as guarded_recipe
 
     given = [f"optimizer={optimizer}", "launch.processes=2"]
@@ -331,6 +332,7 @@ def test_an_optimizer_that_cannot_move_a_part_of_a_tensor_is_a_mistake_on_a_mesh
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon", "'torch.optim:NAdam', elementwise: true"])
 def test_one_that_can_is_none(kind):
+    pytest.importorskip("torch")
     from loop.test_guard import recipe as guarded_recipe
 
     load(guarded_recipe(), [f"optimizer={{kind: {kind}, lr: 0.1}}", "launch.processes=2", "parallel.shard=2"])
