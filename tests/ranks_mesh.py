@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from drivetrain.checkpoint.commits import Committer, newest
 from drivetrain.checkpoint.retention import Retention
 from drivetrain.checkpoint.state import restore
 from drivetrain.data.batch_reader import MicroBatch
+from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.execution import Execution
@@ -63,6 +65,7 @@ class Case:
     optimizer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "adamw", "lr": 3e-3})
     wide: bool = False
     """Whether matrices are large enough to be quantized, and shared evenly."""
+    activations: str = "keep"
     poisoned: int | None = None
     """The step in which the third lane's loss is not finite."""
 
@@ -114,7 +117,12 @@ def lanes(step: int) -> list[MicroBatch]:
 
 def engine_of(mesh: Mesh, case: Case) -> Engine:
     networks = {"model": network(case)}
-    lay_out("model", networks["model"], PLAN, mesh)
+    recompute = partial(
+        recompute_activations, "model", networks["model"], case.activations, PLAN.units, torch.device("cpu")
+    )
+    if mesh.replicated:
+        recompute()
+    lay_out("model", networks["model"], PLAN, mesh, between=recompute)
     placement = placed(networks, mesh)
     built = build_network_optimizers(
         networks, optimizer_of(case), Constant(), Horizon(8000, Scale(Batches(8))), parts=placement.parts

@@ -33,7 +33,8 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tiny, tmp_path, mesh):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run_under_supervisor(tiny, whole, *mesh).code is Exit.DONE
     assert run_under_supervisor(tiny, parts, *mesh, most_steps=7).code is Exit.STOPPED
-    assert run_under_supervisor(tiny, parts, *mesh).code is Exit.DONE
+    # With other activations: what is computed again comes to the same.
+    assert run_under_supervisor(tiny, parts, *mesh, "activations=selective").code is Exit.DONE
     assert trace(parts) == trace(whole)
     claims = {json.dumps(record["claim"]) for record in records(parts, "attempt")}
     assert len(claims) == 1

@@ -338,6 +338,20 @@ def test_one_that_can_is_none(kind):
     load(guarded_recipe(), [f"optimizer={{kind: {kind}, lr: 0.1}}", "launch.processes=2", "parallel.shard=2"])
 
 
+@pytest.mark.parametrize("path", ["activations", "networks.model.activations"])
+def test_the_compiler_chooses_activations_by_itself(tmp_path, path):
+    with pytest.raises(RecipeMistakes, match="chooses by itself"):
+        load(write(tmp_path, {}), ["compile=true", f"{path}=recompute"])
+    load(write(tmp_path, {}), [f"{path}=recompute"])
+
+
+@pytest.mark.parametrize("given", ["activations=all", "activations={'layers.*': some}"])
+def test_activations_are_one_of_three_words(tmp_path, given):
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {}), [given])
+    assert next(iter(caught.value.mistakes)).path[0] == "activations", str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

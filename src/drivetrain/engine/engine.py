@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.data.batch_reader import MicroBatch
+from drivetrain.engine.activations import same_twice
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
 from drivetrain.engine.cut_networks import cut_networks
@@ -289,10 +290,9 @@ class Engine:
             total = total * weight
         self.heartbeat.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
-        if len(self.networks) == 1 or not self.placement.replicated:
-            total.backward()
-        else:
-            total.backward(inputs=moving.parameters)
+        alone = len(self.networks) == 1 or not self.placement.replicated
+        with same_twice():
+            total.backward(inputs=None if alone else moving.parameters)
 
     def _step_inputs(
         self,

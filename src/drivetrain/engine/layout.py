@@ -21,19 +21,28 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement as Layout
 
 from drivetrain.engine.dropout import Dropout
-from drivetrain.engine.parallel_plan import ParallelPlan, matching
+from drivetrain.engine.parallel_plan import ParallelPlan, matching, some_modules
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
 
 _POSITIONS = 1  # the dimension of activations [samples, positions, features] that is shared out
 
 
-def lay_out(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh, *, sequence: bool = True) -> None:
+def lay_out(
+    name: str,
+    network: nn.Module,
+    plan: ParallelPlan,
+    mesh: Mesh,
+    *,
+    sequence: bool = True,
+    between: Callable[[], object] = lambda: None,
+) -> None:
     """Split and shard a network in place; on a mesh of replicas nothing is done. Every rank calls it. The network's
     attribute `laid_out` are then the mesh's sizes.
 
-    `sequence`: what lies between split layers is shared out by positions. Raises Failure(78) where the plan does not
-    fit the network or the mesh, and where this torch lacks what a mesh needs.
+    `sequence`: what lies between split layers is shared out by positions. `between` is called once layers are split,
+    and before they are sharded: for what belongs inside of what gathers them. Raises Failure(78) where the plan does
+    not fit the network or the mesh, and where this torch lacks what a mesh needs.
     """
     if mesh.replicated:
         return
@@ -41,10 +50,11 @@ def lay_out(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh, *, se
         units, split = matching(network, plan.units), matching(network, plan.split)
     except LookupError as error:
         cause = f"the parallel plan of {name} names {error.args[0]!r}, and no module is called so"
-        raise Failure(Exit.BAD_RECIPE, cause, f"there are {_some_modules(network)}") from None
+        raise Failure(Exit.BAD_RECIPE, cause, f"there are {some_modules(network)}") from None
     if mesh.sizes.tensor > 1:
         _require_split(name, network, split)
         _split(network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
+    between()
     if mesh.sizes.data > 1:
         _shard(network, list(units), plan, mesh)
     network.laid_out = mesh.sizes  # type: ignore[assignment] - any object, for a network that wants to know
@@ -173,8 +183,3 @@ def _require_knobs(module: FSDPModule) -> None:
         if not hasattr(module, knob):
             cause = f"parallel: torch {torch.__version__} has no FSDPModule.{knob}, which a mesh needs"
             raise Failure(Exit.BAD_RECIPE, cause, "use torch 2.13, or parallel.replicate alone")
-
-
-def _some_modules(network: nn.Module) -> str:
-    names = [name for name, _ in network.named_modules() if name]
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

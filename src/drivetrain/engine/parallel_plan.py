@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -53,12 +53,12 @@ def _blocks(module: nn.Module, prefix: str) -> Iterator[str]:
             yield from _blocks(child, f"{prefix}{name}.")
 
 
-def matching(network: nn.Module, patterns: Mapping[str, Split] | tuple[str, ...]) -> dict[str, str]:
+def matching(network: nn.Module, patterns: Iterable[str]) -> dict[str, str]:
     """The modules that patterns name, each with the first pattern that does, in the order of the network.
 
     Raises LookupError with a pattern that names none.
     """
-    found: dict[str, str] = {}
+    patterns, found = list(patterns), {}
     used: set[str] = set()
     for name, _ in network.named_modules():
         hits = [pattern for pattern in patterns if _fits(name, pattern)]
@@ -75,3 +75,9 @@ def _fits(name: str, pattern: str) -> bool:
     """Part by part: a `*` does not reach across a dot."""
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
+
+
+def some_modules(network: nn.Module) -> str:
+    """The names of the first modules, for a message."""
+    names = [name for name, _ in network.named_modules() if name]
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

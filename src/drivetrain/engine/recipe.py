@@ -15,6 +15,7 @@ from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.mesh import AXES, MeshSizes
+from drivetrain.spec.recipe import Activations
 from drivetrain.spec.settings import Count, Positive, Settings, bits, cost
 
 
@@ -85,6 +86,7 @@ class Network(Settings):
         Literal["fp32", "bf16", "fp16"] | None, bits("of forward and backward when it moves; evaluation has the run's")
     ] = None
     average: Annotated[Average | None, bits("a moving average of its weights")] = None
+    activations: Annotated[Activations | None, cost("which of its activations are kept for the backward pass")] = None
     freeze: Annotated[bool, bits("it does not train, and is in evaluation mode")] = False
 
     def __post_init__(self) -> None:

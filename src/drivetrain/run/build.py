@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from torch import nn
 from drivetrain.data.opening import open_source
 from drivetrain.data.source import ENDLESS, Source
 from drivetrain.data.stream import StreamSource
+from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.average import Averages
 from drivetrain.engine.drawing import INITIAL_WEIGHTS, draw, fill_buffers
 from drivetrain.engine.engine import Engine
@@ -45,7 +47,7 @@ from drivetrain.spec.check import source_names, stream_contradictions
 from drivetrain.spec.components import FollowsScore
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.recipe import Activations, Recipe
 from drivetrain.spec.registry import imported
 from drivetrain.spec.text import printable, shortened
 from drivetrain.spec.tree import Path_, dotted
@@ -309,8 +311,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
-        if not mesh.replicated:
-            _lay_out(task, recipe, name, network, mesh)
+        _prepare(task, recipe, name, network, mesh)
         (to_empty if task.build_on_meta else nn.Module.to)(network, device=mesh.device)
         network.train()
         if not mesh.replicated:
@@ -333,11 +334,25 @@ def _settle(network: nn.Module) -> None:
     settle(network)
 
 
-def _lay_out(task: Task, recipe: Recipe, name: str, network: nn.Module, mesh: Mesh) -> None:
+def _prepare(task: Task, recipe: Recipe, name: str, network: nn.Module, mesh: Mesh) -> None:
+    """Lay a network out over the mesh, and choose the activations that it keeps: what has to be done layer by layer."""
+    activations = activations_of(recipe, name)
+    if mesh.replicated and activations == "keep":
+        return
+    plan = task.parallel_plan(name, network) or derived(network)
+    recompute = partial(recompute_activations, name, network, activations, plan.units, mesh.device)
+    if mesh.replicated:
+        recompute()
+        return
     from drivetrain.engine.layout import lay_out  # torch's engines take a second to import
 
-    plan = task.parallel_plan(name, network) or derived(network)
-    lay_out(name, network, plan, mesh, sequence=recipe.parallel.sequence)
+    lay_out(name, network, plan, mesh, sequence=recipe.parallel.sequence, between=recompute)
+
+
+def activations_of(recipe: Recipe, network: str) -> Activations:
+    """Which of a network's activations are kept: what the recipe says of it, else of all."""
+    own = recipe.networks.get(network)
+    return recipe.activations if own is None or own.activations is None else own.activations
 
 
 def _made_networks(task: Task) -> Mapping[str, nn.Module]:

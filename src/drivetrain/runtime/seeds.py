@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,20 +41,38 @@ def seed_generators(device: torch.device, value: int) -> None:
         torch.get_device_module(device).manual_seed(value)
 
 
+class GeneratorStates(NamedTuple):
+    """Where the default generators stand: torch's of the CPU and of a device, Python's and NumPy's."""
+
+    device: torch.device
+    on_host: torch.Tensor
+    on_device: torch.Tensor | None
+    pythons: tuple[Any, ...]
+    numpys: Any
+
+    @classmethod
+    def now(cls, device: torch.device) -> GeneratorStates:
+        """Where they stand at this moment."""
+        host = torch.default_generator.get_state()
+        return cls(device, host, _state(device), random.getstate(), np.random.get_state())
+
+    def restore(self) -> None:
+        """Let them go on from here."""
+        random.setstate(self.pythons)
+        np.random.set_state(self.numpys)
+        torch.default_generator.set_state(self.on_host)
+        if self.on_device is not None:
+            _set_state(self.device, self.on_device)
+
+
 @contextmanager
 def undrawn(device: torch.device) -> Iterator[None]:
-    """Whatever is drawn while this is entered, afterwards the default generators go on from where they were: torch's of
-    the CPU and of the device, Python's and NumPy's."""
-    own, numpys = random.getstate(), np.random.get_state()
-    on_host, on_device = torch.default_generator.get_state(), _state(device)
+    """Whatever is drawn while this is entered, afterwards the default generators go on from where they were."""
+    before = GeneratorStates.now(device)
     try:
         yield
     finally:
-        random.setstate(own)
-        np.random.set_state(numpys)
-        torch.default_generator.set_state(on_host)
-        if on_device is not None:
-            _set_state(device, on_device)
+        before.restore()
 
 
 def _state(device: torch.device) -> torch.Tensor | None:

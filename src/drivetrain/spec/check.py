@@ -53,6 +53,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _loaded,
         _exact,
         _recompute,
+        _activations,
         _layerwise,
         _projected,
         _profile,
@@ -236,6 +237,18 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.compile:
         message = "the compiler chooses kernels by the shapes that a process has seen: others may come to other bits"
         yield Contradiction(("guard", "recompute"), message)
+
+
+def _activations(recipe: Recipe) -> Iterator[Contradiction]:
+    """The compiler sees a whole pass, and what it keeps of it is its own choice."""
+    if not recipe.compile:
+        return
+    chosen: dict[Path_, Any] = {("activations",): recipe.activations}
+    for name, own in (recipe.networks or {}).items():
+        chosen["networks", name, "activations"] = own.activations or "keep"
+    for path, words in chosen.items():
+        if words != "keep":
+            yield Contradiction(path, "the compiler chooses by itself what is computed again; leave one of them out")
 
 
 def _layerwise(recipe: Recipe) -> Iterator[Contradiction]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.settings import Count, Settings, Whole, bits, cost, nothing
+
+Recomputed = Literal["keep", "selective", "recompute"]
+"""What becomes of a module's activations until its backward pass: they are kept; those that products and convolutions
+make are kept, and the rest is computed again; all is computed again."""
+
+Activations = Recomputed | Mapping[str, Recomputed]
+"""One word for the repeated blocks of a network, or a word for each pattern of its modules' names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,9 @@ class Recipe(Settings):
     schedule: Annotated[Any, bits("one for all networks, or a mapping by network")]
     networks: Annotated[Any, bits("by network: when it moves, and what of the settings below is its own")]
     precision: Annotated[Literal["fp32", "bf16", "fp16"], bits("of forward and backward; weights stay fp32")] = "fp32"
+    activations: Annotated[
+        Activations, cost("which are kept for the backward pass: keep, selective or recompute, or by modules' names")
+    ] = "keep"
     scaling: Annotated[Any, bits("the factor on the loss, with fp16")]
     average: Annotated[Any, bits("a moving average of the weights; null: none")] = None
     guard: Annotated[Any, bits("what becomes of steps that are not finite, or stand out")]

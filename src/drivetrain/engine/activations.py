@@ -1,0 +1,176 @@
+"""Activations that are not kept for the backward pass: a module keeps its arguments, and computes the rest again.
+
+The second pass sees what the first one saw, random numbers and buffers too, and leaves no trace: weights come to the
+bits that they have without (Chen et al. 2016, arXiv 1604.06174; selective: Korthikanti et al. 2022, arXiv 2205.05198).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import (
+    CheckpointError,
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+from drivetrain.engine.parallel_plan import matching, some_modules
+from drivetrain.runtime.seeds import GeneratorStates
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.recipe import Activations
+
+_COSTLY = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::convolution",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "_c10d_functional::reduce_scatter_tensor",
+    }
+)
+"""What takes the time of a forward pass, and makes one tensor of several: `selective` keeps what these come to."""
+
+
+def recompute_activations(
+    name: str, network: nn.Module, chosen: Activations, units: Sequence[str], device: torch.device
+) -> dict[str, str]:
+    """Have modules of a network computed again in backward passes, in place: which, and how (selective, recompute).
+
+    A word holds for the modules that `units` name, as patterns do; a mapping for those that its patterns name, the
+    first one where several do. Called once layers are split, before modules are sharded. Raises Failure(78) for
+    patterns that name nothing, and for modules that lie within one another.
+    """
+    patterns = dict.fromkeys(units, chosen) if isinstance(chosen, str) else chosen
+    if chosen != "keep" and not patterns:
+        cause = f"activations: {name} has no repeated blocks that could be computed again"
+        raise Failure(Exit.BAD_RECIPE, cause, f"name modules, or give networks.{name}.activations: keep")
+    try:
+        named = matching(network, tuple(patterns))
+    except LookupError as error:
+        cause = f"activations: {error.args[0]!r} names no module of {name}"
+        raise Failure(Exit.BAD_RECIPE, cause, f"there are {some_modules(network)}") from None
+    words = {path: patterns[pattern] for path, pattern in named.items()}
+    _require_apart(name, words)
+    again = {path: word for path, word in words.items() if word != "keep"}
+    for path, word in again.items():
+        module = network.get_submodule(path)
+        # In place of the method, and not of the module: names, hooks and what FSDP makes of the class stay.
+        module.forward = _Recomputed(module, device, selective=word == "selective")
+    return again
+
+
+@contextmanager
+def same_twice() -> Iterator[None]:
+    """Around backward passes. Raises Failure(78) where a module came to other tensors when it was computed again."""
+    try:
+        yield
+    except CheckpointError as error:
+        first = str(error).strip().partition("\n")[0]
+        cause = f"activations: a module that was computed again came to other tensors: {first}"
+        hint = "what it computes must follow from its arguments, buffers and torch's generators; else `keep` it"
+        raise Failure(Exit.BAD_RECIPE, cause, hint) from error
+
+
+class _Recomputed:
+    """A module's forward pass, whose activations are computed again when the backward pass wants them."""
+
+    def __init__(self, module: nn.Module, device: torch.device, *, selective: bool) -> None:
+        self._module, self._device, self._selective = module, device, selective
+        self._forward = module.forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self._forward(*args, **kwargs)
+        return checkpoint(
+            self._forward,
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=False,  # `_Again` does it, for all generators
+            context_fn=self._contexts,
+            **kwargs,
+        )
+
+    def _contexts(self) -> tuple[AbstractContextManager, AbstractContextManager]:
+        """What the first pass is made in, and what those that repeat it are made in."""
+        again = _Again(self._module, self._device)
+        if not self._selective:
+            return ExitStack(), again
+        first, second = create_selective_checkpoint_contexts(_policy)
+        return first, _Both(again, second)
+
+
+class _Again:
+    """While entered, buffers and generators are as they were when this was made; afterwards as they were before. It may
+    be entered more than once: a penalty on gradients takes two backward passes."""
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self._device = device
+        self._generators = GeneratorStates.now(device)
+        # By value: not every kernel counts what it changes in place (batch normalization does not).
+        self._buffers: list[tuple[nn.Module, str, Tensor]] = []
+        for owner in module.modules():
+            for name, buffer in owner._buffers.items():
+                if buffer is not None:
+                    self._buffers.append((owner, name, buffer.detach().clone()))
+        self._present: list[Tensor | None] = []
+
+    def __enter__(self) -> None:
+        self._before = GeneratorStates.now(self._device)
+        self._generators.restore()
+        self._present = [owner._buffers[name] for owner, name, _ in self._buffers]
+        for owner, name, value in self._buffers:
+            owner._buffers[name] = value.clone()
+
+    def __exit__(self, *_: object) -> None:
+        for (owner, name, _value), buffer in zip(self._buffers, self._present, strict=True):
+            owner._buffers[name] = buffer
+        self._before.restore()
+
+
+class _Both:
+    """Two contexts, one within the other, that may be entered more than once."""
+
+    def __init__(self, outer: AbstractContextManager, inner: AbstractContextManager) -> None:
+        self._outer, self._inner = outer, inner
+
+    def __enter__(self) -> None:
+        self._outer.__enter__()
+        self._inner.__enter__()
+
+    def __exit__(self, *told: Any) -> None:
+        try:
+            self._inner.__exit__(*told)
+        finally:
+            self._outer.__exit__(*told)
+
+
+def _policy(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """Whether what an operation comes to is kept. One that draws is made again: its place among the drawn numbers would
+    be another one's."""
+    schema = operation._schema
+    if schema.name not in _COSTLY:
+        return CheckpointPolicy.PREFER_RECOMPUTE
+    for place, argument in enumerate(schema.arguments):
+        if argument.name == "dropout_p":
+            given = args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
+            if given:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE
+
+
+def _require_apart(name: str, words: Mapping[str, str]) -> None:
+    """Raises Failure(78) where a module lies within one that is computed again."""
+    for outer, word in words.items():
+        for inner in words:
+            if word != "keep" and inner.startswith(f"{outer}."):
+                cause = f"activations: {inner} lies within {outer} of {name}, which is computed again as a whole"
+                raise Failure(Exit.BAD_RECIPE, cause, "name modules that lie beside each other")
