@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,7 +20,7 @@ from conftest import TEXT, tiny_recipe
 from drills import stalls, storage
 from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
-from drills.kills import kill_at_random
+from drills.kills import CUT, REPLICAS, kill_at_random
 from drills.runs import drill, leftovers, one_server, reference, sweep
 
 Row = dict[str, object]
@@ -54,23 +56,36 @@ def main() -> int:
 
 def kill_sweep(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     """SIGKILL at every phase x rank x world x commit mode."""
+    return _swept(recipe, folder, REPLICAS, cut=False)
+
+
+def kill_sweep_on_meshes(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """The same where tensors are cut, and all write parts of a commit; and a disk that is full for one rank only."""
+    return _swept(recipe, folder, CUT, cut=True)
+
+
+def _swept(recipe: dict, folder: Path, places: Sequence[tuple[int, tuple[str, ...]]], *, cut: bool) -> Row:
     tried, failures, lost, recovery = 0, [], [], []
     began = time.monotonic()
     with one_server():
-        for world in (1, 2, 4):
-            expected = reference(recipe, folder / f"reference-{world}", f"launch.processes={world}")
-            for blocking in ("false", "true"):
-                for fault in sweep(world):
-                    run = folder / f"{world}-{blocking}-{fault.phase}-{fault.rank}"
-                    overrides = (f"launch.processes={world}", f"checkpoint.blocking={blocking}")
-                    found = drill(recipe, run, fault, *overrides)
-                    tried += 1
-                    if found.trace != expected or leftovers(run):
-                        failures.append(f"{world} processes, blocking {blocking}, {fault}: {found.outcome}")
-                    if fault.rank != ALL and world > 1:
-                        lost.append(found.lost)
-                    recovery += [found.recovery] if found.recovery else []
-    return _row(tried, failures, began) | {"lost beside survivors": max(lost)} | _spread(recovery)
+        for world, layout in sorted(set(places)):
+            asked = (f"launch.processes={world}", *layout)
+            expected = reference(recipe, folder / f"reference-{world}", *asked)
+            faults = sweep(world, cut=cut)
+            if cut:
+                faults += [Fault("no space", rank, "write", 5) for rank in range(world)]
+            for number, (blocking, fault) in enumerate(product(("false", "true"), faults)):
+                run = folder / f"{number}-{world}-{'-'.join(layout)}"
+                found = drill(recipe, run, fault, *asked, f"checkpoint.blocking={blocking}")
+                tried += 1
+                if found.trace != expected or leftovers(run):
+                    failures.append(f"{asked}, blocking {blocking}, {fault}: {found.outcome}")
+                if fault.rank != ALL and world > 1 and not cut:
+                    lost.append(found.lost)
+                recovery += [found.recovery] if found.recovery else []
+                shutil.rmtree(run)
+    beside = {"lost beside survivors": max(lost)} if lost else {}
+    return _row(tried, failures, began) | beside | _spread(recovery)
 
 
 def hangs(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
@@ -167,6 +182,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "full disk": _storage(lambda folder, asked: storage.full_disk(folder, "size", 4 << 20)),
     "inodes": _storage(lambda folder, asked: storage.full_disk(folder, "nr_inodes", 64)),
     "kill sweep": kill_sweep,
+    "kill sweep on meshes": kill_sweep_on_meshes,
     "hangs": hangs,
     "commands": told,
     "kills in stalls": kills_in_stalls,

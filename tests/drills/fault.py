@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import signal
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,21 @@ def fill() -> None:
                 return
 
 
+def no_space() -> None:
+    """The next write of this process into a commit finds the disk full; for the others there is space."""
+    whole = {name: getattr(os, name) for name in ("write", "writev", "pwrite", "pwritev")}
+
+    def refused(name: str, descriptor: int, *rest: Any) -> int:
+        if "/checkpoints/" not in os.readlink(f"/proc/self/fd/{descriptor}"):
+            return whole[name](descriptor, *rest)
+        for each, own in whole.items():
+            setattr(os, each, own)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in whole:
+        setattr(os, name, partial(refused, name))
+
+
 def fail() -> None:
     raise ValueError("on purpose")
 
@@ -94,6 +111,7 @@ ACTS: dict[str, Any] = {
     "abort": lambda: os.kill(os.getpid(), signal.SIGABRT),
     "slow": lambda: time.sleep(1.5),
     "fill": fill,
+    "no space": no_space,
     "exit": lambda: os._exit(0),
     "raise": fail,
     "sleep": lambda: time.sleep(600),
