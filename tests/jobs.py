@@ -72,15 +72,16 @@ class Desk:
                 raise AssertionError(f"{now}\n{self('logs', job)}")
             time.sleep(0.1)
 
-    def undisturbed(self, processes: int = 4) -> Trace:
+    def undisturbed(self, processes: int = 4, *overrides: str) -> Trace:
         """What a paced recipe comes to where nobody interferes; its pace decides no bit."""
-        if processes not in _UNDISTURBED:
+        asked = (f"launch.processes={processes}", *overrides)
+        if asked not in _UNDISTURBED:
             recipe = self.folder / "undisturbed.yaml"
             recipe.write_text(yaml.safe_dump(paced.recipe(HERE)))  # a gate that is there
-            outcome = run_under_supervisor(recipe, self.folder / "straight", f"launch.processes={processes}")
+            outcome = run_under_supervisor(recipe, self.folder / "straight", *asked)
             assert outcome.code == Exit.DONE, outcome
-            _UNDISTURBED[processes] = trace(self.folder / "straight")
-        return _UNDISTURBED[processes]
+            _UNDISTURBED[asked] = trace(self.folder / "straight")
+        return _UNDISTURBED[asked]
 
 
-_UNDISTURBED: dict[int, Trace] = {}
+_UNDISTURBED: dict[tuple[str, ...], Trace] = {}

@@ -99,7 +99,7 @@ def test_torchrun_itself(recipe, tmp_path):
         "drivetrain",
     ]
     done = subprocess.run(
-        [*line, "train", recipe, "--run", str(tmp_path / "run")],
+        [*line, "train", recipe, "parallel.shard=2", "--run", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         check=False,

@@ -42,6 +42,14 @@ def test_a_dry_run_shows_the_request_and_leaves_nothing(here, capsys, target):
     assert files(here) == before
 
 
+def test_a_mesh_is_one_of_the_processes_that_the_target_has(here, capsys):
+    """The recipe by itself has one process."""
+    asked = ["submit", "quickstart", "--to", "cluster", "--dry-run"]
+    assert run([*asked, "parallel={replicate: 2, shard: 2}"]) == 0
+    assert run([*asked, "parallel.shard=3"]) == 78
+    assert "cluster: 2 nodes of 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

@@ -52,7 +52,8 @@ def submit(
     require_resume(resume)
     if run is None and Path(recipe).is_dir():
         run = str(Path(recipe))
-    settings = settings_of(to, load(recipe, overrides or []).recipe.launch.targets, targets)
+    own = load(recipe, overrides or [], whole=False).recipe.launch.targets  # the target says how many processes
+    settings = settings_of(to, own, targets)
     options = StartOptions(resume=resume, override=override or [], started=time.time())
     job = plan(recipe, overrides or [], to, settings, run=run, options=options)
     # Rendered also where it is sent: what the engine would refuse is refused before anything is written.

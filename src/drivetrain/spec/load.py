@@ -41,11 +41,14 @@ def load(
     overrides: Sequence[str] = (),
     folder: Path | None = None,
     origins: Mapping[str, str] | None = None,
+    *,
+    whole: bool = True,
 ) -> Resolved:
     """The recipe of a shipped name, a file (.yaml, .yml, .json), a run directory or a mapping, with overrides on top.
 
     `folder` is where a mapping's own modules are looked up, `origins` where its values were first written, for the
-    messages about them. Raises RecipeMistakes (78, or 77 for what is refused) with all mistakes together, Failure(66)
+    messages about them. Unless `whole`, sections are not held against each other: on how many processes it trains is
+    still to be said. Raises RecipeMistakes (78, or 77 for what is refused) with all mistakes together, Failure(66)
     where there is no such recipe, Failure(65) where a run directory's is damaged.
     """
     text, origin, given = "", "", list(overrides)
@@ -62,7 +65,7 @@ def load(
             tree, text = with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
             origin = str(path.resolve()) if folder else str(source)
     tree, dropped = _overridden(tree, overrides, mistakes)
-    resolved = Checker(without_removed(tree), folder, mistakes).resolved()
+    resolved = Checker(without_removed(tree), folder, mistakes).resolved(whole=whole)
     return replace(resolved, text=text, dropped=dropped, source=origin, given=tuple(given))
 
 

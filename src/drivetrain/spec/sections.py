@@ -204,8 +204,8 @@ class Checker:
         self._folder = folder
         self._mistakes = mistakes
 
-    def resolved(self) -> Resolved:
-        """The recipe, or RecipeMistakes with all that is wrong."""
+    def resolved(self, *, whole: bool = True) -> Resolved:
+        """The recipe, or RecipeMistakes with all that is wrong; unless `whole`, section by section only."""
         hints, given = get_type_hints(Recipe, include_extras=True), self._data
         values: dict[str, Any] = {}  # None where a section could not be read
         # In the order of the fields: what a source takes from the task is there when its section is read.
@@ -224,7 +224,7 @@ class Checker:
             near = _elsewhere(key, self._data) or nearest(key, list(values))
             self._notes.add((key,), f"unknown key {key!r}{near}")
         recipe = Recipe(**values)
-        for path, message, refused in contradictions(recipe):
+        for path, message, refused in contradictions(recipe) if whole else ():
             self._notes.add(path, message, refused)
         if self._mistakes:
             raise RecipeMistakes(sorted(self._mistakes, key=lambda m: (m.origin.file, m.origin.line, m.origin.text)))

@@ -140,6 +140,37 @@ def test_x15_what_real_sbatch_is_given_comes_out_as_it_was(cluster, slurm, monke
 
 
 @drill
+@pytest.mark.parametrize("layout", ["parallel.shard=4", "parallel={replicate: 2, shard: 2}"])
+def test_sharded_over_nodes_it_is_requeued_and_loses_a_node_and_has_the_same_bits(cluster, slurm, layout):
+    cluster.write("paced.yaml", after=12)
+    job = cluster.submit("paced.yaml", layout, to="cluster")
+    native = cluster.until(job, "running", step=12)["native"]
+    slurm("scancel", "--signal=USR1", "--batch", native)
+    stopped = cluster.until(job, "requeued")
+    assert stopped["committed"] == stopped["step"]
+    cluster.until(job, "running", step=stopped["step"] + 2)
+    slurm.node_lost("n1")
+    cluster.until(job, "requeued", "pending")
+    cluster.gate.touch()
+    slurm.node_up("n1")
+    cluster.until(job, "succeeded")
+    assert trace(cluster.run) == cluster.undisturbed(4, layout)
+
+
+@drill
+def test_sharded_it_goes_on_with_another_number_of_processes_and_the_same_samples(cluster, slurm):
+    setup = str(cluster.folder / "setup.sh")
+    cluster.targets(cluster=CLUSTER | {"setup": setup}, small=CLUSTER | {"setup": setup, "processes": 1})
+    first = cluster.submit("paced.yaml", "parallel.shard=auto", to="cluster")
+    cluster.until(first, "running", step=5)
+    cluster("cancel", first)
+    cluster.until(first, "cancelled")
+    cluster.gate.touch()
+    cluster.until(cluster.submit("paced.yaml", "parallel.shard=auto", to="small"), "succeeded")
+    assert trace(cluster.run).samples == cluster.undisturbed().samples
+
+
+@drill
 def test_l03_a_grace_too_short_for_a_step_costs_the_steps_since_the_commit(cluster, slurm):
     cluster.targets(cluster=CLUSTER | {"queue": "brief"})
     cluster.write("paced.yaml", after=14, seconds=40.0)

@@ -1,0 +1,203 @@
+"""Traps of meshes, put into a copy of the sources one at a time: the tests that are named must fail.
+
+    PYTHONPATH=src:tests python -m mutants [--only WORD]
+
+Each takes as long as its tests, a minute or less. `tests/test_mutants.py` sees that every trap still finds its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MESHES = "tests/engine/test_meshes.py"
+TABLE = f"{MESHES}::test_a_mesh_comes_to_what_one_process_does"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A trap: `new` in place of `old`, which is once in a file below src/drivetrain; `test` is a pytest selection."""
+
+    trap: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+def of_table(trap: str, file: str, old: str, new: str, sizes: str) -> Mutant:
+    """One that the table of meshes catches on the mesh of these sizes."""
+    return Mutant(trap, file, old, new, f"{TABLE}[{sizes}]")
+
+
+SHARDS, PARTS = "{'shard': 2}", "{'tensor': 2}"
+GROUPS, BOTH = "{'replicate': 2, 'shard': 2}", "{'shard': 2, 'tensor': 2}"
+
+MUTANTS = (
+    of_table(
+        "1 gradients are averaged over ranks, not added up",
+        "engine/layout.py",
+        "module.set_gradient_divide_factor(1.0)",
+        "module.set_gradient_divide_factor(2.0)",
+        SHARDS,
+    ),
+    of_table(
+        "1 weights that layers share are no longer shared",
+        "engine/layout.py",
+        "module.register_parameter(own, getattr(owner, leaf))",
+        "pass",
+        PARTS,
+    ),
+    of_table(
+        "1 gradients of norms stay the sum of some positions",
+        "engine/sharded.py",
+        "open_.append(local_of(gradient))",
+        "pass",
+        PARTS,
+    ),
+    of_table(
+        "1 a loss that several ranks have computed counts for each",
+        "engine/sharded.py",
+        "if not self._placement.speaks:",
+        "if False:",
+        BOTH,
+    ),
+    Mutant(
+        "2 moments begin anew when a run goes on",
+        "checkpoint/state.py",
+        "held = tensor.to(_slot_device(optimizer, parameter, slot), copy=True)",
+        "held = torch.zeros_like(tensor)",
+        f"{MESHES}::test_a_run_that_is_resumed_on_its_mesh_has_the_same_bits[{SHARDS}]",
+    ),
+    Mutant(
+        "3 a part is said to lie elsewhere",
+        "engine/placement.py",
+        "part = Part(here, box_of(parameter.detach()),",
+        "part = Part(here, Box.of_whole(box_of(parameter.detach()).shape),",
+        f"{MESHES}::test_any_mesh_loads_the_commits_of_any_other_to_the_bit",
+    ),
+    of_table(
+        "4 what was gathered for an evaluation stays, and training goes on with it",
+        "engine/cut_networks.py",
+        """                yield
+        finally:
+            reshard(self._networks.values())
+
+    @contextmanager
+    def looking""",
+        """                yield
+        finally:
+            pass
+
+    @contextmanager
+    def looking""",
+        SHARDS,
+    ),
+    of_table(
+        "5 passes of ranks without samples count",
+        "engine/engine.py",
+        "self._backward(moving, losses, work, weight=0.0)",
+        "self._backward(moving, losses, work)",
+        SHARDS,
+    ),
+    Mutant(
+        "6 a loss that reaches a layer on one rank only is waited for",
+        "engine/layout.py",
+        "module.set_reduce_scatter_unused_params(True)",
+        "pass",
+        f"{MESHES}::test_networks_that_train_against_each_other_come_to_what_one_process_does[{SHARDS}]",
+    ),
+    Mutant(
+        "6 a network that stands still gets gradients",
+        "engine/cut_networks.py",
+        "parameter.requires_grad_(False)",
+        "pass",
+        f"{MESHES}::test_networks_that_train_against_each_other_come_to_what_one_process_does[{SHARDS}]",
+    ),
+    of_table(
+        "7 parts of the positions drop the same",
+        "engine/layout.py",
+        'module.part = (mesh.at["tensor"], mesh.sizes.tensor) if sequence else (0, 1)',
+        "module.part = (0, 1)",
+        PARTS,
+    ),
+    of_table(
+        "8 parts that several hold count several times in the norm",
+        "engine/sharded.py",
+        "if held.holders[0] == rank and held.here.grad is not None:",
+        "if held.here.grad is not None:",
+        GROUPS,
+    ),
+    Mutant(
+        "9 what several ranks hold is not compared",
+        "loop/replicas.py",
+        "if len(holders) > 1:",
+        "if len(holders) == placement.group.world:",
+        "tests/run/test_meshes.py::test_n04_a_bit_that_flips_in_one_copy_of_a_part_names_who_holds_it",
+    ),
+    Mutant(
+        "10 each rank draws its part by itself",
+        "engine/drawing.py",
+        "whole[held.box.slices] if held else whole",
+        "whole.flatten()[: here.numel()].view_as(here)",
+        "tests/engine/test_drawing.py",
+    ),
+    Mutant(
+        "activations: what is computed again draws other numbers",
+        "engine/activations.py",
+        "        self._generators.restore()\n",
+        "",
+        "tests/engine/test_activations.py",
+    ),
+    Mutant(
+        "activations: what is computed again moves buffers twice",
+        "engine/activations.py",
+        "owner._buffers[name] = value.clone()",
+        "pass",
+        "tests/engine/test_activations.py",
+    ),
+)
+
+
+def survives(mutant: Mutant, tree: Path) -> bool:
+    """Whether its tests pass on a copy of the sources that has the trap."""
+    path = tree / "src" / "drivetrain" / mutant.file
+    whole = path.read_text()
+    path.write_text(whole.replace(mutant.old, mutant.new))
+    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree / "tests")])}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", mutant.test]
+    try:
+        return subprocess.run(command, cwd=tree, env=surroundings, capture_output=True).returncode == 0
+    finally:
+        path.write_text(whole)
+
+
+def main() -> int:
+    """Try all, or those whose trap has a word; 1 where one survives."""
+    parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
+    parser.add_argument("--only", default="", help="a word of the trap")
+    asked = parser.parse_args()
+    left = 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        tree = Path(name)
+        for part in ("src", "tests", "pyproject.toml"):
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, tree / part)
+        for mutant in MUTANTS:
+            if asked.only not in mutant.trap:
+                continue
+            alive = survives(mutant, tree)
+            left += alive
+            print("SURVIVES" if alive else "caught  ", mutant.trap, flush=True)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
