@@ -125,6 +125,22 @@ def test_a_recipe_that_was_changed_by_hand_takes_the_place_of_what_was_set(tmp_p
     assert any("no longer counts: set optimizer.lr=0.5" in record["text"] for record in of_kind(run, "note"))
 
 
+def test_steps_that_are_made_again_after_a_new_set_are_no_corruption(tmp_path, seen):
+    """It is cut off at step 30, goes on from 20, and is told something there that it had not been told before."""
+    run = tmp_path / "run"
+    settings = commands.recipe(40, 1, seen) | {"checkpoint": {"every": {"steps": 20}}}
+    settings["launch"] = settings["launch"] | {"restarts": 0}
+    with one_server():
+        assert not drill(settings, run, Fault("kill", 0, "forward", 30)).trace
+        told(run, "optimizer.lr=0.5")
+        assert commands.train(settings, run).code is Exit.DONE
+    assert [record["from_step"] for record in of_kind(run, "attempt")] == [0, 20]
+    (command,) = of_kind(run, "command")
+    assert 20 < command["step"] < 29
+    found = prove(run)
+    assert found.again["equal"] == command["step"] - 20
+
+
 def test_a_replay_needs_the_same_recipe(tmp_path, seen):
     run, settings = tmp_path / "run", commands.recipe(10, 1, seen)
     with one_server():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drivetrain.ledger.records import AttemptRecord, StepRecord
+from drivetrain.ledger.records import AttemptRecord, CommandRecord, Record, RollbackRecord, StepRecord
 
 PROMISES = ("claim", "recipe", "data", "environment")
 """What two attempts must have in common for the same bits to be promised."""
@@ -29,3 +29,14 @@ def unequal(one: StepRecord, other: StepRecord) -> str:
         if first.get(name) != then.get(name):
             return f"{name}: {first.get(name)}, then {then.get(name)}"
     return ""
+
+
+def promises_end(record: Record) -> int | None:
+    """The step after which steps that were made before promise nothing any more, None for most records: after a
+    rollback others are made of other samples, after a `set` that was not given before with other settings."""
+    match record:
+        case RollbackRecord():
+            return record.to
+        case CommandRecord(verb="set", refused=None) if not record.replayed:
+            return record.step
+    return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drivetrain.ledger.comparison import comparable
+from drivetrain.ledger.comparison import comparable, promises_end
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import (
     AttemptRecord,
@@ -82,6 +82,8 @@ class ResumeIndex:
                 self.finals.setdefault(record.step, {}).setdefault(record.part, []).extend(record.metrics)
             case CommandRecord():
                 self._tell(record)
+                if (end := promises_end(record)) is not None:
+                    self.uncommitted = {step: made for step, made in self.uncommitted.items() if step <= end}
             case ShowRecord():
                 self.shown.add(record.step)
             case CodeRecord():

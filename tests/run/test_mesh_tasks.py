@@ -1,0 +1,87 @@
+"""Shipped tasks, and all that acts on a run from outside, where tensors are cut."""
+
+import json
+import shutil
+
+import pytest
+
+import adversarial
+import glues
+import sounds
+from conftest import run_under_supervisor, trace
+from drills import commands
+from drills.runs import one_server
+from drivetrain.ledger.derive import lineage
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Exit
+
+pytestmark = [pytest.mark.xdist_group("meshes"), pytest.mark.timeout(400)]
+
+SHARDS = ("launch.processes=2", "parallel.shard=2")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _server():
+    """Importing torch takes longer than a run."""
+    with one_server():
+        yield
+
+
+def classifier(folder):
+    return glues.recipe(glues.folders(folder))
+
+
+def denoiser(folder):
+    return sounds.tiny_recipe(sounds.folders(folder)) | {"budget": {"steps": 12}, "evaluate": {"every": {"steps": 6}}}
+
+
+def adversaries(folder):
+    return adversarial.recipe(task={"kind": "adversarial:Gan", "dropout": 0.0})
+
+
+def of_kind(run, kind):
+    return [record for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == kind]
+
+
+@pytest.mark.parametrize("made", [classifier, denoiser, adversaries])
+def test_a_task_trains_sharded_as_it_does_alone_and_goes_on_to_the_same_bits(made, tmp_path, importable):
+    recipe = made(tmp_path)
+    for run, asked in (("one", ()), ("straight", SHARDS)):
+        assert run_under_supervisor(recipe, tmp_path / run, *asked).code is Exit.DONE
+    assert run_under_supervisor(recipe, tmp_path / "halves", *SHARDS, most_steps=7).code is Exit.STOPPED
+    assert run_under_supervisor(recipe, tmp_path / "halves", *SHARDS).code is Exit.DONE
+    assert trace(tmp_path / "halves") == trace(tmp_path / "straight")
+    assert trace(tmp_path / "straight").samples == trace(tmp_path / "one").samples
+    one, straight = of_kind(tmp_path / "one", "step"), of_kind(tmp_path / "straight", "step")
+    for alone, sharded in zip(one, straight, strict=True):
+        for what in ("losses", "norm"):
+            assert sharded[what] == pytest.approx(alone[what], rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_random_commands_act_at_one_step_on_all_ranks_and_a_replay_is_bit_equal(tmp_path, importable, kills):
+    asked = {"steps": 150, "processes": 2, "seed": 5, "most": 40, "pause": 0.05}
+    count, wrong = commands.told_and_replayed(tmp_path, **asked, kills=kills, shard=2)
+    assert wrong == []
+    assert count > 5
+
+
+def test_a_deadline_ends_with_a_commit_of_all_parts(tiny, tmp_path):
+    outcome = run_under_supervisor(tiny, tmp_path / "run", *SHARDS, "stop.deadline=0.001")
+    assert outcome.code is Exit.STOPPED
+    (commit,) = of_kind(tmp_path / "run", "commit")
+    assert commit["step"] == outcome.where["step"]
+    names = [path.name for path in (tmp_path / "run" / "checkpoints" / f"step-{commit['step']:08d}").iterdir()]
+    assert {"tensors-00000-00000.safetensors", "tensors-00001-00000.safetensors"} <= set(names)
+
+
+def test_a_fresh_machine_goes_on_from_a_mirror_of_parts(tiny, tmp_path):
+    pytest.importorskip("obstore")
+    mirrored = f"checkpoint.mirror=file://{tmp_path}/mirror"
+    assert run_under_supervisor(tiny, tmp_path / "straight", *SHARDS).code is Exit.DONE
+    assert run_under_supervisor(tiny, tmp_path / "lost", *SHARDS, mirrored, most_steps=7).code is Exit.STOPPED
+    shutil.rmtree(tmp_path / "lost")
+    assert run_under_supervisor(tiny, tmp_path / "fresh", *SHARDS, mirrored).code is Exit.DONE
+    assert trace(tmp_path / "fresh") == trace(tmp_path / "straight")
+    manifests = [json.loads(path.read_text().splitlines()[0]) for path in (tmp_path / "mirror").rglob("MANIFEST.json")]
+    assert any("tensors-00001-00000.safetensors" in manifest["files"] for manifest in manifests)
