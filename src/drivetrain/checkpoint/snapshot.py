@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -29,18 +30,20 @@ class Arena:
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
+        self._reserving = Lock()
 
     def reserve(self, tensors: Mapping[str, Tensor]) -> None:
         """Have the memory ready, so that the first snapshot is as fast as the others."""
         size = sum(tensor.nbytes for tensor in tensors.values())
-        if size <= self._memory.numel():
-            return
-        if any(has_own_memory(tensor.device) for tensor in tensors.values()):
-            self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        else:
-            view = buffer(size)
-            touch(view)
-            self._memory = torch.frombuffer(view, dtype=torch.uint8)
+        with self._reserving:  # a first snapshot that comes early waits for this memory, and takes none of its own
+            if size <= self._memory.numel():
+                return
+            if any(has_own_memory(tensor.device) for tensor in tensors.values()):
+                self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            else:
+                view = buffer(size)
+                touch(view)
+                self._memory = torch.frombuffer(view, dtype=torch.uint8)
 
     def take(self, tensors: Mapping[str, Tensor]) -> list[TensorBytes]:
         """Copies of all tensors; the ones of the snapshot before are overwritten."""
