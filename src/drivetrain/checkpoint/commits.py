@@ -32,6 +32,8 @@ from drivetrain.spec.exits import Exit, Failure
 
 MAX_FAILURES = 3
 """Commits in a row that may fail before the run ends with 74."""
+_WRITERS, _WRITERS_BESIDE = 4, 2
+"""Threads that write a commit's files while training waits, and beside it: most of the time each waits for the disk."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ class Committer:
         self._attempts += 1
         rank = self.rank if self.in_parts else None
         draft = Draft(step, temporary, {"epoch": self._epoch, **metadata}, rank, self.heartbeat)
-        work = (pieces, others, 2 if self.blocking else 1, self.before)
+        work = (pieces, others, _WRITERS if self.blocking else _WRITERS_BESIDE, self.before)
         if self.in_parts:
             self._part = draft, self._pool.submit(draft.write, *work)
         else:
