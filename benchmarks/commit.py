@@ -27,7 +27,7 @@ import torch
 from drivetrain.checkpoint.commit import StateTree, load
 from drivetrain.checkpoint.commits import Commit, Committer
 from drivetrain.checkpoint.files import chunks
-from drivetrain.checkpoint.memory import buffer, checksum, same
+from drivetrain.checkpoint.memory import checksum, room, same
 from drivetrain.checkpoint.retention import Retention
 
 LARGE = 8 << 20
@@ -102,8 +102,8 @@ class Ways:
             times.append(time.perf_counter())
         drop(path)
         with path.open("rb", buffering=0) as file:
-            room = bytearray(LARGE)
-            while file.readinto(room):
+            view = memoryview(bytearray(LARGE))
+            while file.readinto(view):
                 pass
         times.append(time.perf_counter())
         names = ("bare write", "bare fsync", "bare cold read")
@@ -203,7 +203,7 @@ def pieces(ways: Ways) -> dict[str, float]:
 
     def read() -> None:
         with (ways.folder / "bare").open("rb", buffering=0) as file:
-            file.readinto(buffer(len(ways.data)))
+            file.readinto(room(len(ways.data)))
 
     copy, found = ways.data.copy(), ways.bare()
     found["checksum"] = timed(lambda: [checksum(part) for part in chunks([ways.data])])

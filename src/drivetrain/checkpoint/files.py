@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.checkpoint.memory import buffer, same
+from drivetrain.checkpoint.memory import room, same
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
 
@@ -180,14 +180,14 @@ class OpenFolder:
         The bytes that are hashed are the disk's, and each is compared with the memory it came from: so one hash says
         what both have.
         """
-        digest, size, room = hashlib.sha256(), 0, np.empty(CHUNK, np.uint8)
+        digest, size, chunk = hashlib.sha256(), 0, np.empty(CHUNK, np.uint8)
         with _opened(self._path / name, self._descriptor) as file:
             # The kernel's copy is dropped first: it would tell what was written, not what the disk has.
             with suppress(OSError, AttributeError):  # a file system that is memory, a system that has it not
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             for expected in chunks(content):
-                found = room[: len(expected)]
+                found = chunk[: len(expected)]
                 count = _filled(file, found)
                 digest.update(found.data)
                 # Compared after the hash: what was hashed must not have changed before it either.
@@ -213,7 +213,7 @@ def read_file(path: Path, within: int | None = None, seen: Callable[[Any], None]
     It is opened once: what is hashed later is what was read.
     """
     with _opened(path, within) as file:
-        view, at = buffer(os.fstat(file.fileno()).st_size), 0
+        view, at = room(os.fstat(file.fileno()).st_size), 0
         turn = CHUNK if seen else len(view)
         while at < len(view) and (count := file.readinto(view[at : at + turn])):
             if seen:
@@ -222,9 +222,9 @@ def read_file(path: Path, within: int | None = None, seen: Callable[[Any], None]
         return view[:at]
 
 
-def _filled(file: FileIO, room: np.ndarray) -> int:
+def _filled(file: FileIO, array: np.ndarray) -> int:
     """How many bytes of a file were read to an array: as many as it takes, or all that there were."""
-    view, at = room.data, 0
+    view, at = array.data, 0
     while at < len(view) and (count := file.readinto(view[at:])):
         at += count
     return at
