@@ -1,9 +1,9 @@
-"""Training on a mesh beside FSDP2 by hand and by Accelerate, commits and loads beside torch's distributed checkpoint.
+"""Steps on a mesh beside FSDP2 by hand and by Accelerate; commits and loads beside torch's distributed checkpoint.
 
-`python benchmarks/mesh/run.py`; `--reduced` is a small run that shows that all of it works. It makes its own environment.
-A Llama of 20 million parameters on gloo, one thread a process, under `parallel: {shard: N}`: every step of ours is taken
-in turn with the same step of the others, in the same processes and on the same batch, so a slow moment is slow for all.
-Ours is the whole product, with ledger, vote and data; the others are handed the batch and read no loss.
+`python benchmarks/mesh/run.py`; `--reduced` is a small run that shows that all of it works. It makes its own
+environment. A Llama of 20 million parameters on gloo, one thread a process, under `parallel: {shard: N}`: every step of
+ours is taken in turn with the same step of the others, in the same processes and on the same batch, so a slow moment is
+slow for all. Ours is the whole product, with ledger, vote and data; the others are handed the batch and read no loss.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 VENV = ROOT / "benchmarks" / ".envs" / "mesh"
-MODEL = {"vocabulary": 8192, "width": 384, "depth": 10, "heads": 6, "context": 128}
+MODEL = {"vocabulary": 8192, "width": 384, "depth": 10, "heads": 6, "context": 64}
 REDUCED = {"vocabulary": 256, "width": 64, "depth": 2, "heads": 2, "context": 32}
 BATCH = 8
 SKIPPED = 3
@@ -59,7 +59,8 @@ def trained(folder: Path, processes: int, asked: dict[str, object]) -> None:
         "optimizer": {"lr": 1e-3, "weight_decay": 0.1, "clip": 1.0},
         "parallel": {"shard": processes},
         "checkpoint": {"every": {"steps": asked["every"] or 100_000}, "keep": 1},
-        "launch": {"processes": processes, "threads": 1},
+        # Steps of others are no sign of life.
+        "launch": {"processes": processes, "threads": 1, "hang_after": None},
         "watch": {"tensorboard": False},
     }
     drivetrain.train(recipe, run=folder / "run", progress=False)
@@ -128,8 +129,8 @@ def lost(steps: list[float], every: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--steps", type=int, default=60, help="of each, in turn")
-    parser.add_argument("--saves", type=int, default=6)
+    parser.add_argument("--steps", type=int, help="of each, in turn: 60, reduced 12")
+    parser.add_argument("--saves", type=int, help="of each kind: 6, reduced 2")
     parser.add_argument("--every", type=int, default=12, help="steps from save to save")
     parser.add_argument("--peers", nargs="+", default=["by hand", "accelerate"])
     parser.add_argument("--reduced", action="store_true")
@@ -142,9 +143,8 @@ def main() -> None:
         trained(Path(given["folder"]), asked.train, given)
         return
     python = Path(sys.executable) if asked.here else environment()
-    model, steps, saves = MODEL, asked.steps, asked.saves
-    if asked.reduced:
-        model, steps, saves = REDUCED, 12, 2
+    model, steps, saves = (REDUCED, 12, 2) if asked.reduced else (MODEL, 60, 6)
+    steps, saves = asked.steps or steps, asked.saves or saves
     common = {"model": model, "disk": asked.disk, "loads": 5}
     for processes in asked.processes:
         print(f"{processes} processes, steps of {BATCH} samples of {model['context']} tokens")
