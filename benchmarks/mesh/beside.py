@@ -94,7 +94,7 @@ class Beside(LanguageModelTask):
 
 def load(engine) -> None:
     """What a resume does: every byte of the newest commit is checked, and what is this rank's put in its place."""
-    found = newest(FOLDER / "run", engine.placement.group, whole=False)
+    found = newest(FOLDER / "run", engine.placement.group, whole=False, keep=True)
     tensors = found.read(engine.placement.box)
     restore(tensors, engine.networks, engine.optimizers, engine.others)
 

@@ -86,13 +86,14 @@ def clean(run: Path) -> None:
 
 
 def newest(
-    run: Path, group: Group | None = None, volatile: Path | None = None, *, whole: bool = True
+    run: Path, group: Group | None = None, volatile: Path | None = None, *, whole: bool = True, keep: bool = False
 ) -> LoadedCommit | None:
     """The highest commit that verifies, the same on all ranks of a group; None where there are none.
 
     `volatile` is where survivors may have left another. Where it is not to be `whole`, the ranks share out its files
-    to check them, and no tensor is kept: each reads its own later. Raises Failure(86) where commits exist and none
-    verifies, 76 where one is of a newer format.
+    to check them, and each reads its own tensors later; it may `keep` what it is likely to want.
+
+    Raises Failure(86) where commits exist and none verifies, 76 where one is of a newer format.
     """
     group = group or Group()
     history, reasons = takeovers(run), []
@@ -100,7 +101,7 @@ def newest(
         require = partial(_require_ours, path, history)
         try:
             if not whole:
-                stored = StoredCommit.verified(path, group, require)
+                stored = StoredCommit.verified(path, group, require, keep=keep)
                 state = StateTree({}, stored.values)
                 return LoadedCommit(path, stored.metadata, state, tuple(reasons), stored=stored)
             metadata, state = load(path)
