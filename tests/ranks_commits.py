@@ -199,7 +199,7 @@ def read(job, place, descriptors):
     """The newest commit that verifies, by all ranks together; one of them sees a file otherwise."""
     group = joined(place, descriptors)
     run = Path(job["folder"])
-    world, victim, file, when = job["overrides"]
+    world, victim, file, when, *keep = job["overrides"]
     if group.rank == 0:
         from states import Ranks
 
@@ -209,7 +209,7 @@ def read(job, place, descriptors):
     group.barrier()
     if group.rank == victim and when == "found":
         see_otherwise(file)
-    found = newest(run, group, whole=False)
+    found = newest(run, group, whole=False, keep=bool(keep))
     if group.rank == victim and when == "read":
         see_otherwise(file)
     mine = cut(state(float(found.step), rows=ROWS), group.world)[group.rank]

@@ -342,7 +342,7 @@ def commit(engine: Engine, run: Path, step: int) -> None:
 def load(engine: Engine, run: Path) -> int:
     """The newest commit into what is here; its step."""
     placement = engine.placement
-    found = newest(run, placement.group, whole=placement.replicated)
+    found = newest(run, placement.group, whole=placement.replicated, keep=True)
     assert found is not None
     restore(found.read(placement.box), engine.networks, engine.optimizers, engine.others)
     return found.step

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from drills.storage import MEMORY
-from drivetrain.checkpoint.commit import PART, StateTree, load, verify
+from drivetrain.checkpoint.commit import PART, StateTree, _parts, load, verify
 from drivetrain.checkpoint.commits import Commit, CommitFailure, clean, newest, pick
 from drivetrain.checkpoint.files import read_file
 from drivetrain.checkpoint.manifest import Damaged
+from drivetrain.checkpoint.snapshot import TensorBytes
 from drivetrain.spec.exits import Exit, Failure
 from states import committer, save, state
 
@@ -80,6 +81,18 @@ def test_large_states_are_in_several_files_and_odd_shapes_come_back(tmp_path, mo
         assert all(found[name].dtype == tensors[name].dtype for name in tensors)
         assert len(list((run / "checkpoints" / "step-00000001").glob("tensors-*"))) > 1
     assert PART > 1 << 16
+
+
+def test_a_state_is_dealt_to_files_of_about_one_size_which_are_neither_many_nor_large():
+    def dealt(count):
+        data = torch.empty(1, dtype=torch.uint8).expand(4 << 20)  # of one byte in memory
+        pieces = [TensorBytes(str(n), torch.uint8, (len(data),), data, 0) for n in range(count)]
+        return [len(part) for part in _parts(pieces)]
+
+    assert dealt(0) == [0]
+    assert dealt(3) == [3]
+    assert dealt(40) == [5] * 8
+    assert dealt(1000) == [16] * 62 + [8]
 
 
 def test_n08_a_bit_that_flips_between_snapshot_and_writing_is_refused_and_the_tensor_named(tmp_path):

@@ -25,7 +25,11 @@ class Disk:
     def __init__(self):
         self.failures = 0
         self.begun = []
+        self.room = []
         self.result = None
+
+    def prepare(self, tensors):
+        self.room.append(sum(tensor.nbytes for tensor in tensors.values()))
 
     def begin(self, step, tree, metadata, folder):
         self.begun.append((step, metadata))
@@ -67,6 +71,21 @@ def test_a_step_is_covered_while_its_commit_is_under_way_and_after():
     disk.result = committed(4)
     own.poll(Group())
     assert own.next_folder(4) is None
+
+
+def test_memory_for_commits_is_had_before_the_first_step_and_once_optimizers_have_begun_their_state():
+    disk = Disk()
+    own, state, _ = commits(disk)
+    own.prepare()
+    for optimizer in state.engine.optimizers.values():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                optimizer.state[parameter] = {"exp_avg": torch.zeros_like(parameter)}
+    for step in (5, 6):
+        state.progress = Progress(step, 8 * step)
+        own.poll(Group())
+    assert len(disk.room) == 2
+    assert disk.room[1] > 1.5 * disk.room[0]
 
 
 def test_a_commit_that_failed_covers_nothing_and_is_no_parent():

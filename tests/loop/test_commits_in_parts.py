@@ -102,6 +102,17 @@ def test_ranks_read_what_they_hold_of_what_others_wrote_and_no_other_file(ranks,
             assert opened == {f"tensors-{n:05d}-00000.safetensors" for n in {0, rank}}
 
 
+@pytest.mark.parametrize(("wrote", "processes"), [(2, 3), (3, 3)])
+def test_what_a_rank_has_checked_and_kept_is_not_read_again(ranks, wrote, processes):
+    outcome, said = ranks("read", processes, wrote, -1, "", "", "keep")
+    assert outcome.code == 0, outcome
+    assert all((rank["step"], rank["failure"]) == (2, "") for rank in said)
+    if wrote == processes:  # rank 0's, for what has no rows
+        for rank, each in enumerate(said):
+            opened = {name for name in each["opened"] if name.startswith("tensors")}
+            assert opened == ({"tensors-00000-00000.safetensors"} if rank else set())
+
+
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("file", ["boxes-00001.json", "values-00000.json", "MANIFEST.json"])
 def test_what_one_rank_cannot_read_all_pass_over(ranks, victim, file):

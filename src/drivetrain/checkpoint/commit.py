@@ -6,7 +6,6 @@ bytes that were checked. One rank writes all of it, or each rank the parts of te
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import time
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from drivetrain.checkpoint.contents import Boxes, Contents, boxes_json
@@ -40,7 +40,10 @@ from drivetrain.spec.box import Box
 from drivetrain.spec.files import sync_folder
 
 PART = 64 << 20
-"""Bytes of tensors from which another file is begun: files are written, hashed and read beside each other."""
+"""Bytes of tensors from which another file is begun, at the latest: files are written, hashed and read beside each
+other."""
+_PARTS, _LEAST_PART = 8, 16 << 20
+"""Of how many files a state is that is not too large for it, and how many bytes each of them has at least."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,21 @@ def write_parts(
         own, runs = f"{rank:05d}-", _parts(pieces) if pieces else ()
     parts = {f"tensors-{own}{n:05d}.safetensors": part for n, part in enumerate(runs)}
     with OpenFolder(folder) as files:
-
-        def written(name: str, metadata: FileMetadata) -> FileMetadata:
-            # Before there is a manifest: a commit that does not read back never gets its name.
-            if files.metadata(name, written=True) != metadata:
-                raise OSError(errno.EIO, "it reads back differently", str(folder / name))
-            return metadata
+        # Each is read back before there is a manifest: a commit that does not read back never gets its name.
+        def made(name: str) -> FileMetadata:
+            header = write_tensors(folder / name, parts[name])
+            return files.read_back(name, [_array(header), *(piece.data.numpy() for piece in parts[name])])
 
         with ThreadPoolExecutor(max(1, min(threads, len(parts))), "write") as pool:
-            made = pool.map(lambda name: written(name, write_tensors(folder / name, parts[name])), parts)
-            metadata = dict(zip(parts, made, strict=True))
+            metadata = dict(zip(parts, pool.map(made, parts), strict=True))
         for name, text in others.items():
-            metadata[name] = written(name, write_file(folder / name, text))
+            write_file(folder / name, text)
+            metadata[name] = files.read_back(name, [_array(text)])
     return metadata
+
+
+def _array(content: bytes) -> np.ndarray:
+    return np.frombuffer(content, np.uint8)
 
 
 def values_file(values: Mapping[str, Any]) -> dict[str, bytes]:
@@ -158,11 +163,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _parts(pieces: Sequence[TensorBytes]) -> Iterable[list[TensorBytes]]:
-    """The pieces in runs of about `PART` bytes; at least one run."""
+    """The pieces in runs of about as many bytes, `PART` at most but for a larger piece; at least one run."""
+    total = sum(piece.data.numel() for piece in pieces)
+    most = min(PART, max(_LEAST_PART, total // _PARTS))
     part: list[TensorBytes] = []
     size = 0
     for piece in pieces:
-        if part and size + piece.data.numel() > PART:
+        if part and size + piece.data.numel() > most:
             yield part
             part, size = [], 0
         part.append(piece)

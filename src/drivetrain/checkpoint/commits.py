@@ -32,6 +32,8 @@ from drivetrain.spec.exits import Exit, Failure
 
 MAX_FAILURES = 3
 """Commits in a row that may fail before the run ends with 74."""
+_WRITERS, _WRITERS_BESIDE = 4, 2
+"""Threads that write a commit's files while training waits, and beside it: most of the time each waits for the disk."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,14 @@ def clean(run: Path) -> None:
 
 
 def newest(
-    run: Path, group: Group | None = None, volatile: Path | None = None, *, whole: bool = True
+    run: Path, group: Group | None = None, volatile: Path | None = None, *, whole: bool = True, keep: bool = False
 ) -> LoadedCommit | None:
     """The highest commit that verifies, the same on all ranks of a group; None where there are none.
 
     `volatile` is where survivors may have left another. Where it is not to be `whole`, the ranks share out its files
-    to check them, and no tensor is kept: each reads its own later. Raises Failure(86) where commits exist and none
-    verifies, 76 where one is of a newer format.
+    to check them, and each reads its own tensors later; it may `keep` what it is likely to want.
+
+    Raises Failure(86) where commits exist and none verifies, 76 where one is of a newer format.
     """
     group = group or Group()
     history, reasons = takeovers(run), []
@@ -98,7 +101,7 @@ def newest(
         require = partial(_require_ours, path, history)
         try:
             if not whole:
-                stored = StoredCommit.verified(path, group, require)
+                stored = StoredCommit.verified(path, group, require, keep=keep)
                 state = StateTree({}, stored.values)
                 return LoadedCommit(path, stored.metadata, state, tuple(reasons), stored=stored)
             metadata, state = load(path)
@@ -221,7 +224,7 @@ class Committer:
         self._attempts += 1
         rank = self.rank if self.in_parts else None
         draft = Draft(step, temporary, {"epoch": self._epoch, **metadata}, rank, self.heartbeat)
-        work = (pieces, others, 2 if self.blocking else 1, self.before)
+        work = (pieces, others, _WRITERS if self.blocking else _WRITERS_BESIDE, self.before)
         if self.in_parts:
             self._part = draft, self._pool.submit(draft.write, *work)
         else:

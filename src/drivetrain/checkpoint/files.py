@@ -7,14 +7,16 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from drivetrain.checkpoint.memory import buffer
+import numpy as np
+
+from drivetrain.checkpoint.memory import room, same
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder
 
@@ -32,42 +34,32 @@ class FileMetadata:
     sha256: str
 
 
-class Writer:
-    """Writes to a descriptor and hashes what it writes."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._digest = hashlib.sha256()
-        self._size = 0
-
-    def write(self, data: Any) -> None:
-        """Write all of a bytes-like object."""
-        view = memoryview(data).cast("B")
-        self._digest.update(view)
-        self._size += len(view)
-        while view:  # the system may take less at a time
-            view = view[os.write(self._descriptor, view) :]
-
-    def metadata(self) -> FileMetadata:
-        """Size and hash of what was written."""
-        return FileMetadata(self._size, self._digest.hexdigest())
-
-
 def create(path: Path) -> int:
     """Open a new file for writing, 0600; it must not be there yet, not even as a link."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
-def write_file(path: Path, data: bytes) -> FileMetadata:
-    """A new file with this content, durable."""
+@contextmanager
+def written(path: Path) -> Iterator[Callable[[Any], None]]:
+    """A new file, which is durable at the end; what is given writes all of a bytes-like object."""
     descriptor = create(path)
+
+    def write(data: Any) -> None:
+        view = memoryview(data).cast("B")
+        while view:  # the system may take less at a time
+            view = view[os.write(descriptor, view) :]
+
     try:
-        writer = Writer(descriptor)
-        writer.write(data)
+        yield write
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return writer.metadata()
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """A new file with this content, durable."""
+    with written(path) as write:
+        write(data)
 
 
 def make_folder(path: Path, *, shared: bool = False) -> None:
@@ -162,37 +154,80 @@ class OpenFolder:
         """A file's bytes."""
         return read_file(self._path / name, self._descriptor)
 
+    def read_hashed(self, name: str) -> tuple[memoryview, str]:
+        """A file's bytes, and their SHA-256."""
+        digest = hashlib.sha256()
+        return read_file(self._path / name, self._descriptor, digest.update), digest.hexdigest()
+
     def beginning(self, name: str, size: int) -> bytes:
         """At most so many bytes of a file, from its first on."""
         with _opened(self._path / name, self._descriptor) as file:
             return os.pread(file.fileno(), size, 0)
 
-    def metadata(self, name: str, *, written: bool = False) -> FileMetadata:
-        """A file's size and hash, without keeping its bytes. `written`: it is durable; read it from the disk again."""
+    def metadata(self, name: str) -> FileMetadata:
+        """A file's size and hash, without keeping its bytes."""
         with _opened(self._path / name, self._descriptor) as file:
-            if written:
-                # The kernel's copy is dropped first: it would tell what was written, not what the disk has.
-                with suppress(OSError):  # a file system that is memory
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             digest, size, view = hashlib.sha256(), 0, memoryview(bytearray(CHUNK))
             while count := file.readinto(view):
                 digest.update(view[:count])
                 size += count
         return FileMetadata(size, digest.hexdigest())
 
+    def read_back(self, name: str, content: Iterable[np.ndarray]) -> FileMetadata:
+        """Size and hash of what the disk has of a durable file, which must be this content (uint8 [n], one after the
+        other); OSError(EIO) where it is not.
 
-def read_file(path: Path, within: int | None = None) -> memoryview:
-    """The bytes of a regular file; Failure(77) for a link or anything else. `within`: a descriptor of its folder.
+        The bytes that are hashed are the disk's, and each is compared with the memory it came from: so one hash says
+        what both have.
+        """
+        digest, size, chunk = hashlib.sha256(), 0, np.empty(CHUNK, np.uint8)
+        with _opened(self._path / name, self._descriptor) as file:
+            # The kernel's copy is dropped first: it would tell what was written, not what the disk has.
+            with suppress(OSError, AttributeError):  # a file system that is memory, a system that has it not
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            for expected in chunks(content):
+                found = chunk[: len(expected)]
+                count = _filled(file, found)
+                digest.update(found.data)
+                # Compared after the hash: what was hashed must not have changed before it either.
+                if count != len(expected) or not same(found, expected):
+                    raise OSError(errno.EIO, "it reads back differently", str(self._path / name))
+                size += len(expected)
+            if file.read(1):
+                raise OSError(errno.EIO, "it reads back longer than it was written", str(self._path / name))
+        return FileMetadata(size, digest.hexdigest())
+
+
+def chunks(content: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Each of several arrays (uint8 [n]) in pieces of at most `CHUNK`."""
+    for array in content:
+        for at in range(0, len(array), CHUNK):
+            yield array[at : at + CHUNK]
+
+
+def read_file(path: Path, within: int | None = None, seen: Callable[[Any], None] | None = None) -> memoryview:
+    """The bytes of a regular file; Failure(77) for a link or anything else. `within`: a descriptor of its folder;
+    `seen` is given the bytes as they come, while they are in the processor's cache.
 
     It is opened once: what is hashed later is what was read.
     """
     with _opened(path, within) as file:
-        view = buffer(os.fstat(file.fileno()).st_size)
-        at = 0
-        while at < len(view) and (count := file.readinto(view[at:])):
+        view, at = room(os.fstat(file.fileno()).st_size), 0
+        turn = CHUNK if seen else len(view)
+        while at < len(view) and (count := file.readinto(view[at : at + turn])):
+            if seen:
+                seen(view[at : at + count])
             at += count
         return view[:at]
+
+
+def _filled(file: FileIO, array: np.ndarray) -> int:
+    """How many bytes of a file were read to an array: as many as it takes, or all that there were."""
+    view, at = array.data, 0
+    while at < len(view) and (count := file.readinto(view[at:])):
+        at += count
+    return at
 
 
 def _opened(path: Path, within: int | None) -> FileIO:

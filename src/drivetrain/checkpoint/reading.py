@@ -5,7 +5,6 @@ What they say is input that anybody may have written: whatever makes no sense is
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -118,8 +117,8 @@ def content(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> memor
     """A file's bytes, of the size and hash that the manifest says. Raises Damaged where it has others."""
     with damage(name):
         _require_size(folder, name, manifest)
-        data = folder.read(name)
-    if hashlib.sha256(data).hexdigest() != manifest["files"][name]["sha256"]:
+        data, digest = folder.read_hashed(name)
+    if digest != manifest["files"][name]["sha256"]:
         raise Damaged(f"{name} does not have its SHA-256")
     return data
 

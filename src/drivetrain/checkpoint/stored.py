@@ -4,21 +4,22 @@ holds."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from drivetrain.checkpoint.contents import Contents
-from drivetrain.checkpoint.manifest import Damaged
+from drivetrain.checkpoint.manifest import Damaged, writer_of
 from drivetrain.checkpoint.reading import (
     Assembly,
     Wanted,
     ahead,
     content,
     damage,
+    in_parts,
     manifest_in,
     opened,
     plain,
@@ -34,31 +35,43 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class StoredCommit:
-    """A commit whose every byte was checked; its tensors are still to be read. The ranks of `group` do all alike."""
+    """A commit whose every byte was checked; its tensors are still to be read. The ranks of `group` do all alike.
+
+    `kept` are files of tensors that this rank has checked and is likely to want, until it reads.
+    """
 
     path: Path
     metadata: dict[str, Any]
     values: dict[str, Any]
     contents: Contents
     group: Group
+    kept: dict[str, memoryview] = field(default_factory=dict)
 
     @classmethod
     def verified(
-        cls, path: Path, group: Group, require: Callable[[Mapping[str, Any]], None] = lambda _: None
+        cls,
+        path: Path,
+        group: Group,
+        require: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        *,
+        keep: bool = False,
     ) -> StoredCommit:
-        """The commit at a path. Each file of tensors is read by one rank, and all hear what it found.
+        """The commit at a path. Each file of tensors is read by one rank, and all hear what it found. Where as many
+        ranks have written it, each reads what the one of its number wrote; to `keep` that spares the same mesh to read
+        it again, and takes the memory of this rank's part.
 
         `require` raises Damaged where a manifest's commit does not count. Raises Damaged, or a Failure (77 for a link,
         76 for a newer format), on every rank where one has met it; 78 where ranks see different commits.
         """
-        manifest, values, boxes, found = _together(group, lambda: _checked(path, group, require))
+        checked = _together(group, lambda: _checked(path, group, require, keep))
+        manifest = checked.manifest
         group.agree("the commit that verifies", [path.name, manifest["sha256"]])
-        contents = Contents(boxes, tensor_files(manifest))
-        for shared in group.gather_json(found):
+        contents = Contents(checked.boxes, tensor_files(manifest))
+        for shared in group.gather_json(checked.headers):
             for name, header in shared.items():
                 contents.add(name, [Stored.from_json(entry) for entry in header])
         contents.require_whole()
-        return cls(path, manifest, values, contents, group)
+        return cls(path, manifest, checked.values, contents, group, checked.kept)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -70,7 +83,7 @@ class StoredCommit:
 
     def read(self, wanted: Wanted) -> dict[str, Tensor]:
         """What this rank wants of each tensor, by name. All ranks call it; each reads the files that its boxes meet,
-        one after the other, and what it reads is checked once more.
+        one after the other, and what it has not kept is checked once more.
 
         Raises Failure on every rank where one has met it: 74 where a file has changed since it was checked, and what
         `wanted` raises.
@@ -85,10 +98,16 @@ class StoredCommit:
                 if filling and filling.box.common(part.box):
                     files.add(part.file)
         with opened(self.path) as folder:
-            for name, data in ahead(sorted(files), lambda name: content(folder, name, self.metadata)):
+
+            def bytes_of(name: str) -> memoryview:
+                kept = self.kept.pop(name, None)
+                return content(folder, name, self.metadata) if kept is None else kept
+
+            for name, data in ahead(sorted(files), bytes_of):
                 with damage(name):
                     assembly.add(name, parse_tensors(data))
                 del data
+        self.kept.clear()
         return assembly.tensors()
 
     def _changed(self, reason: str) -> Exception:
@@ -108,21 +127,38 @@ def dealt(files: Mapping[str, int], rank: int, world: int) -> list[str]:
     return own
 
 
-def _checked(
-    path: Path, group: Group, require: Callable[[Mapping[str, Any]], None]
-) -> tuple[dict[str, Any], dict[str, Any], dict[int, dict[str, Box]], dict[str, Any]]:
-    """Manifest, values and boxes of a commit, and the headers of this rank's share of its files."""
+class _Checked(NamedTuple):
+    """What a rank has seen of a commit: all but the `headers` of its share of the files, and the bytes it has kept of
+    it, is the same on all."""
+
+    manifest: dict[str, Any]
+    values: dict[str, Any]
+    boxes: dict[int, dict[str, Box]]
+    headers: dict[str, Any]
+    kept: dict[str, memoryview]
+
+
+def _checked(path: Path, group: Group, require: Callable[[Mapping[str, Any]], None], keep: bool) -> _Checked:
     with opened(path) as folder:
         manifest = manifest_in(folder, path)
         require(manifest)
-        values, boxes = plain(folder, manifest)
-        own = dealt(tensor_files(manifest), group.rank, group.world)
-        headers: dict[str, Any] = {}
+        checked = _Checked(manifest, *plain(folder, manifest), {}, {})
+        own, written = _share(manifest, group)
         for name, data in ahead(own, lambda name: content(folder, name, manifest)):
             with damage(name):
-                headers[name] = [entry.to_json() for entry in parse_header(data, len(data))]
+                checked.headers[name] = [entry.to_json() for entry in parse_header(data, len(data))]
+            if keep and written:
+                checked.kept[name] = data
             del data
-    return manifest, values, boxes, headers
+    return checked
+
+
+def _share(manifest: Mapping[str, Any], group: Group) -> tuple[list[str], bool]:
+    """The files of tensors that this rank checks, and whether a rank of its number has written them."""
+    files = tensor_files(manifest)
+    if in_parts(manifest) and {writer_of(name) for name in files} == set(range(group.world)):
+        return [name for name in files if writer_of(name) == group.rank], True
+    return dealt(files, group.rank, group.world), False
 
 
 def _together(group: Group, work: Callable[[], _T], damaged: Callable[[str], Exception] = Damaged) -> _T:

@@ -7,16 +7,16 @@ the file without a copy of the whole; reading it here lets the very bytes that w
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from drivetrain.checkpoint.files import CHUNK, FileMetadata, Writer, create
+from drivetrain.checkpoint.files import chunks, written
 from drivetrain.checkpoint.memory import checksum
 from drivetrain.checkpoint.snapshot import TensorBytes
 from drivetrain.spec.box import checked_shape
@@ -52,21 +52,17 @@ def require_writable(tensors: Mapping[str, Tensor]) -> None:
             raise Failure(Exit.BAD_RECIPE, f"{name} is {what}, which no commit can hold", "keep it in another type")
 
 
-def write_tensors(path: Path, pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None = None) -> FileMetadata:
-    """A new safetensors file, durable.
+def write_tensors(path: Path, pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None = None) -> bytes:
+    """A new safetensors file, durable; its header, after which the pieces' bytes follow.
 
     Raises Failure(83), naming the tensor, where its bytes are no longer the ones that its checksum was taken of.
     """
-    descriptor = create(path)
-    try:
-        writer = Writer(descriptor)
-        writer.write(_header(pieces, metadata))
+    header = _header(pieces, metadata)
+    with written(path) as write:
+        write(header)
         for piece in pieces:
-            _write_piece(writer, piece)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return writer.metadata()
+            _write_piece(write, piece)
+    return header
 
 
 def _header(pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None) -> bytes:
@@ -83,11 +79,11 @@ def _header(pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None) -
     return len(text).to_bytes(8, "little") + text
 
 
-def _write_piece(writer: Writer, piece: TensorBytes) -> None:
-    data, total = piece.data.numpy(), 0
-    for at in range(0, len(data), CHUNK):
-        part = data[at : at + CHUNK]
-        writer.write(part)
+def _write_piece(write: Callable[[np.ndarray], None], piece: TensorBytes) -> None:
+    total = 0
+    for part in chunks([piece.data.numpy()]):
+        write(part)
+        # In this order: a bit that flips before is in the sum, and one that flips later is not what reads back.
         total += checksum(part)
     if total % (1 << 64) != piece.checksum:
         raise Failure(

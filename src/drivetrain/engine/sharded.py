@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from drivetrain.checkpoint.boxes import local_of
-from drivetrain.engine.layout import reshard, roots_of
+from drivetrain.engine.layout import roots_of, shards_of
 from drivetrain.engine.placement import Held, Placement
 from drivetrain.engine.step_result import Sums
 
@@ -35,7 +35,8 @@ class Sharded:
             self._held.append([held for held in own if held.parameter.requires_grad])
         self._all = [held for of_network in self._held for held in of_network]
         self._roots = roots_of(networks.values())
-        self._networks = networks
+        # Found once: a walk over all modules takes longer than what is done with those that are sharded.
+        self._units = [unit for network in networks.values() for unit in shards_of(network)]
 
     def reset(self) -> None:
         """Before the first micro-batch: there are no gradients."""
@@ -54,7 +55,8 @@ class Sharded:
         """After the last backward pass: gradients are plain tensors of what is here, `norms` those of whole networks,
         `sums` those of all ranks."""
         self._settle()
-        reshard(self._networks.values())
+        for unit in self._units:  # a root stays whole after its passes, and would not see its weights change
+            unit.reshard()
         packed = sums.pack()
         own = torch.stack([self._square(of_network, packed) for of_network in self._held])
         if not self._placement.speaks:  # another rank has computed the same losses
@@ -65,8 +67,9 @@ class Sharded:
         self.norms = list(everything[len(packed) :].sqrt().unbind())
 
     def _sum_in_backward(self, on: bool) -> None:
+        for unit in self._units:
+            unit.set_requires_gradient_sync(on, recurse=False)
         for root in self._roots:
-            root.set_requires_gradient_sync(on)
             root.set_is_last_backward(on)
 
     def _settle(self) -> None:

@@ -69,7 +69,10 @@ class Commits:
         self._covered = step
 
     def prepare(self) -> None:
-        """Before the first step. Raises Failure(78) where a commit could not hold a tensor of this state."""
+        """Before the first step, and after it, when optimizers have begun their state: have the memory ready.
+
+        Raises Failure(78) where a commit could not hold a tensor of this state.
+        """
         require_writable(self._state.tensors)
         if self._storage:
             self._storage.committer.prepare(self._state.tree().tensors)
@@ -110,7 +113,7 @@ class Commits:
         """
         if not self._tried and self._state.progress.step > self._covered:
             self._tried = True
-            require_writable(self._state.tensors)
+            self.prepare()
         if ended == group.world:
             self._join(group.gather_json(self._turn()))
         self._record_commit_result(self._storage and self._storage.committer.finished())

@@ -115,7 +115,7 @@ class Resumer:
         """The commit to go on from, as `resume` (auto, never, must) wants it; what survivors left, if it is newer and
         ranks hold everything. Where they do not, it is not to be `whole`, as in `newest`."""
         volatile = Path(self.job.volatile) if self.job.volatile else None
-        found = newest(self.folder, group, volatile, whole=whole)
+        found = newest(self.folder, group, volatile, whole=whole, keep=True)
         # The rank that kept the ledger may be the one that died: survivors bring the records of their last steps, and
         # are passed over where these do not join it. Only the leader has the ledger, so it decides for all.
         if found and found.volatile:
