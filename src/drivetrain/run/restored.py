@@ -24,6 +24,7 @@ from drivetrain.run.build import (
     digests_beside,
     execution_of,
     freeze_networks,
+    masters_for,
     run_scale,
 )
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
@@ -88,8 +89,13 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     live = LiveRecipe(context.resolved, commands.texts)
     timetable = _timetable(recipe, live.recipe, opened.inputs)
     layouts = {name: opened.task.published_layout(name) for name in networks}
-    initial = resumer.initialize(networks, layouts, group, fresh=commit is None)
+    masters = masters_for(recipe, networks, placement)
+    placement = replace(placement, masters=masters)
+    moved = masters.moved if masters else {}
+    initial = resumer.initialize(networks, layouts, group, fresh=commit is None, masters=moved)
     freeze_networks(recipe, networks)
+    if masters:
+        masters.forget_still()
     horizon = Horizon(timetable.total, timetable.scale)
     optimizers = optimizers_of(live.recipe, networks, horizon, placement)
     placement = placement.knowing({name: each.optimizer for name, each in optimizers.items()})

@@ -53,6 +53,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _loaded,
         _exact,
         _recompute,
+        _rounded,
         _layerwise,
         _projected,
         _profile,
@@ -236,6 +237,41 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
     if recipe.compile:
         message = "the compiler chooses kernels by the shapes that a process has seen: others may come to other bits"
         yield Contradiction(("guard", "recompute"), message)
+
+
+def _rounded(recipe: Recipe) -> Iterator[Contradiction]:
+    """Weights in bf16, and what does not go with them."""
+    kept = recipe.parameters
+    if kept is None:
+        return
+    if kept.dtype != "bf16":
+        if kept.rounding == "stochastic":
+            yield Contradiction(
+                ("parameters", "rounding"), "stochastic is for parameters.dtype: bf16: fp32 is kept as it is"
+            )
+        if kept.master == "none":
+            yield Contradiction(
+                ("parameters", "master"), "none is for parameters.dtype: bf16: fp32 weights are the masters"
+            )
+        return
+    if recipe.exact and kept.rounding == "stochastic":
+        yield Contradiction(("parameters", "rounding"), "exact: weights are rounded to the nearest, not by chance")
+    if recipe.compile:
+        yield Contradiction(("compile",), "was never tried with parameters.dtype: bf16")
+    precisions: dict[tuple, Any] = {("precision",): recipe.precision}
+    for name, network in (recipe.networks or {}).items():
+        precisions["networks", name, "precision"] = network.precision
+    for path, precision in precisions.items():
+        if precision not in (None, "bf16"):
+            message = f"weights in bf16 (parameters.dtype) compute in bf16, not in {precision}: say bf16"
+            yield Contradiction(path, message)
+    for path, part in _parts(recipe.optimizer, ("optimizer",)):
+        if isinstance(part, MovesLayers) and part.layerwise:
+            message = "moves parameters within the backward pass, before gradients of bf16 weights are fp32 sums"
+            yield Contradiction((*path, "layerwise"), message)
+        if isinstance(part, MovesParts) and (part.parts != "any" or getattr(part, "own", None)):
+            message = "was never tried with parameters.dtype: bf16; adam, adamw, sgd, adagrad and rmsprop were"
+            yield Contradiction((*path, "kind"), message)
 
 
 def _layerwise(recipe: Recipe) -> Iterator[Contradiction]:

@@ -32,6 +32,7 @@ class Recipe(Settings):
     schedule: Annotated[Any, bits("one for all networks, or a mapping by network")]
     networks: Annotated[Any, bits("by network: when it moves, and what of the settings below is its own")]
     precision: Annotated[Literal["fp32", "bf16", "fp16"], bits("of forward and backward; weights stay fp32")] = "fp32"
+    parameters: Annotated[Any, bits("what weights are kept as")]
     scaling: Annotated[Any, bits("the factor on the loss, with fp16")]
     average: Annotated[Any, bits("a moving average of the weights; null: none")] = None
     guard: Annotated[Any, bits("what becomes of steps that are not finite, or stand out")]
