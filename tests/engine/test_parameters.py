@@ -9,9 +9,6 @@ from math import prod
 import pytest
 import torch
 
-from drivetrain.checkpoint.commit import load
-from drivetrain.checkpoint.commits import names
-from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.launch.job import Job
 from drivetrain.launch.preparation import CUTTING
 from drivetrain.launch.supervisor import supervise

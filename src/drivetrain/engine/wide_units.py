@@ -28,6 +28,7 @@ class WideUnits:
         self._unit_of: dict[nn.Parameter, FSDPModule] = {}
         self._whole: dict[FSDPModule, list[nn.Parameter]] = {}
         self._sums: dict[FSDPModule, Tensor] = {}
+        self._armed: set[FSDPModule] = set()
         for network in networks:
             # The last first, as they were sharded: a parameter belongs to the innermost unit that has it.
             for unit in reversed(shards_of(network)):
@@ -39,29 +40,27 @@ class WideUnits:
                     unit.unshard()
                     self._whole[unit] = _trainable(unit, self._unit_of)
                     unit.reshard()
-        self._take(torch.float32)
+        for unit, parameters in self._whole.items():
+            for parameter in parameters:
+                parameter.grad_dtype = torch.float32
+                parameter.register_post_accumulate_grad_hook(partial(self._fill, unit))
 
     def reset(self) -> None:
-        """Before the first micro-batch: gradients add up in fp32."""
+        """Before the first micro-batch."""
+        self._armed.clear()
         self._sums.clear()
-        self._take(torch.float32)
 
     def arm(self) -> None:
-        """Before the last backward pass. Torch wants all gradients of a unit in one type, also of what no loss reaches,
-        for which it makes zeros of the weights' type unless there are some."""
-        for parameters in self._whole.values():
-            begun = [parameter for parameter in parameters if parameter.grad is not None]
-            for parameter in parameters:
-                if not begun:
-                    # The only pass: what it makes is bf16 as it comes, and torch sums it in fp32.
-                    parameter.grad_dtype = torch.bfloat16
-                elif parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
+        """Before the last backward pass. Torch wants all gradients of a unit in one type. For what no loss reaches it
+        makes zeros, of the weights' type, so a unit that has any gradient gets fp32 zeros in the others' places."""
+        self._armed = set(self._whole)
+        for unit, parameters in self._whole.items():
+            if any(parameter.grad is not None for parameter in parameters):
+                self._fill(unit)
 
     def finish(self) -> None:
-        """Once all gradients are taken: passes that only look leave fp32 again."""
-        self._sums.clear()
-        self._take(torch.float32)
+        """Once all gradients are taken."""
+        self.reset()
 
     def gradient(self, parameter: nn.Parameter) -> Tensor | None:
         """A parameter's summed gradient in fp32, cut as the parameter's own is."""
@@ -86,11 +85,14 @@ class WideUnits:
     def _keep(self, unit: FSDPModule, sums: Tensor) -> None:
         self._sums[unit] = sums
 
-    def _take(self, dtype: torch.dtype) -> None:
-        for parameters in self._whole.values():
-            for parameter in parameters:
-                if parameter.grad is None or parameter.grad.dtype == dtype:
-                    parameter.grad_dtype = dtype
+    def _fill(self, unit: FSDPModule, _: Tensor | None = None) -> None:
+        """Once a unit has a gradient in the last pass; more is added to these in place."""
+        if unit not in self._armed:
+            return
+        self._armed.remove(unit)
+        for parameter in self._whole[unit]:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter, dtype=torch.float32)
 
 
 def _trainable(unit: FSDPModule, cut: dict[nn.Parameter, FSDPModule]) -> list[nn.Parameter]:

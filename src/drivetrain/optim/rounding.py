@@ -33,8 +33,10 @@ def round_by_place(here: Tensor, box: Box, key: Key, out: Tensor) -> None:
     random bits are added below those that stay, and the rest is cut off. The bits are a hash of the key and the place
     in the whole. NaN and infinity stay; what bf16 has exactly stays, too.
     """
-    # Both are contiguous or copied: places count in the order of rows.
-    flat, target = here.reshape(-1), out.view(-1) if out.is_contiguous() else torch.empty_like(out).view(-1)
+    # Places count in the order of rows, in which a tensor need not lie.
+    flat, target = here.reshape(-1), out.new_empty(out.numel())
+    if out.is_contiguous():
+        target = out.view(-1)
     for start in range(0, flat.numel(), _AT_ONCE):
         stop = min(start + _AT_ONCE, flat.numel())
         target[start:stop] = _rounded(flat[start:stop], _random_bits(places(box, start, stop, here.device), key))
