@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from conftest import tensors, trace
 from drivetrain.spec.exits import Exit
@@ -32,3 +33,43 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_bits(place, kept):
             assert tensor.dtype == torch.float32, name
         if name.startswith("masters/") and kept == "masters":
             assert torch.equal(tensor.bfloat16(), held[name.replace("masters", "networks", 1)])
+
+
+def test_two_processes_come_to_what_one_does(place):
+    """Exact mode sums gradients in one order: then nothing else may differ."""
+    place.write(parameters=KEPT["masters"], precision="bf16", exact=True)
+    assert place.train("one") == Exit.DONE, place.err
+    assert place.train("two", "launch.processes=2") == Exit.DONE, place.err
+    assert trace(place.folder / "two") == trace(place.folder / "one")
+
+
+def test_the_weights_of_another_run_are_rounded_and_its_masters_are_as_they_were(place):
+    place.write()
+    assert place.train("fp32", "--steps", 5) == Exit.STOPPED, place.err
+    place.write(precision="bf16", init={"from": str(place.folder / "fp32")}, schedule={"kind": "constant"})
+    still = ("optimizer.lr=0", "optimizer.weight_decay=0", "--steps", 1)
+    assert place.train("bf16", *still, "parameters.dtype=bf16") == Exit.STOPPED, place.err
+    assert place.train("none", *still, "parameters={dtype: bf16, master: none, rounding: stochastic}") == Exit.STOPPED
+    before, masters, none = (tensors(place.folder / run) for run in ("fp32", "bf16", "none"))
+    for name, tensor in before.items():
+        if name.startswith("networks/"):
+            assert torch.equal(masters[name.replace("networks", "masters", 1)], tensor), name
+            assert torch.equal(masters[name], tensor.bfloat16()), name
+            assert torch.equal(none[name], tensor.bfloat16()), name
+
+
+def test_everything_that_looks_at_a_run_knows_bf16_weights(place):
+    """A rehearsal, statistics, averages that are evaluated, a check of gradients, scores again, and an export."""
+    place.write(
+        parameters=KEPT["none, by chance"],
+        precision="bf16",
+        average={"decay": 0.9},
+        statistics={"every": {"steps": 2}, "histograms": True},
+        guard={"recompute": {"steps": 3}},
+    )
+    assert place.train("dry", "--steps", 0) == Exit.DONE, place.err
+    assert place.train("run", "launch.processes=2") == Exit.DONE, place.err
+    assert place("evaluate", "run") == Exit.DONE, place.err
+    assert place("export", "run", "exported") == Exit.DONE, place.err
+    (file,) = (place.folder / "exported").rglob("*.safetensors")
+    assert {tensor.dtype for tensor in load_file(file).values()} == {torch.bfloat16}
