@@ -43,6 +43,10 @@ CASES = {
     "ragged": Case(parameters=KEPT["none, by chance"], ragged=True, steps=3),
     "poisoned": Case(parameters=KEPT["none, by chance"], poisoned=3, steps=4),
 }
+WHOLE_LAYERS = 1e-6, 1e-5, 1e-6, 1e-3
+"""How far losses, norms, gradients and weights may be from one process's. Sums over ranks in bf16 would be 2e-3 off."""
+SPLIT_LAYERS = 2e-3, 5e-2, 3e-2, 1e-1
+"""Where layers are split, activations are sums of parts that were bf16 already."""
 DATA = [{"replicate": 2}, {"shard": 2}, {"replicate": 2, "shard": 2}]
 SPLIT = [{"tensor": 2}, {"shard": 2, "tensor": 2}]
 
@@ -63,14 +67,11 @@ def test_a_mesh_comes_to_what_one_process_does(sizes, one, tmp_path, importable)
     assert all(rank == ranks[0] for rank in ranks), "all ranks have heard the same"
     for name, told in zip(CASES, ranks[0], strict=True):
         wanted = one[name]
-        print(
-            sizes,
-            name,
-            off(told["losses"], wanted["losses"]),
-            off(told["norms"], wanted["norms"]),
-            max(apart(told["gradients"], wanted["gradients"]).values()),
-            max(apart(told["weights"], wanted["weights"]).values()),
-        )
+        losses, norms, gradients, weights = SPLIT_LAYERS if "tensor" in sizes else WHOLE_LAYERS
+        assert off(told["losses"], wanted["losses"]) < losses, name
+        assert off(told["norms"], wanted["norms"]) < norms, name
+        assert max(apart(told["gradients"], wanted["gradients"]).values()) < gradients, name
+        assert max(apart(told["weights"], wanted["weights"]).values()) < weights, name
         assert told["whys"] == wanted["whys"], name
 
 

@@ -70,6 +70,6 @@ def test_everything_that_looks_at_a_run_knows_bf16_weights(place):
     assert place.train("dry", "--steps", 0) == Exit.DONE, place.err
     assert place.train("run", "launch.processes=2") == Exit.DONE, place.err
     assert place("evaluate", "run") == Exit.DONE, place.err
-    assert place("export", "run", "exported") == Exit.DONE, place.err
+    assert place("export", "run", "--to", "exported") == Exit.DONE, place.err
     (file,) = (place.folder / "exported").rglob("*.safetensors")
     assert {tensor.dtype for tensor in load_file(file).values()} == {torch.bfloat16}

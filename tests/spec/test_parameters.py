@@ -29,7 +29,7 @@ def checked(corpus, *overrides):
         ((*BF16, "optimizer.kind=muon"), "optimizer.kind", "never tried"),
         ((*BF16, "optimizer.kind=adafactor"), "optimizer.kind", "never tried"),
         ((*BF16, "optimizer.kind=torchao_adamw8bit"), "optimizer.kind", "never tried"),
-        ((*BF16, "optimizer.kind=torch.optim:SGD"), "optimizer.kind", "never tried"),
+        ((*BF16, "optimizer.kind=torch.optim:SGD", "optimizer.lr=0.1"), "optimizer.kind", "never tried"),
         ((*BF16, "parameters.master=fp16"), "parameters.master", ""),
     ],
 )

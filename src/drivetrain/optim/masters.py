@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ CHUNK_BYTES = 64 << 20
 """fp32 copies that are there at a time, where none lasts; a single tensor may be larger."""
 
 
-def wide(parameter: nn.Parameter) -> bool:
+def wide(parameter: Tensor) -> bool:
     """Whether it is bf16 and takes gradients of another type, as a recipe wants it. Without that torch has one type."""
     return parameter.dtype == torch.bfloat16 and getattr(parameter, "grad_dtype", torch.bfloat16) != torch.bfloat16
 
@@ -81,7 +82,9 @@ class Masters:
     @property
     def moved(self) -> dict[str, nn.Parameter]:
         """Those that last, by NETWORK/NAME."""
-        return {name: master.moved for name, master in self._all.items()} if self.lasting else {}
+        if not self.lasting:
+            return {}
+        return {name: master.moved for name, master in self._all.items()}
 
     def forget_still(self) -> None:
         """Keep none for parameters that do not train."""
@@ -107,8 +110,8 @@ class Masters:
     def step(self, optimizer: torch.optim.Optimizer, move: Callable[[], None]) -> None:
         """Move weights by their gradients; `move` makes a step of all that the optimizer's groups have then."""
         if self.lasting:
-            own = [self._of[moved] for group in optimizer.param_groups for moved in group["params"]]
-            self._move(own, move)
+            everything = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+            self._move([self._of[moved] for moved in everything], move)
             return
         for chunk in self._chunks(optimizer):
             with _narrowed(optimizer, {master.moved for master in chunk}):

@@ -53,6 +53,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _loaded,
         _exact,
         _recompute,
+        _kept,
         _rounded,
         _layerwise,
         _projected,
@@ -239,23 +240,24 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
         yield Contradiction(("guard", "recompute"), message)
 
 
-def _rounded(recipe: Recipe) -> Iterator[Contradiction]:
-    """Weights in bf16, and what does not go with them."""
+def _kept(recipe: Recipe) -> Iterator[Contradiction]:
+    """Roundings of weights that are not rounded, and not by chance where nothing is left to it."""
     kept = recipe.parameters
     if kept is None:
         return
-    if kept.dtype != "bf16":
-        if kept.rounding == "stochastic":
-            yield Contradiction(
-                ("parameters", "rounding"), "stochastic is for parameters.dtype: bf16: fp32 is kept as it is"
-            )
-        if kept.master == "none":
-            yield Contradiction(
-                ("parameters", "master"), "none is for parameters.dtype: bf16: fp32 weights are the masters"
-            )
-        return
-    if recipe.exact and kept.rounding == "stochastic":
+    chance = kept.rounding == "stochastic"
+    if kept.dtype != "bf16" and chance:
+        yield Contradiction(("parameters", "rounding"), "is for parameters.dtype: bf16; fp32 is kept as it is")
+    if kept.dtype != "bf16" and kept.master == "none":
+        yield Contradiction(("parameters", "master"), "is for parameters.dtype: bf16; fp32 weights are the masters")
+    if recipe.exact and kept.dtype == "bf16" and chance:
         yield Contradiction(("parameters", "rounding"), "exact: weights are rounded to the nearest, not by chance")
+
+
+def _rounded(recipe: Recipe) -> Iterator[Contradiction]:
+    """What does not go with weights in bf16."""
+    if recipe.parameters is None or recipe.parameters.dtype != "bf16":
+        return
     if recipe.compile:
         yield Contradiction(("compile",), "was never tried with parameters.dtype: bf16")
     precisions: dict[tuple, Any] = {("precision",): recipe.precision}
@@ -269,7 +271,7 @@ def _rounded(recipe: Recipe) -> Iterator[Contradiction]:
         if isinstance(part, MovesLayers) and part.layerwise:
             message = "moves parameters within the backward pass, before gradients of bf16 weights are fp32 sums"
             yield Contradiction((*path, "layerwise"), message)
-        if isinstance(part, MovesParts) and (part.parts != "any" or getattr(part, "own", None)):
+        if isinstance(part, MovesParts) and (part.parts != "any" or hasattr(part, "own")):
             message = "was never tried with parameters.dtype: bf16; adam, adamw, sgd, adagrad and rmsprop were"
             yield Contradiction((*path, "kind"), message)
 

@@ -24,7 +24,6 @@ def take_precision(keys: Keys) -> None:
     if sure:
         keys.take((sure[0], "enabled"), "precision", _WORDS[sure[0]])
         _take_autocast(keys, _WORDS[sure[0]])
-        _take_masters(keys, sure[0])
     elif isinstance(keys.value(_AUTOCAST[:1]), dict) and keys.flag(_AUTOCAST):
         _take_autocast(keys, None)
     elif auto:
@@ -37,18 +36,6 @@ def take_precision(keys: Keys) -> None:
         keys.spare((name, "enabled"), "the same question as the other")
     if "fp16" in asked:
         _take_scale(keys)
-
-
-def _take_masters(keys: Keys, name: str) -> None:
-    """Weights in 16 bits of which there is no copy in fp32."""
-    key = (name, "bf16_master_weights_and_grads")
-    if _WORDS[name] != "bf16" or not keys.given(key):
-        return
-    if not keys.flag(key):
-        keys.spare(key, "weights are fp32, or rounded from fp32 masters (parameters)")
-        return
-    keys.take(key, "parameters.dtype", "bf16")
-    keys.take(key, "parameters.master", "none", "gradients stay fp32; rounding: stochastic keeps steps that are small")
 
 
 def _take_autocast(keys: Keys, precision: str | None) -> None:

@@ -138,7 +138,9 @@ BF16: Mapping[str, Rule] = {
         convert=lambda value: "skip" if value else "stop",
         note="a step that is not finite is never made: it is left out (skip), or ends the run (stop)",
     ),
-    "bf16_master_weights_and_grads": Elsewhere(),
+    "bf16_master_weights_and_grads": Lost(
+        "`parameters: {dtype: bf16, master: none, rounding: stochastic}` keeps weights alone; gradients stay fp32"
+    ),
     "bf16_optimizer_states": Lost("the optimizer's state is fp32; `torchao_adamw8bit` and others keep it in few bits"),
 }
 
