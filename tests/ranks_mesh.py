@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from drivetrain.engine.average import Averages
 from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layout import lay_out
+from drivetrain.engine.narrow import masters_of, narrow, widen_gradients
 from drivetrain.engine.parallel_plan import derived
 from drivetrain.engine.placement import placed
-from drivetrain.engine.recipe import Average
+from drivetrain.engine.recipe import Average, Parameters
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Guard as GuardSettings
@@ -66,6 +67,8 @@ class Case:
     wide: bool = False
     """Whether matrices are large enough to be quantized, and shared evenly."""
     activations: str = "keep"
+    parameters: Mapping[str, str] | None = None
+    """What the weights are kept as, where that is not fp32."""
     poisoned: int | None = None
     """The step in which the third lane's loss is not finite."""
 
@@ -117,21 +120,33 @@ def lanes(step: int) -> list[MicroBatch]:
 
 def engine_of(mesh: Mesh, case: Case) -> Engine:
     networks = {"model": network(case)}
+    if case.parameters:
+        narrow(networks["model"])
     recompute = partial(
         recompute_activations, "model", networks["model"], case.activations, PLAN.units, torch.device("cpu")
     )
     if mesh.replicated:
         recompute()
     lay_out("model", networks["model"], PLAN, mesh, between=recompute)
+    kept = TypeAdapter(Parameters).validate_python(case.parameters or {})
+    if case.parameters:
+        widen_gradients(networks["model"], sharded=not mesh.replicated and mesh.sizes.data > 1)
     placement = placed(networks, mesh)
+    if case.parameters:
+        lasting, stochastic = kept.master == "fp32", kept.rounding == "stochastic"
+        masters = masters_of(networks, placement, 7, lasting=lasting, stochastic=stochastic)
+        placement = replace(placement, masters=masters)
     built = build_network_optimizers(
         networks, optimizer_of(case), Constant(), Horizon(8000, Scale(Batches(8))), parts=placement.parts
     )
+    built = {name: replace(each, masters=placement.masters) for name, each in built.items()}
     placement = placement.knowing({name: each.optimizer for name, each in built.items()})
     averages = None
     if case.average:
-        averages = Averages({"model": Average(decay=0.5)}, networks, placement.here)
-    execution = Execution(placement, torch.device("cpu"), "fp32", 7, skips=case.poisoned is not None)
+        moved = placement.masters.moved if placement.masters else {}
+        averages = Averages({"model": Average(decay=0.5)}, networks, placement.here, moved)
+    precision = "bf16" if case.parameters else "fp32"
+    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=case.poisoned is not None)
     return Engine(networks, built, execution, averages=averages)
 
 

@@ -57,8 +57,10 @@ def load_initial(
     networks: Mapping[str, nn.Module],
     layouts: Mapping[str, Names | None] = MappingProxyType({}),
     group: Group | None = None,
+    masters: Mapping[str, Tensor] = MappingProxyType({}),
 ) -> Report:
     """Copy weights into the networks as the recipe's `init` says; `layouts` read what was published, by network.
+    Weights that are kept in bf16 are rounded from fp32 ones, which their `masters`, by NETWORK/NAME, get as they are.
 
     The ranks of a group call it together; of a commit each reads what its networks hold. Raises Failure(66) where there
     is nothing at the path, 65 where it is damaged, 78 where a name or pattern means nothing here, 76 with every name
@@ -78,12 +80,15 @@ def load_initial(
         else:
             expected[name] = tensor
     # Before anything is copied: a run that is refused has its weights as they were drawn.
-    require_same(expected, {name: there.tensors[old] for name, old in given.items()}, settings.from_)
+    found = {name: there.tensors[old] for name, old in given.items()}
+    require_same(_narrowed(expected, found), found, settings.from_)
     renamed = [pair for pair in renamed if pair[1] in given]  # of another network than `part` they were not loaded
     here = there.read({old: box_of(wanted[name]) for name, old in given.items()})
     with torch.no_grad():
         for name, old in given.items():
             local_of(wanted[name]).copy_(here[old])
+            if name in masters:
+                masters[name].copy_(here[old])
     return Report(
         source=there.source,
         digest=there.digest,
@@ -93,6 +98,15 @@ def load_initial(
         fresh=tuple(fresh),
         left_out=tuple(left_out),
     )
+
+
+def _narrowed(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What is wanted, in fp32 where that is given for bf16: it is rounded."""
+    found = dict(wanted)
+    for name, tensor in wanted.items():
+        if name in given and (tensor.dtype, given[name].dtype) == (torch.bfloat16, torch.float32):
+            found[name] = torch.empty(tensor.shape, device="meta")
+    return found
 
 
 def freeze(settings: Init, networks: Mapping[str, nn.Module]) -> int:

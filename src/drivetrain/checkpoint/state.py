@@ -181,7 +181,9 @@ def averaged(tensors: Mapping[str, Tensor], networks: Iterable[str]) -> dict[str
     averages: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.startswith(kinds):
-            averages[name.replace(AVERAGES, NETWORKS, 1)] = tensor
+            weight = name.replace(AVERAGES, NETWORKS, 1)
+            # Of weights that are kept in bf16 they are fp32.
+            averages[weight] = tensor.to(tensors[weight].dtype) if weight in tensors else tensor
     if not averages:
         raise Failure(Exit.INPUT_MISSING, "the commit has no averaged weights", "its recipe has no `average`")
     return {**tensors, **averages}

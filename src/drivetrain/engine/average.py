@@ -10,38 +10,45 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.engine.recipe import Average
+from drivetrain.optim.masters import wide
 
 
 class Averages:
-    """An average of every trainable parameter, in the parameter's own type and place. The rest is the network's own."""
+    """An average of every trainable parameter, in the parameter's own place and type; fp32 for weights that are kept in
+    bf16. The rest is the network's own."""
 
     def __init__(
         self,
         settings: Mapping[str, Average],
         networks: Mapping[str, nn.Module],
         here: Mapping[str, Mapping[str, nn.Parameter]] = MappingProxyType({}),
+        masters: Mapping[str, nn.Parameter] = MappingProxyType({}),
     ) -> None:
         """Those of the networks that have settings. They begin at the weights as they are. `here`: by network and name,
-        the plain parameters on the memory of what this rank holds, where the networks' own are cut."""
+        the plain parameters on the memory of what this rank holds, where the networks' own are cut. `masters`: by
+        NETWORK/NAME, what weights are rounded from, and which is averaged in their place."""
         self._settings = settings
         self._cut = bool(here)
         self._weights: dict[str, dict[str, nn.Parameter]] = {name: {} for name in settings}
+        self._sources: dict[str, dict[str, nn.Parameter]] = {name: {} for name in settings}
+        self._aside: list[tuple[nn.Parameter, Tensor]] = []  # weights that averages have taken the place of
         seen: set[int] = set()  # networks may share parameters, which have one average
         for network, weights in self._weights.items():
             for name, parameter in networks[network].named_parameters():
                 if parameter.requires_grad and id(parameter) not in seen:
                     weights[name] = here[network][name] if self._cut else parameter
+                    self._sources[network][name] = masters.get(f"{network}/{name}", weights[name])
                     seen.add(id(parameter))
         self._averages: dict[str, dict[str, Tensor]] = {}
-        for network, weights in self._weights.items():
-            self._averages[network] = {name: parameter.detach().clone() for name, parameter in weights.items()}
+        for network, sources in self._sources.items():
+            self._averages[network] = {name: _kept(source) for name, source in sources.items()}
 
     @torch.no_grad()
     def restart(self) -> None:
         """Begin anew at the weights as they are now."""
         for network, averages in self._averages.items():
             for name, average in averages.items():
-                average.copy_(self._weights[network][name])
+                average.copy_(self._sources[network][name])
 
     def decay(self, network: str, step: int) -> float:
         """How much of a network's average stays in this step: less in the first ones where `warmup` is on."""
@@ -56,8 +63,13 @@ class Averages:
         average += (1 - decay) * (weight - average)."""
         for network in networks:
             if averages := list(self._averages.get(network, {}).values()):
-                weights: list[Tensor] = list(self._weights[network].values())
-                torch._foreach_lerp_(averages, weights, 1.0 - self.decay(network, step))
+                sources: list[Tensor] = list(self._sources[network].values())
+                keep = 1.0 - self.decay(network, step)
+                if any(map(wide, sources)):
+                    for average, source in zip(averages, sources, strict=True):  # one wide copy at a time
+                        average.lerp_(source.float(), keep)
+                else:
+                    torch._foreach_lerp_(averages, sources, keep)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -71,12 +83,19 @@ class Averages:
     def _swap(self) -> None:
         # Only storage changes hands: parameters stay the objects that networks and optimizers hold, nothing is copied.
         # A cut parameter has its memory from the one that it is a part of, which would not hear of it: numbers move.
+        aside, self._aside = self._aside, []
+        for weight, held in aside:
+            weight.data.copy_(held)
         for network, settings in self._settings.items():
             if not settings.evaluate:
                 continue
             for name, weight in self._weights[network].items():
                 average = self._averages[network][name]
-                if self._cut:
+                if average.dtype != weight.dtype:  # it is rounded, and stays as it is
+                    if not aside:
+                        self._aside.append((weight, weight.detach().clone()))
+                        weight.data.copy_(average)
+                elif self._cut:
                     held = weight.detach().clone()
                     weight.data.copy_(average)
                     average.copy_(held)
@@ -91,3 +110,8 @@ class Averages:
             for name, average in averages.items():
                 tensors[f"averages/{network}/{name}"] = average
         return tensors
+
+
+def _kept(source: nn.Parameter) -> Tensor:
+    """What an average begins as: fp32 for weights that are kept in bf16, where small changes would be lost."""
+    return source.detach().float() if wide(source) else source.detach().clone()

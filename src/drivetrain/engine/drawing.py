@@ -64,10 +64,12 @@ def _fill_buffers(filler: Fills, name: str, network: nn.Module, seed: int) -> No
 def _fill(filler: Fills, path: str, here: Tensor, held: Held | None) -> None:
     """A tensor, or the part of it that is here: it is drawn whole, and cut."""
     shape = held.box.whole if held else tuple(here.shape)
-    if tuple(here.shape) == shape and here.device.type == "cpu":
+    # What is kept in bf16 is drawn in fp32, and rounded once.
+    drawn = torch.float32 if here.dtype == torch.bfloat16 else here.dtype
+    if tuple(here.shape) == shape and here.device.type == "cpu" and here.dtype == drawn:
         filler.fill(path, here)
         return
-    whole = torch.empty(shape, dtype=here.dtype)
+    whole = torch.empty(shape, dtype=drawn)
     filler.fill(path, whole)
     here.copy_(whole[held.box.slices] if held else whole)
 

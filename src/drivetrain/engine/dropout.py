@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-# Wellons' lowbias32 (nullprogram.com/blog/2018/07/31), and 2^32 / golden ratio; as int32, whose products wrap around.
-_FIRST, _SECOND, _GOLDEN = 0x7FEB352D, 0x846CA68B - (1 << 32), 0x9E3779B1 - (1 << 32)
+from drivetrain.runtime.hashing import FIRST, GOLDEN, lowbias32
 
 
 class Dropout(nn.Dropout):
@@ -38,15 +37,6 @@ def kept(x: Tensor, p: float, seed: Tensor, first: int) -> Tensor:
     samples, positions, features = (
         torch.arange(size, dtype=torch.int32, device=x.device) for size in (x.shape[0], x.shape[1], x.shape[2])
     )
-    line = _mixed(samples * _GOLDEN + seed[0]).unsqueeze(1) ^ (positions + first) * _FIRST ^ seed[1]
-    numbers = _mixed(_mixed(line).unsqueeze(2) + features * _GOLDEN)
+    line = lowbias32(samples * GOLDEN + seed[0]).unsqueeze(1) ^ (positions + first) * FIRST ^ seed[1]
+    numbers = lowbias32(lowbias32(line).unsqueeze(2) + features * GOLDEN)
     return numbers >= int((p - 0.5) * 2**32)
-
-
-def _mixed(x: Tensor) -> Tensor:
-    """lowbias32 of each number; shifts of int32 keep the sign, so what they bring in is cut off."""
-    x = x ^ ((x >> 16) & 0xFFFF)
-    x = x * _FIRST
-    x = x ^ ((x >> 15) & 0x1FFFF)
-    x = x * _SECOND
-    return x ^ ((x >> 16) & 0xFFFF)

@@ -97,10 +97,12 @@ class Engine:
     @property
     def others(self) -> dict[str, Tensor]:
         """What else decides a later bit, by the name that commits give it: averages of weights, norms that the next
-        step is clipped by, the loss scale."""
+        step is clipped by, the loss scale, fp32 masters of bf16 weights."""
         tensors = {f"norms/{name}": norm for name, norm in self._norms.items()}
         if self.averages:
             tensors = self.averages.tensors | tensors
+        if self.placement.masters:
+            tensors |= self.placement.masters.tensors
         if self.scaler:
             tensors |= self.scaler.tensors
         return tensors
@@ -137,6 +139,8 @@ class Engine:
         if self._execution.exact:
             require_still(self.buffers.first_changed)
         self.heartbeat.enter("optimizer")
+        if self.placement.masters:
+            self.placement.masters.begin(work.step, work.call)
         return vote(self._step_inputs(moving, network_optimizers, work, sums, kept))
 
     def nonfinite_micro_batches(

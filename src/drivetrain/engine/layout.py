@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -22,6 +22,7 @@ from torch.distributed.tensor.placement_types import Placement as Layout
 
 from drivetrain.engine.dropout import Dropout
 from drivetrain.engine.parallel_plan import ParallelPlan, matching, some_modules
+from drivetrain.optim.masters import wide
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
 
@@ -163,10 +164,13 @@ def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh)
     devices = mesh.devices["shard"]
     if mesh.sizes.replicate > 1:
         devices = mesh.devices["replicate", "shard"]
+    # bf16 weights of which a recipe wants fp32 gradients.
+    sums = torch.float32 if any(map(wide, network.parameters())) else None
+    policy = MixedPrecisionPolicy(reduce_dtype=sums, cast_forward_inputs=False)
     # The last first: where units lie within each other, the inner one comes before the outer.
     for path in reversed(units):
-        fully_shard(network.get_submodule(path), mesh=devices)
-    fully_shard(network, mesh=devices)
+        fully_shard(network.get_submodule(path), mesh=devices, mp_policy=policy)
+    fully_shard(network, mesh=devices, mp_policy=policy)
     for module in shards_of(network):
         _require_knobs(module)
         # Both: gloo has no scaled sums, and a factor of one alone would ask for one.

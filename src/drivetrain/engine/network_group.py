@@ -63,7 +63,7 @@ class NetworkGroups:
                 raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
             parameters: list[nn.Parameter] = []
             for name in names:
-                parameters += self._network_optimizers[name].parameters
+                parameters += self._network_optimizers[name].weights
             own = self._execution.network_settings
             self._found[names] = NetworkGroup(
                 parameters,

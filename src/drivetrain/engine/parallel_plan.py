@@ -36,8 +36,11 @@ class ParallelPlan:
 
 
 def derived(network: nn.Module) -> ParallelPlan:
-    """The plan of a network that states none: its repeated blocks are units, nothing is split."""
-    return ParallelPlan(units=tuple(_blocks(network, "")))
+    """The plan of a network that states none: its repeated blocks are units, nothing is split. Models of `transformers`
+    say by their classes which modules belong together (`_no_split_modules`), such as layers and embeddings."""
+    together = getattr(network, "_no_split_modules", None) or ()
+    stated = [name for name, module in network.named_modules() if type(module).__name__ in together]
+    return ParallelPlan(units=tuple(stated or _blocks(network, "")))
 
 
 def _blocks(module: nn.Module, prefix: str) -> Iterator[str]:

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor, nn
 
 from drivetrain.checkpoint.boxes import box_of, local_of
 from drivetrain.checkpoint.state import AVERAGES, NETWORKS, OPTIMIZERS, Optimizers, state_boxes
+from drivetrain.optim.masters import MASTERS, Masters, wide
 from drivetrain.optim.parts import Part
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
@@ -51,12 +53,13 @@ class Placement:
 
     What is not in `held` every rank has whole: buffers, step counts, the loss scale, and on a mesh of replicas
     everything. `states` are the boxes of optimizer state that is not cut as its parameters are, by the names that
-    commits give it.
+    commits give it. `masters` are what optimizers move in place of bf16 weights.
     """
 
     mesh: Mesh
     held: Mapping[str, Held] = field(default_factory=dict)
     states: Mapping[str, Box] = field(default_factory=dict)
+    masters: Masters | None = None
 
     def knowing(self, optimizers: Optimizers) -> Placement:
         """The same with the state of these optimizers, by network."""
@@ -64,8 +67,9 @@ class Placement:
 
     @property
     def parts(self) -> dict[nn.Parameter, Part]:
-        """What is here of the networks' parameters; nothing on a mesh of replicas."""
-        return {held.parameter: held.part for held in self.held.values()}
+        """What optimizers move of the networks' parameters; nothing where they move these themselves."""
+        own = self.masters.parts if self.masters else {}
+        return {held.parameter: held.part for held in self.held.values()} | own
 
     @property
     def data(self) -> Group:
@@ -156,7 +160,7 @@ def _owner(all_held: Mapping[str, Held], name: str) -> Held | None:
     kind, _, rest = name.partition("/")
     if kind == OPTIMIZERS:
         rest = rest.rpartition("/")[0]
-    elif kind not in (NETWORKS, AVERAGES):
+    elif kind not in (NETWORKS, AVERAGES, MASTERS):
         return None
     return all_held.get(rest)
 
@@ -188,6 +192,8 @@ def _held(parameter: nn.Parameter, mesh: Mesh) -> Held:
     here = parameter
     if local_of(parameter) is not parameter:
         here = nn.Parameter(local_of(parameter.detach()), requires_grad=parameter.requires_grad)
+        if wide(parameter):
+            here.grad_dtype = torch.float32
     along = tuple(_cut_along(parameter))
     part = Part(here, box_of(parameter.detach()), mesh.across(along) if along else None)
     return Held(parameter, part, mesh.sharing(along), along)

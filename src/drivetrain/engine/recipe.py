@@ -127,6 +127,23 @@ class Statistics(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parameters(Settings):
+    """What the networks' weights are kept as. Gradients and the optimizers' state are fp32 in any case."""
+
+    dtype: Annotated[Literal["fp32", "bf16"], bits("of the weights in forward and backward", later=True)] = "fp32"
+    master: Annotated[
+        Literal["fp32", "none"],
+        bits(
+            "with bf16: what the optimizer moves, and commits keep beside the weights; none: only they last", later=True
+        ),
+    ] = "fp32"
+    rounding: Annotated[
+        Literal["nearest", "stochastic"],
+        bits("with bf16: how a step's result becomes weights; stochastic: up or down by chance", later=True),
+    ] = "nearest"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parallel(Settings):
     """How the processes are laid out. Their product are all processes of the run; one of them may be `auto`: as many as
     are left. `replicate` is so by default, and 1 where another one is `auto`."""

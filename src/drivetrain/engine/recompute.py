@@ -105,9 +105,9 @@ def traceless(networks: Mapping[str, nn.Module]) -> Iterator[None]:
 def _named(network_optimizers: Sequence[NetworkOptimizer]) -> Iterator[tuple[str, nn.Parameter]]:
     """Parameters that move, with their names: NETWORK/NAME."""
     for network_optimizer in network_optimizers:
-        for group in network_optimizer.optimizer.param_groups:
-            for name, parameter in zip(group["names"], group["params"], strict=True):
-                yield f"{network_optimizer.network}/{name}", parameter
+        names = [name for group in network_optimizer.optimizer.param_groups for name in group["names"]]
+        for name, parameter in zip(names, network_optimizer.weights, strict=True):
+            yield f"{network_optimizer.network}/{name}", parameter
 
 
 def require_alone(networks: Mapping[str, nn.Module]) -> None:

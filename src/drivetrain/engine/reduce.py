@@ -35,7 +35,7 @@ class Bucket:
 
     def __init__(self, parameters: list[nn.Parameter], shares: int = 1) -> None:
         """The buffer can be cut into `shares` equal parts that begin on cache lines (a power of two)."""
-        step = _ALIGNMENT // parameters[0].element_size()
+        step = _ALIGNMENT // gradient_type(parameters[0]).itemsize
         self._starts, length = [], 0
         for parameter in parameters:
             self._starts.append(length)
@@ -49,7 +49,7 @@ class Bucket:
     def make(self) -> Flat:
         """Another buffer of this layout."""
         first = self.parameters[0]
-        whole = torch.zeros(self._length, dtype=first.dtype, device=first.device)
+        whole = torch.zeros(self._length, dtype=gradient_type(first), device=first.device)
         views = []
         for start, parameter in zip(self._starts, self.parameters, strict=True):
             views.append(whole[start : start + parameter.numel()].view_as(parameter))
@@ -62,6 +62,11 @@ class Bucket:
         # Backward adds into a gradient that is there, in place: what it makes lies ready to be sent.
         for parameter, view in zip(self.parameters, self.flat.views, strict=True):
             parameter.grad = view
+
+
+def gradient_type(parameter: nn.Parameter) -> torch.dtype:
+    """Of a parameter's gradients: its own, or fp32 for one that is kept in bf16."""
+    return getattr(parameter, "grad_dtype", None) or parameter.dtype
 
 
 class BucketReduction:

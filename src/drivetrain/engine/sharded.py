@@ -12,7 +12,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate
 from drivetrain.checkpoint.boxes import local_of
 from drivetrain.engine.layout import roots_of, shards_of
 from drivetrain.engine.placement import Held, Placement
+from drivetrain.engine.reduce import gradient_type
 from drivetrain.engine.step_result import Sums
+from drivetrain.engine.wide_units import WideUnits
 
 
 class Sharded:
@@ -37,11 +39,14 @@ class Sharded:
         self._roots = roots_of(networks.values())
         # Found once: a walk over all modules takes longer than what is done with those that are sharded.
         self._units = [unit for network in networks.values() for unit in shards_of(network)]
+        self._wide = WideUnits(networks.values()) if placement.masters else None
 
     def reset(self) -> None:
         """Before the first micro-batch: there are no gradients."""
         for held in self._all:
             held.parameter.grad = held.here.grad = None
+        if self._wide:
+            self._wide.reset()
         self._sum_in_backward(False)
 
     def enter(self, lane: int, sums: Sums) -> None:
@@ -49,12 +54,16 @@ class Sharded:
 
     def arm(self, sums: Sums) -> None:
         """The last backward pass sums over ranks, unit by unit."""
+        if self._wide:
+            self._wide.arm()
         self._sum_in_backward(True)
 
     def finish(self, sums: Sums) -> None:
         """After the last backward pass: gradients are plain tensors of what is here, `norms` those of whole networks,
         `sums` those of all ranks."""
         self._settle()
+        if self._wide:
+            self._wide.finish()
         for unit in self._units:  # a root stays whole after its passes, and would not see its weights change
             unit.reshard()
         packed = sums.pack()
@@ -76,9 +85,10 @@ class Sharded:
         """Make every gradient what its parameter's part is: torch leaves some as sums to be made, and some whole."""
         open_: list[Tensor] = []
         for held in self._all:
-            gradient = held.parameter.grad
+            gradient = self._wide.gradient(held.parameter) if self._wide else held.parameter.grad
             if gradient is None:
-                held.here.grad = torch.zeros_like(held.here)  # no loss reached it, on any rank
+                # No loss reached it, on any rank.
+                held.here.grad = torch.zeros_like(held.here, dtype=gradient_type(held.here))
                 continue
             if isinstance(gradient, DTensor):
                 assert isinstance(held.parameter, DTensor)

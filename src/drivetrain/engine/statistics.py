@@ -43,7 +43,7 @@ class Probe:
         # Its loss was divided by the whole batch's samples: so much larger is the gradient of its own mean.
         factor = samples / micro.size / scale
         for network_optimizer in network_optimizers:
-            found = [p.grad for p in network_optimizer.parameters if p.grad is not None]
+            found = [p.grad for p in network_optimizer.weights if p.grad is not None]
             small = _square(found) * factor**2, micro.size
             self._small.setdefault(network_optimizer.network, {})[micro.lane] = small
 
@@ -66,7 +66,9 @@ class Probe:
 
     def _own(self, network_optimizer: NetworkOptimizer) -> list[nn.Parameter]:
         """The parameters, or parts of them, that no other rank counts."""
-        return [parameter for parameter in network_optimizer.parameters if self._placement.counts(parameter)]
+        weights, lasting = network_optimizer.weights, network_optimizer.lasting
+        pairs = zip(weights, lasting, strict=True)
+        return [kept for weight, kept in pairs if self._placement.counts(weight)]
 
     def _change(self, before: Sequence[Tensor], parameters: Sequence[Tensor]) -> dict[str, float]:
         """Norm of the weights before the step, and of what the step has added."""
@@ -129,11 +131,16 @@ def noise(parts: Sequence[Sequence[float]], whole: float, samples: int) -> dict[
 
 
 def _changes(before: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
-    return [now.detach() - then for now, then in zip(parameters, before, strict=True)]
+    return [_wide(now.detach()) - _wide(then) for now, then in zip(parameters, before, strict=True)]
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """bf16 numbers as fp32: sums and differences of them would be rounded."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def _square(tensors: list[Tensor]) -> float:
     """The squared 2-norm of all numbers together."""
     if not tensors:
         return 0.0
-    return float(torch.stack(torch._foreach_norm(tensors, 2.0)).double().square().sum())
+    return float(torch.stack(torch._foreach_norm(list(map(_wide, tensors)), 2.0)).double().square().sum())

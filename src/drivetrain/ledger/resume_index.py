@@ -75,21 +75,23 @@ class ResumeIndex:
             case RollbackRecord():
                 self._back_to(record.to)
                 self.undone.append((record.step, record.to, record.samples))
-                self.uncommitted = {step: made for step, made in self.uncommitted.items() if step <= self.last_step}
             case EvaluationRecord():
                 self.evaluations[record.step] = record.metrics
             case FinalRecord():
                 self.finals.setdefault(record.step, {}).setdefault(record.part, []).extend(record.metrics)
             case CommandRecord():
                 self._tell(record)
-                if (end := promises_end(record)) is not None:
-                    self.uncommitted = {step: made for step, made in self.uncommitted.items() if step <= end}
             case ShowRecord():
                 self.shown.add(record.step)
             case CodeRecord():
                 self._find_late(record)
             case ExitRecord():
                 self.pending_command = ""
+        self._end_promises(promises_end(record))
+
+    def _end_promises(self, last: int | None) -> None:
+        if last is not None:
+            self.uncommitted = {step: made for step, made in self.uncommitted.items() if step <= last}
 
     def _begin(self, attempt: AttemptRecord) -> None:
         self.attempts += 1

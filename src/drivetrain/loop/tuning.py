@@ -166,6 +166,8 @@ def optimizers_of(
     for network_optimizer in built.values():
         if network_optimizer.own:
             mark(network_optimizer.optimizer)
+    if placement.masters:
+        built = {name: replace(each, masters=placement.masters) for name, each in built.items()}
     return built
 
 

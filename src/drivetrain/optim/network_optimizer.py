@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from drivetrain.optim.fused import FusedAdam
 from drivetrain.optim.groups import Parameters, assign
+from drivetrain.optim.masters import Masters
 from drivetrain.optim.own import own_optimizer, refused
 from drivetrain.optim.parts import Parts
 from drivetrain.optim.projecting import Projecting
@@ -29,7 +30,7 @@ class NetworkOptimizer:
 
     Its schedules begin after the first `before` samples of the run; until then its learning rates are zero.
     `layerwise`: parameters move within the backward pass. `projected`: GaLore's matrices may be given their gradients
-    as projections. `own`: the optimizer is of the user's own kind.
+    as projections. `own`: the optimizer is of the user's own kind. `masters` are what it moves, where weights are bf16.
     """
 
     network: str
@@ -41,6 +42,7 @@ class NetworkOptimizer:
     layerwise: bool = False
     projected: bool = False
     own: bool = False
+    masters: Masters | None = None
 
     @property
     def gradients(self) -> list[Tensor]:
@@ -48,9 +50,9 @@ class NetworkOptimizer:
         given = self.projecting.given if self.projecting is not None else None
         # Looking a parameter up takes torch longer than taking its gradient, so nothing is looked up in an empty one.
         if given:
-            found = [given.get(parameter, parameter.grad) for parameter in self.parameters]
+            found = [given.get(parameter, parameter.grad) for parameter in self.weights]
         else:
-            found = [parameter.grad for parameter in self.parameters]
+            found = [parameter.grad for parameter in self.weights]
         return [gradient for gradient in found if gradient is not None]
 
     @property
@@ -74,18 +76,38 @@ class NetworkOptimizer:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """The trainable parameters, group by group."""
+        """What the optimizer moves, group by group."""
         return list(chain.from_iterable(group["params"] for group in self.optimizer.param_groups))
+
+    @cached_property
+    def weights(self) -> list[nn.Parameter]:
+        """The trainable parameters, which get the gradients: what the optimizer moves, or is rounded to."""
+        return self.masters.weights(self.parameters) if self.masters else self.parameters
+
+    @property
+    def lasting(self) -> list[nn.Parameter]:
+        """What keeps the weights between steps, as exactly as there is."""
+        return self.weights if self.masters and not self.masters.lasting else self.parameters
 
     def step(self, gradients: list[Tensor]) -> None:
         """Move the network by its `gradients`."""
-        if self._fused:
-            self._fused.step(gradients)
+        if self._fused and not (self.masters and not self.masters.lasting):
+            self._rounded(partial(self._fused.step, gradients))
         else:
             self.move()
 
     def move(self) -> None:
         """The optimizer's own step. Raises what `refused` makes of an error in one of the user's own kind."""
+        self._rounded(self._move)
+
+    def _rounded(self, move: Callable[[], None]) -> None:
+        """Move what the optimizer moves, and round it to the weights, where these are others."""
+        if self.masters:
+            self.masters.step(self.optimizer, move)
+        else:
+            move()
+
+    def _move(self) -> None:
         try:
             self.optimizer.step()
         except Exception as error:
@@ -102,6 +124,8 @@ class NetworkOptimizer:
     @cached_property
     def skips_by_itself(self) -> bool:
         """Whether the optimizer takes `found_inf` and skips on the device, so that nobody waits for the vote."""
+        if self.masters and self.masters.stochastic:  # what did not move would be rounded anew
+            return False
         return bool(self.optimizer.defaults.get("fused"))
 
     def advance(self, position: int) -> None:

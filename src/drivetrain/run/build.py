@@ -25,6 +25,7 @@ from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.memory import to_empty
+from drivetrain.engine.narrow import masters_of, narrow, widen_gradients
 from drivetrain.engine.parallel_plan import derived
 from drivetrain.engine.placement import Placement, placed
 from drivetrain.engine.recipe import Average, Network, scale_of
@@ -35,6 +36,7 @@ from drivetrain.loop.lane_metrics import MetricSets
 from drivetrain.loop.metric_states import holds_states
 from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
+from drivetrain.optim.masters import Masters
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.compiling import compile_network
 from drivetrain.runtime.group import Group
@@ -311,11 +313,15 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
+        if recipe.parameters.dtype == "bf16":
+            narrow(network)
         _prepare(task, recipe, name, network, mesh)
         (to_empty if task.build_on_meta else nn.Module.to)(network, device=mesh.device)
         network.train()
         if not mesh.replicated:
             _settle(network)
+        if recipe.parameters.dtype == "bf16":
+            widen_gradients(network, sharded=not mesh.replicated and mesh.sizes.data > 1)
         if recipe.compile:
             # Also a switch of the compiler, which then takes no kernel that differs from run to run.
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -326,6 +332,15 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     elif task.build_on_meta:
         fill_buffers(networks, recipe.seed)
     return BuiltNetworks(networks, placement)
+
+
+def masters_for(recipe: Recipe, networks: Mapping[str, nn.Module], placement: Placement) -> Masters | None:
+    """What optimizers move in place of bf16 weights; None where they move these themselves."""
+    settings = recipe.parameters
+    if settings.dtype != "bf16":
+        return None
+    lasting, stochastic = settings.master == "fp32", settings.rounding == "stochastic"
+    return masters_of(networks, placement, recipe.seed, lasting=lasting, stochastic=stochastic)
 
 
 def _settle(network: nn.Module) -> None:
@@ -439,7 +454,8 @@ def build_engine(
     averages, scaler = None, None
     averaged = averages_of(recipe, networks)
     if averaged:
-        averages = Averages(averaged, networks, execution.placement.here)
+        masters = execution.placement.masters
+        averages = Averages(averaged, networks, execution.placement.here, masters.moved if masters else {})
     if _has_half(recipe):
         scaler = Scaler(recipe.scaling, execution.device)
     return Engine(

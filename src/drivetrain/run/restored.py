@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+
+from torch import nn
 
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.data.geometry import choose_lanes
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.placement import Placement
 from drivetrain.ledger.queue import LedgerQueue
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
@@ -24,6 +28,7 @@ from drivetrain.run.build import (
     digests_beside,
     execution_of,
     freeze_networks,
+    masters_for,
     run_scale,
 )
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
@@ -87,9 +92,8 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     commands = ReplayedCommands.from_json(group.broadcast_json(own))
     live = LiveRecipe(context.resolved, commands.texts)
     timetable = _timetable(recipe, live.recipe, opened.inputs)
-    layouts = {name: opened.task.published_layout(name) for name in networks}
-    initial = resumer.initialize(networks, layouts, group, fresh=commit is None)
-    freeze_networks(recipe, networks)
+    placement = replace(placement, masters=masters_for(recipe, networks, placement))
+    initial = _initialize(opened, networks, placement, fresh=commit is None)
     horizon = Horizon(timetable.total, timetable.scale)
     optimizers = optimizers_of(live.recipe, networks, horizon, placement)
     placement = placement.knowing({name: each.optimizer for name, each in optimizers.items()})
@@ -108,6 +112,20 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     return RestoredRun(
         ledger_queue, history, commit, code, replay, commands, live, timetable, horizon, engine, values, lanes, initial
     )
+
+
+def _initialize(
+    opened: OpenedRun, networks: Mapping[str, nn.Module], placement: Placement, *, fresh: bool
+) -> list[InitialRecord]:
+    """Weights at the start of the run, and what of them does not train."""
+    masters = placement.masters
+    moved = masters.moved if masters else {}
+    layouts = {name: opened.task.published_layout(name) for name in networks}
+    initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved)
+    freeze_networks(opened.context.recipe, networks)
+    if masters:
+        masters.forget_still()
+    return initial
 
 
 def _code_identity(opened: OpenedRun, history: ResumeIndex, commit: LoadedCommit | None) -> CodeIdentity:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.state import StateValues
+from drivetrain.optim.masters import MASTERS
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.lease import Lease
 from drivetrain.spec.exits import Exit, Failure
@@ -147,10 +149,16 @@ class Resumer:
         return max((step_of(name) or 0 for name in names(self.folder)), default=0)
 
     def initialize(
-        self, networks: Mapping[str, nn.Module], layouts: Mapping[str, Names | None], group: Group, *, fresh: bool
+        self,
+        networks: Mapping[str, nn.Module],
+        layouts: Mapping[str, Names | None],
+        group: Group,
+        *,
+        fresh: bool,
+        masters: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> list[InitialRecord]:
-        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt. `layouts` as for
-        `load_initial`.
+        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt. `layouts` and
+        `masters` as for `load_initial`.
 
         Returns what the ledger keeps of the weights that were loaded.
         """
@@ -161,7 +169,7 @@ class Resumer:
             given = (self.recipe.init,)
         records = []
         for settings in given:
-            report = load_initial(settings, networks, layouts, group) if fresh else None
+            report = load_initial(settings, networks, layouts, group, masters) if fresh else None
             # In every attempt: a commit has weights, not whether they train.
             frozen = freeze(settings, networks)
             if report:
@@ -206,6 +214,9 @@ class Resumer:
         if engine.averages and AVERAGES not in known:
             engine.averages.restart()
             self.notes.append(f"{name} has no averaged weights: they begin at its weights")
+        if engine.placement.masters and engine.placement.masters.lasting and MASTERS not in known:
+            engine.placement.masters.restart()
+            self.notes.append(f"{name} has no fp32 masters: they begin at its weights")
 
     def mirror(
         self, found: LoadedCommit | None, written: Callable[[], None], place: tuple[int, int] = (0, 1)

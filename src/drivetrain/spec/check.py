@@ -54,6 +54,8 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _exact,
         _recompute,
         _activations,
+        _weight_types,
+        _rounded,
         _layerwise,
         _projected,
         _profile,
@@ -249,6 +251,42 @@ def _activations(recipe: Recipe) -> Iterator[Contradiction]:
     for path, words in chosen.items():
         if words != "keep":
             yield Contradiction(path, "the compiler chooses by itself what is computed again; leave one of them out")
+
+
+def _weight_types(recipe: Recipe) -> Iterator[Contradiction]:
+    """Roundings of weights that are not rounded, and not by chance where nothing is left to it."""
+    kept = recipe.parameters
+    if kept is None:
+        return
+    chance = kept.rounding == "stochastic"
+    if kept.dtype != "bf16" and chance:
+        yield Contradiction(("parameters", "rounding"), "is for parameters.dtype: bf16; fp32 is kept as it is")
+    if kept.dtype != "bf16" and kept.master == "none":
+        yield Contradiction(("parameters", "master"), "is for parameters.dtype: bf16; fp32 weights are the masters")
+    if recipe.exact and kept.dtype == "bf16" and chance:
+        yield Contradiction(("parameters", "rounding"), "exact: weights are rounded to the nearest, not by chance")
+
+
+def _rounded(recipe: Recipe) -> Iterator[Contradiction]:
+    """What does not go with weights in bf16."""
+    if recipe.parameters is None or recipe.parameters.dtype != "bf16":
+        return
+    if recipe.compile:
+        yield Contradiction(("compile",), "was never tried with parameters.dtype: bf16")
+    precisions: dict[tuple, Any] = {("precision",): recipe.precision}
+    for name, network in (recipe.networks or {}).items():
+        precisions["networks", name, "precision"] = network.precision
+    for path, precision in precisions.items():
+        if precision not in (None, "bf16"):
+            message = f"weights in bf16 (parameters.dtype) compute in bf16, not in {precision}: say bf16"
+            yield Contradiction(path, message)
+    for path, part in _parts(recipe.optimizer, ("optimizer",)):
+        if isinstance(part, MovesLayers) and part.layerwise:
+            message = "moves parameters within the backward pass, before gradients of bf16 weights are fp32 sums"
+            yield Contradiction((*path, "layerwise"), message)
+        if isinstance(part, MovesParts) and (part.parts != "any" or hasattr(part, "own")):
+            message = "was never tried with parameters.dtype: bf16; adam, adamw, sgd, adagrad and rmsprop were"
+            yield Contradiction((*path, "kind"), message)
 
 
 def _layerwise(recipe: Recipe) -> Iterator[Contradiction]:

@@ -68,6 +68,7 @@ SECTIONS: Mapping[str, str] = {
     "scaling": "drivetrain.engine.recipe:Scaling",
     "average": "drivetrain.engine.recipe:Average",
     "parallel": "drivetrain.engine.recipe:Parallel",
+    "parameters": "drivetrain.engine.recipe:Parameters",
     "statistics": "drivetrain.engine.recipe:Statistics",
     "guard": "drivetrain.loop.recipe:Guard",
     "init": "drivetrain.checkpoint.recipe:Init",

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drivetrain.engine.parallel_plan import ParallelPlan, derived
 from drivetrain.runtime.quiet import quiet_libraries
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.classification.recipe import Classification, Lora
@@ -95,16 +94,6 @@ def build_model(settings: Classification, labels: Sequence[str], tokenizer: Any)
     # Not all models know of `token_type_ids`, though their tokenizers may give them.
     takes = frozenset(inspect.signature(model.forward).parameters)
     return Built(model, config.to_dict(), turned, takes, notes)
-
-
-def plan_of(model: nn.Module) -> ParallelPlan:
-    """How a model is laid out over a mesh: the modules that `transformers` says are not to be split among devices (its
-    `_no_split_modules`: layers, mostly, and embeddings) are gathered one by one; no layer is split."""
-    units = []
-    for path, module in model.named_modules():
-        if type(module).__name__ in (getattr(model, "_no_split_modules", None) or ()):
-            units.append(path)
-    return ParallelPlan(units=tuple(units)) if units else derived(model)
 
 
 def place(settings: Classification) -> str:

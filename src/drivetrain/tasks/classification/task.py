@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.export import Exported
 from drivetrain.data.source import Source
-from drivetrain.engine.parallel_plan import ParallelPlan
 from drivetrain.loop.metrics import Metric
 from drivetrain.loop.task import Part, Task
 from drivetrain.spec.exits import Exit, Failure
@@ -24,7 +23,6 @@ from drivetrain.tasks.classification.models import (
     build_model,
     merged,
     open_tokenizer,
-    plan_of,
     tokenizer_files,
 )
 from drivetrain.tasks.classification.recipe import Classification
@@ -83,10 +81,6 @@ class ClassificationTask(Task):
         self.notes, self._turned = built.notes, built.turned
         self._config, self._takes = built.config, built.takes
         return {"model": built.model}
-
-    def parallel_plan(self, name: str, network: nn.Module) -> ParallelPlan:
-        """Layer by layer, as the model says."""
-        return plan_of(network)
 
     def collate(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Samples padded on the right to the longest of them, or to a multiple of the recipe's `multiple`."""

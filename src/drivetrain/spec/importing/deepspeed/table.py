@@ -138,7 +138,9 @@ BF16: Mapping[str, Rule] = {
         convert=lambda value: "skip" if value else "stop",
         note="a step that is not finite is never made: it is left out (skip), or ends the run (stop)",
     ),
-    "bf16_master_weights_and_grads": Lost("weights and gradients stay fp32; forward and backward are cast"),
+    "bf16_master_weights_and_grads": Lost(
+        "`parameters: {dtype: bf16, master: none, rounding: stochastic}` keeps weights alone; gradients stay fp32"
+    ),
     "bf16_optimizer_states": Lost("the optimizer's state is fp32; `torchao_adamw8bit` and others keep it in few bits"),
 }
 
@@ -178,7 +180,7 @@ TOP: Mapping[str, Rule] = {
     "data_types": Nested(
         {
             "grad_accum_dtype": Lost("gradients are summed in fp32", off=("fp32", "float32", None, "auto")),
-            "param_dtype": Lost("weights stay fp32; forward and backward are cast", off=("fp32", "float32", None)),
+            "param_dtype": Lost("parameters.dtype says it (fp32 or bf16)", off=("fp32", "float32", None)),
             "buffer_dtype": Lost("buffers stay as the network has them", off=(None,)),
             "keep_in_fp32_modules": Lost("weights stay fp32, and autocast chooses by the operation", off=("auto", [])),
         }
