@@ -73,3 +73,15 @@ def test_everything_that_looks_at_a_run_knows_bf16_weights(place):
     assert place("export", "run", "--to", "exported") == Exit.DONE, place.err
     (file,) = (place.folder / "exported").rglob("*.safetensors")
     assert {tensor.dtype for tensor in load_file(file).values()} == {torch.bfloat16}
+
+
+def test_a_recipe_on_a_mesh_is_stopped_resumed_and_goes_on_alone(place):
+    place.write(parameters=KEPT["masters, by chance"], precision="bf16", average={"decay": 0.9})
+    mesh = ("launch.processes=2", "parallel.shard=2")
+    assert place.train("straight", *mesh) == Exit.DONE, place.err
+    assert place.train("cut", *mesh, "--steps", 5) == Exit.STOPPED, place.err
+    assert place.train("cut", *mesh) == Exit.DONE, place.err
+    assert trace(place.folder / "cut") == trace(place.folder / "straight")
+    assert place.train("alone", *mesh, "--steps", 5) == Exit.STOPPED, place.err
+    assert place.train("alone") == Exit.DONE, place.err
+    assert place("evaluate", "alone") == Exit.DONE, place.err
