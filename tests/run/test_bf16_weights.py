@@ -5,6 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import tensors, trace
+from drills.fault import Fault
+from drills.runs import drill, one_server, reference
 from drivetrain.spec.exits import Exit
 
 pytestmark = [pytest.mark.xdist_group("golden"), pytest.mark.timeout(300)]
@@ -33,6 +35,15 @@ def test_a_run_that_is_stopped_and_resumed_has_the_same_bits(place, kept):
             assert tensor.dtype == torch.float32, name
         if name.startswith("masters/") and kept == "masters":
             assert torch.equal(tensor.bfloat16(), held[name.replace("masters", "networks", 1)])
+
+
+def test_survivors_hand_masters_over(tiny, tmp_path):
+    recipe = tiny | {"precision": "bf16", "parameters": KEPT["masters, by chance"], "checkpoint": {"every": None}}
+    with one_server():
+        expected = reference(recipe, tmp_path / "straight", "launch.processes=2")
+        found = drill(recipe, tmp_path / "killed", Fault("kill", 1, "backward", 9), "launch.processes=2")
+    assert found.trace == expected
+    assert found.lost <= 1
 
 
 def test_two_processes_come_to_what_one_does(place):
