@@ -72,6 +72,7 @@ class Sharded:
     def _settle(self) -> None:
         """Make every gradient what its parameter's part is: torch leaves some as sums to be made, and some whole."""
         open_: list[Tensor] = []
+        self._sum_numbers()
         for held in self._all:
             gradient = held.parameter.grad
             if gradient is None:
@@ -83,13 +84,23 @@ class Sharded:
                     open_.append(local_of(gradient))
                 elif gradient.placements != held.parameter.placements:
                     gradient = gradient.redistribute(placements=held.parameter.placements)
+            held.parameter.grad = None  # first: where all is here, both are one
             held.here.grad = local_of(gradient)
-            held.parameter.grad = None
         if open_:  # norms of split layers, of which each rank has seen some positions: one message for all
             flat = torch.cat([gradient.flatten() for gradient in open_])
             dist.all_reduce(flat, group=self._placement.mesh.devices["tensor"].get_group())
             for gradient, part in zip(open_, flat.split([one.numel() for one in open_]), strict=True):
                 gradient.copy_(part.view_as(gradient))
+
+    def _sum_numbers(self) -> None:
+        """Sum what FSDP leaves alone: parameters that have no rows. Every rank calls it, whatever losses have reached
+        on it."""
+        sizes = self._placement.mesh.sizes
+        alone = [held.parameter for held in self._all if sizes.data > 1 and not held.parameter.dim()]
+        for parameter in alone:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad, group=self._placement.data.main)
 
     def _square(self, of_network: Sequence[Held], like: Tensor) -> Tensor:
         """The squared norm (0-d, as `like`) of a network's gradients that this rank counts."""
