@@ -15,11 +15,13 @@ from drivetrain.engine.execution import Execution
 from drivetrain.engine.layout import lay_out
 from drivetrain.engine.parallel_plan import ParallelPlan, derived
 from drivetrain.engine.placement import placed
+from drivetrain.engine.recipe import Statistics
+from drivetrain.engine.statistics import Probe
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import Constant
 from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.mesh import Mesh
-from drivetrain.spec.amount import Scale
+from drivetrain.spec.amount import Amount, Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Failure
 from drivetrain.spec.mesh import MeshSizes
@@ -71,7 +73,8 @@ def odd_engine(mesh: Mesh, kind: type[nn.Module], *, sequence: bool = False) -> 
 
 
 def odd_steps(engine: Engine, steps: int = 3) -> dict[str, Any]:
-    """Losses and norms of a few steps, and the last one's gradients."""
+    """Losses and norms of a few steps, all of them measured, and the last one's gradients."""
+    settings = Statistics(every=Amount(steps=1), gradients=False)
     mesh, told = engine.placement.mesh, {"losses": [], "norms": []}
     own = LANES // mesh.data.world
     for step in range(1, steps + 1):
@@ -80,7 +83,9 @@ def odd_steps(engine: Engine, steps: int = 3) -> dict[str, Any]:
             x = torch.randn(2, 8, generator=torch.Generator().manual_seed(100 * step + lane))
             micros.append(MicroBatch({"x": x}, 2, 2 * lane, lane, 0, np.arange(2) + 2 * lane))
         engine.network_optimizers["model"].advance(8 * step)
-        scalars = engine.minimize(("model",), _loss, MinimizeInputs(step, 0, micros, {"samples": 8})).read()
+        probe = Probe(settings, engine.network_optimizers, engine.placement)
+        work = MinimizeInputs(step, 0, micros, {"samples": 8}, probe=probe)
+        scalars = engine.minimize(("model",), _loss, work).read()
         told["losses"].append(scalars.losses["loss"])
         told["norms"].append(scalars.norms["model"])
     gradients = {f"networks/model/{name}": gradient for name, gradient in gradients_of(engine).items()}

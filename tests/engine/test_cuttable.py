@@ -29,7 +29,13 @@ def said(folder, kind, sizes, sequence=False):
 @pytest.mark.xdist_group("meshes")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("kind", "sizes"), [(Scaled, {"shard": 2}), (PartlySplit, {"tensor": 2}), (PartlySplit, {"shard": 2, "tensor": 2})]
+    ("kind", "sizes"),
+    [
+        (Scaled, {"shard": 2}),
+        (Scaled, {"replicate": 2, "shard": 2}),  # a single micro-batch for each
+        (PartlySplit, {"tensor": 2}),
+        (PartlySplit, {"shard": 2, "tensor": 2}),
+    ],
 )
 def test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone(kind, sizes, tmp_path, importable):
     threads = torch.get_num_threads()

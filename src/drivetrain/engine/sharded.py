@@ -34,6 +34,7 @@ class Sharded:
             own = [held for path, held in placement.held.items() if path.startswith(prefix)]
             self._held.append([held for held in own if held.parameter.requires_grad])
         self._all = [held for of_network in self._held for held in of_network]
+        self._armed = True
         self._roots = roots_of(networks.values())
         self._networks = networks
 
@@ -45,14 +46,17 @@ class Sharded:
 
     def enter(self, lane: int, sums: Sums) -> None:
         """Backward adds up micro-batches by itself."""
+        self._armed = False
 
     def arm(self, sums: Sums) -> None:
         """The last backward pass sums over ranks, unit by unit."""
         self._sum_in_backward(True)
+        self._armed = True
 
     def finish(self, sums: Sums) -> None:
         """After the last backward pass: gradients are plain tensors of what is here, `norms` those of whole networks,
         `sums` those of all ranks."""
+        assert self._armed, "gradients of units are summed in the last backward pass, and now it is too late"
         self._settle()
         reshard(self._networks.values())
         packed = sums.pack()
