@@ -44,6 +44,10 @@ class Scaled(nn.Module):
         return x.mean(1) * self.scale
 
 
+class Decayed(Scaled):
+    """Its loss looks at all parameters."""
+
+
 class PartlySplit(nn.Module):
     """Two layers of four are split; nothing says what becomes of the others."""
 
@@ -93,7 +97,11 @@ def odd_steps(engine: Engine, steps: int = 3) -> dict[str, Any]:
 
 
 def _loss(nets: Mapping[str, nn.Module], batch: dict[str, Tensor]) -> Tensor:
-    return (nets["model"](batch["x"]) - batch["x"].sum(1)).square().mean()
+    model, x = nets["model"], batch["x"]
+    loss = (model(x) - x.sum(1)).square().mean()
+    if isinstance(model, Decayed):
+        loss = loss + sum(parameter.square().sum() for parameter in model.parameters())
+    return loss
 
 
 def odd(job, place, descriptors):

@@ -59,6 +59,14 @@ def test_a_layer_that_may_see_some_positions_has_to_be_named(tmp_path, importabl
         assert told["cause"] == "parallel.sequence: the plan's split does not say what becomes of model.scale"
 
 
+@pytest.mark.xdist_group("meshes")
+@pytest.mark.timeout(400)
+def test_a_loss_that_needs_parameters_after_they_were_given_up_is_told(tmp_path, importable):
+    for told in said(tmp_path, "Decayed", {"shard": 2}):
+        assert told["code"] == Exit.BAD_RECIPE
+        assert told["cause"].startswith("parallel: the loss needs parameters after they were given up")
+
+
 class Blocks(nn.Module):
     def __init__(self):
         super().__init__()
