@@ -163,6 +163,18 @@ def test_a_penalty_on_gradients_passes_back_twice():
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
+def test_an_argument_of_any_name_reaches_the_module():
+    class Debugged(nn.Linear):
+        def forward(self, x: Tensor, *, debug: bool = False, use_reentrant: float = 0.0) -> Tensor:
+            return super().forward(x) * use_reentrant if debug else x
+
+    network = nn.Sequential(Debugged(2, 2))
+    recompute_activations("model", network, {"0": "recompute"}, [], CPU)
+    x = torch.ones(1, 2)
+    wanted = 2 * nn.functional.linear(x, network[0].weight, network[0].bias)
+    assert torch.equal(network[0](x, debug=True, use_reentrant=2.0), wanted)
+
+
 def test_a_module_that_comes_to_something_else_is_told():
     class Counting(nn.Module):
         calls = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -91,12 +92,11 @@ class _Recomputed:
         if not torch.is_grad_enabled():
             return self._forward(*args, **kwargs)
         return checkpoint(
-            self._forward,
+            partial(self._forward, **kwargs),  # here they meet no argument of `checkpoint`
             *args,
             use_reentrant=False,
             preserve_rng_state=False,  # `_Again` does it, for all generators
             context_fn=self._contexts,
-            **kwargs,
         )
 
     def _contexts(self) -> tuple[AbstractContextManager, AbstractContextManager]:

@@ -10,6 +10,10 @@ from torch import Tensor, nn
 from drivetrain.checkpoint.boxes import local_of
 from drivetrain.engine.losses import Term
 from drivetrain.engine.placement import Placement
+from drivetrain.spec.exits import Exit, Failure
+
+_NOT_GATHERED = ("mixed torch.Tensor and DTensor", "out of bounds for storage of size 0")
+"""What torch says where a backward pass meets a parameter that FSDP has given up."""
 
 
 class CutNetworks:
@@ -64,6 +68,20 @@ class CutNetworks:
             for root in roots:
                 root.set_reshard_after_backward(True)
             reshard(self._networks.values())
+
+    @staticmethod
+    @contextmanager
+    def passing_back() -> Iterator[None]:
+        """Around backward passes. Raises Failure(78) where one met a parameter that is not gathered."""
+        try:
+            yield
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            if not any(words in first for words in _NOT_GATHERED):
+                raise
+            cause = f"parallel: the loss needs parameters after they were given up: {first}"
+            hint = "a network that is sharded bears no penalty on its parameters() or on gradients within the loss"
+            raise Failure(Exit.BAD_RECIPE, cause, f"{hint}; use parallel.replicate alone") from error
 
     def gradients(self) -> list[Tensor]:
         """What a pass has left, of what this rank has computed; afterwards there is none."""

@@ -295,7 +295,7 @@ class Engine:
         self.heartbeat.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
         alone = len(self.networks) == 1 or not self.placement.replicated
-        with same_twice():
+        with same_twice(), self._cut.passing_back() if self._cut else nullcontext():
             total.backward(inputs=None if alone else moving.parameters)
 
     def _step_inputs(

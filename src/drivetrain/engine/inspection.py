@@ -35,14 +35,18 @@ class Inspection:
 
         A check wants all of them, so that what it compares is made in the same way in each step that it looks at.
         """
-        return self.checksums is not None or (self._probe is not None and fresh)
+        return self.checksums is not None or self._probes(fresh)
 
     def look(self, micro: MicroBatch, losses: Mapping[str, Term], *, fresh: bool) -> None:
         """After the backward pass of a micro-batch."""
         if self.checksums:
             self.checksums.look(micro.batch, losses, self._network_optimizers)
-        if self._probe and fresh:  # the norm of a sum of micro-batches tells nothing of one
+        if self._probe and self._probes(fresh):
             scale = 1.0
             if self._scaler:
                 scale = float(self._scaler.scale)
             self._probe.look(self._network_optimizers, micro, self._samples, scale)
+
+    def _probes(self, fresh: bool) -> bool:
+        """Whether the probe looks at gradients; the norm of a sum of micro-batches tells nothing of one."""
+        return fresh and self._probe is not None and self._probe.gradients

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement as Layout
 
+from drivetrain.engine.cuttable import require_shardable, require_unwatched
 from drivetrain.engine.dropout import Dropout
 from drivetrain.engine.parallel_plan import ParallelPlan, matching, some_modules
 from drivetrain.optim.masters import wide
@@ -52,9 +53,12 @@ def lay_out(
     except LookupError as error:
         cause = f"the parallel plan of {name} names {error.args[0]!r}, and no module is called so"
         raise Failure(Exit.BAD_RECIPE, cause, f"there are {some_modules(network)}") from None
+    require_unwatched(name, network)
+    if mesh.sizes.data > 1:
+        require_shardable(name, network, list(units))
     if mesh.sizes.tensor > 1:
         _require_split(name, network, split)
-        _split(network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
+        _split(name, network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
     between()
     if mesh.sizes.data > 1:
         _shard(network, list(units), plan, mesh)
@@ -95,7 +99,17 @@ def _require_split(name: str, network: nn.Module, split: Mapping[str, str]) -> N
             raise Failure(Exit.BAD_RECIPE, cause, "use drivetrain.Dropout, whose numbers are those of the place")
 
 
-def _split(network: nn.Module, split: Mapping[str, str], mesh: Mesh, sequence: bool) -> None:
+def _require_named(name: str, network: nn.Module) -> None:
+    """Raises Failure(78) where nothing says what becomes of a layer: it may see some of the positions, and its gradient
+    would be of those."""
+    for path, parameter in network.named_parameters():
+        if parameter.requires_grad and not isinstance(parameter, DTensor):
+            cause = f"parallel.sequence: the plan's split does not say what becomes of {name}.{path}"
+            hint = "name its module ('sequence': works on some of the positions), or set parallel.sequence: false"
+            raise Failure(Exit.BAD_RECIPE, cause, hint)
+
+
+def _split(name: str, network: nn.Module, split: Mapping[str, str], mesh: Mesh, sequence: bool) -> None:
     """Split layers along `tensor`. Weights that modules share are one again afterwards: torch unties them."""
     devices = mesh.devices["tensor"]
     layout: Layout = Shard(_POSITIONS) if sequence else Replicate()
@@ -107,6 +121,8 @@ def _split(network: nn.Module, split: Mapping[str, str], mesh: Mesh, sequence: b
             module.part = (mesh.at["tensor"], mesh.sizes.tensor) if sequence else (0, 1)
         elif kind != "sequence" or sequence:
             parallelize_module(module, devices, styles[kind]())
+    if sequence:
+        _require_named(name, network)
     for first, *others in tied:
         owner, leaf = _owner(network, first)
         for other in others:
@@ -167,10 +183,11 @@ def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh)
     # bf16 weights of which a recipe wants fp32 gradients.
     sums = torch.float32 if any(map(wide, network.parameters())) else None
     policy = MixedPrecisionPolicy(reduce_dtype=sums, cast_forward_inputs=False)
+    # Of these every rank has all; their gradients are summed at the end of a step.
+    numbers = {parameter for parameter in network.parameters() if not parameter.dim()}
     # The last first: where units lie within each other, the inner one comes before the outer.
-    for path in reversed(units):
-        fully_shard(network.get_submodule(path), mesh=devices, mp_policy=policy)
-    fully_shard(network, mesh=devices, mp_policy=policy)
+    for path in [*reversed(units), ""]:
+        fully_shard(network.get_submodule(path), mesh=devices, mp_policy=policy, ignored_params=numbers)
     for module in shards_of(network):
         _require_knobs(module)
         # Both: gloo has no scaled sums, and a factor of one alone would ask for one.

@@ -30,11 +30,12 @@ def narrow(network: nn.Module) -> None:
 def widen_gradients(network: nn.Module, *, sharded: bool = False) -> None:
     """Have bf16 parameters take fp32 gradients. Whatever lays a network out makes other parameters of them.
 
-    Those that are `sharded` take any: torch's FSDP gives them bf16 ones (see `engine.wide_units`).
+    Those that are `sharded` take any: torch's FSDP gives them bf16 ones (see `engine.wide_units`); it leaves single
+    numbers alone.
     """
     for parameter in network.parameters():
         if parameter.dtype == torch.bfloat16:
-            parameter.grad_dtype = None if sharded else torch.float32
+            parameter.grad_dtype = None if sharded and parameter.dim() else torch.float32
 
 
 def masters_of(

@@ -36,6 +36,7 @@ class Sharded:
             own = [held for path, held in placement.held.items() if path.startswith(prefix)]
             self._held.append([held for held in own if held.parameter.requires_grad])
         self._all = [held for of_network in self._held for held in of_network]
+        self._armed = True
         self._roots = roots_of(networks.values())
         # Found once: a walk over all modules takes longer than what is done with those that are sharded.
         self._units = [unit for network in networks.values() for unit in shards_of(network)]
@@ -51,16 +52,19 @@ class Sharded:
 
     def enter(self, lane: int, sums: Sums) -> None:
         """Backward adds up micro-batches by itself."""
+        self._armed = False
 
     def arm(self, sums: Sums) -> None:
         """The last backward pass sums over ranks, unit by unit."""
         if self._wide:
             self._wide.arm()
         self._sum_in_backward(True)
+        self._armed = True
 
     def finish(self, sums: Sums) -> None:
         """After the last backward pass: gradients are plain tensors of what is here, `norms` those of whole networks,
         `sums` those of all ranks."""
+        assert self._armed, "gradients of units are summed in the last backward pass, and now it is too late"
         self._settle()
         if self._wide:
             self._wide.finish()
@@ -84,6 +88,7 @@ class Sharded:
     def _settle(self) -> None:
         """Make every gradient what its parameter's part is: torch leaves some as sums to be made, and some whole."""
         open_: list[Tensor] = []
+        self._sum_numbers()
         for held in self._all:
             gradient = self._wide.gradient(held.parameter) if self._wide else held.parameter.grad
             if gradient is None:
@@ -96,13 +101,28 @@ class Sharded:
                     open_.append(local_of(gradient))
                 elif gradient.placements != held.parameter.placements:
                     gradient = gradient.redistribute(placements=held.parameter.placements)
+            held.parameter.grad = None  # first: where all is here, both are one
             held.here.grad = local_of(gradient)
-            held.parameter.grad = None
         if open_:  # norms of split layers, of which each rank has seen some positions: one message for all
             flat = torch.cat([gradient.flatten() for gradient in open_])
             dist.all_reduce(flat, group=self._placement.mesh.devices["tensor"].get_group())
             for gradient, part in zip(open_, flat.split([one.numel() for one in open_]), strict=True):
                 gradient.copy_(part.view_as(gradient))
+
+    def _sum_numbers(self) -> None:
+        """Sum what FSDP leaves alone: parameters that have no rows. Every rank calls it, whatever losses have reached
+        on it."""
+        if self._placement.mesh.sizes.data == 1:
+            return
+        alone = [held.parameter for held in self._all if not held.parameter.dim()]
+        for parameter in alone:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter, dtype=gradient_type(parameter))
+        numbers = [parameter.grad for parameter in alone if parameter.grad is not None]
+        if numbers:  # one message for all
+            flat = torch.stack(numbers)
+            dist.all_reduce(flat, group=self._placement.data.main)
+            torch._foreach_copy_(numbers, list(flat.unbind()))
 
     def _square(self, of_network: Sequence[Held], like: Tensor) -> Tensor:
         """The squared norm (0-d, as `like`) of a network's gradients that this rank counts."""

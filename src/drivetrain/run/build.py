@@ -20,6 +20,7 @@ from drivetrain.data.source import ENDLESS, Source
 from drivetrain.data.stream import StreamSource
 from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.average import Averages
+from drivetrain.engine.cuttable import require_apart
 from drivetrain.engine.drawing import INITIAL_WEIGHTS, draw, fill_buffers
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
@@ -310,6 +311,8 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     seed_generators(torch.device("cpu"), mix(recipe.seed, INITIAL_WEIGHTS))
     with torch.device("meta") if task.build_on_meta else nullcontext():
         networks = dict(_made_networks(task))
+    if not mesh.replicated:
+        require_apart(networks)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")

@@ -39,7 +39,9 @@ class Recipe(Settings):
     optimizer: Annotated[Any, bits("one for all networks, or a mapping by network")]
     schedule: Annotated[Any, bits("one for all networks, or a mapping by network")]
     networks: Annotated[Any, bits("by network: when it moves, and what of the settings below is its own")]
-    precision: Annotated[Literal["fp32", "bf16", "fp16"], bits("of forward and backward; what weights are kept as, `parameters` says")] = "fp32"
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"], bits("of forward and backward; what weights are kept as, `parameters` says")
+    ] = "fp32"
     parameters: Annotated[Any, bits("what weights are kept as")]
     activations: Annotated[
         Activations, cost("which are kept for the backward pass: keep, selective or recompute, or by modules' names")

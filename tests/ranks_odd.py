@@ -1,0 +1,118 @@
+"""Ranks on a mesh, around networks of odd shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drivetrain.data.batch_reader import MicroBatch
+from drivetrain.engine.engine import Engine, MinimizeInputs
+from drivetrain.engine.execution import Execution
+from drivetrain.engine.layout import lay_out
+from drivetrain.engine.parallel_plan import ParallelPlan, derived
+from drivetrain.engine.placement import placed
+from drivetrain.engine.recipe import Statistics
+from drivetrain.engine.statistics import Probe
+from drivetrain.optim.network_optimizer import build_network_optimizers
+from drivetrain.optim.recipe import Constant
+from drivetrain.optim.schedules import Horizon
+from drivetrain.runtime.mesh import Mesh
+from drivetrain.spec.amount import Amount, Scale
+from drivetrain.spec.batches import Batches
+from drivetrain.spec.exits import Failure
+from drivetrain.spec.mesh import MeshSizes
+from ranks import end, joined, leave
+from ranks_mesh import LANES, Case, gradients_of, optimizer_of, said, whole
+
+
+class Scaled(nn.Module):
+    """Repeated blocks between a table of one row and a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row, self.scale = nn.Parameter(torch.randn(1, 8)), nn.Parameter(torch.tensor(1.5))
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * self.row
+        for block in self.blocks:
+            x = x + block(x)
+        return x.mean(1) * self.scale
+
+
+class Decayed(Scaled):
+    """Its loss looks at all parameters."""
+
+
+class PartlySplit(nn.Module):
+    """Two layers of four are split; nothing says what becomes of the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.last, self.scale = nn.Linear(8, 1), nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.first(x))
+        return self.last(self.down(torch.tanh(self.up(x)))).mean(1) * self.scale
+
+
+PLANS: dict[type[nn.Module], ParallelPlan] = {PartlySplit: ParallelPlan(split={"up": "column", "down": "row"})}
+
+
+def odd_engine(mesh: Mesh, kind: type[nn.Module], *, sequence: bool = False) -> Engine:
+    torch.manual_seed(0)
+    networks = {"model": kind()}
+    plan = PLANS.get(kind) or derived(networks["model"])
+    lay_out("model", networks["model"], plan, mesh, sequence=sequence)
+    placement = placed(networks, mesh)
+    settings, horizon = optimizer_of(Case()), Horizon(8000, Scale(Batches(8)))
+    built = build_network_optimizers(networks, settings, Constant(), horizon, parts=placement.parts)
+    placement = placement.knowing({name: each.optimizer for name, each in built.items()})
+    return Engine(networks, built, Execution(placement, torch.device("cpu"), "fp32", 7))
+
+
+def odd_steps(engine: Engine, steps: int = 3) -> dict[str, Any]:
+    """Losses and norms of a few steps, all of them measured, and the last one's gradients."""
+    settings = Statistics(every=Amount(steps=1), gradients=False)
+    mesh, told = engine.placement.mesh, {"losses": [], "norms": []}
+    own = LANES // mesh.data.world
+    for step in range(1, steps + 1):
+        micros = []
+        for lane in range(mesh.data.rank * own, (mesh.data.rank + 1) * own):
+            x = torch.randn(2, 8, generator=torch.Generator().manual_seed(100 * step + lane))
+            micros.append(MicroBatch({"x": x}, 2, 2 * lane, lane, 0, np.arange(2) + 2 * lane))
+        engine.network_optimizers["model"].advance(8 * step)
+        probe = Probe(settings, engine.network_optimizers, engine.placement)
+        work = MinimizeInputs(step, 0, micros, {"samples": 8}, probe=probe)
+        scalars = engine.minimize(("model",), _loss, work).read()
+        told["losses"].append(scalars.losses["loss"])
+        told["norms"].append(scalars.norms["model"])
+    gradients = {f"networks/model/{name}": gradient for name, gradient in gradients_of(engine).items()}
+    return told | {"gradients": whole(engine, gradients)}
+
+
+def _loss(nets: Mapping[str, nn.Module], batch: dict[str, Tensor]) -> Tensor:
+    model, x = nets["model"], batch["x"]
+    loss = (model(x) - x.sum(1)).square().mean()
+    if isinstance(model, Decayed):
+        loss = loss + sum(parameter.square().sum() for parameter in model.parameters())
+    return loss
+
+
+def odd(job, place, descriptors):
+    """Train one of the networks on the mesh, or say why that cannot be."""
+    group = joined(place, descriptors)
+    torch.set_num_threads(1)
+    sizes, kind, sequence = job["overrides"]
+    mesh = Mesh(group, MeshSizes(**sizes))
+    try:
+        said(job, group, odd_steps(odd_engine(mesh, globals()[kind], sequence=sequence)))
+    except Failure as failure:
+        said(job, group, failure.outcome.to_json())
+    group.close()
+    return leave(job, place, end(0))
