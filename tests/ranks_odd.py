@@ -48,6 +48,10 @@ class Decayed(Scaled):
     """Its loss looks at all parameters."""
 
 
+class Penalized(Scaled):
+    """Its loss looks at the slope by what it is given."""
+
+
 class PartlySplit(nn.Module):
     """Two layers of four are split; nothing says what becomes of the others."""
 
@@ -99,6 +103,10 @@ def odd_steps(engine: Engine, steps: int = 3) -> dict[str, Any]:
 def _loss(nets: Mapping[str, nn.Module], batch: dict[str, Tensor]) -> Tensor:
     model, x = nets["model"], batch["x"]
     loss = (model(x) - x.sum(1)).square().mean()
+    if isinstance(model, Penalized):
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        loss = loss + (slope.norm(dim=1) - 1).square().mean()
     if isinstance(model, Decayed):
         loss = loss + sum(parameter.square().sum() for parameter in model.parameters())
     return loss

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from drivetrain.checkpoint.boxes import local_of
 from drivetrain.engine.losses import Term
 from drivetrain.engine.placement import Placement
 from drivetrain.spec.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 _NOT_GATHERED = ("mixed torch.Tensor and DTensor", "out of bounds for storage of size 0")
 """What torch says where a backward pass meets a parameter that FSDP has given up."""
@@ -22,6 +27,14 @@ class CutNetworks:
     def __init__(self, networks: Mapping[str, nn.Module], placement: Placement) -> None:
         self._networks = networks
         self._placement = placement
+        self._units: list[FSDPModule] = []
+        self._looking = self._passed_back = False
+        if placement.mesh.sizes.data > 1:
+            from drivetrain.engine.layout import shards_of
+
+            self._units = [unit for network in networks.values() for unit in shards_of(network)]
+            for network in networks.values():
+                network.register_forward_hook(self._watch)
 
     @contextmanager
     def training(self, names: Sequence[str]) -> Iterator[None]:
@@ -56,18 +69,43 @@ class CutNetworks:
         """While entered, backward passes sum nothing over ranks, and leave their gradients for `gradients`."""
         from drivetrain.engine.layout import reshard, roots_of
 
-        roots = roots_of(self._networks.values())
-        for root in roots:
+        for root in roots_of(self._networks.values()):
             root.set_requires_gradient_sync(False)
             root.set_is_last_backward(False)
-            root.set_reshard_after_backward(False)
+        self._give_up(False)
+        self._looking = True
         try:
             with self.training(names):
                 yield
         finally:
-            for root in roots:
-                root.set_reshard_after_backward(True)
+            self._looking = False
+            self._give_up(True)
             reshard(self._networks.values())
+
+    @contextmanager
+    def losing(self) -> Iterator[None]:
+        """Around a loss, which may itself pass back, as a penalty on gradients does: then what was gathered for that
+        stays until the step's end, since the pass that follows goes through it again."""
+        self._passed_back = False
+        self._give_up(False)
+        try:
+            yield
+        finally:
+            if not (self._passed_back or self._looking):
+                self._give_up(True)
+
+    def _give_up(self, after_backward: bool) -> None:
+        for unit in self._units:
+            unit.set_reshard_after_backward(after_backward, recurse=False)
+
+    def _watch(self, _module: nn.Module, _given: Any, result: Any) -> None:
+        """Hear of passes back through what a network has come to."""
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.requires_grad:
+                leaf.register_hook(self._hear)
+
+    def _hear(self, _gradient: Tensor) -> None:
+        self._passed_back = True
 
     @staticmethod
     @contextmanager
@@ -80,7 +118,7 @@ class CutNetworks:
             if not any(words in first for words in _NOT_GATHERED):
                 raise
             cause = f"parallel: the loss needs parameters after they were given up: {first}"
-            hint = "a network that is sharded bears no penalty on its parameters() or on gradients within the loss"
+            hint = "a network that is sharded bears no penalty on its parameters()"
             raise Failure(Exit.BAD_RECIPE, cause, f"{hint}; use parallel.replicate alone") from error
 
     def gradients(self) -> list[Tensor]:

@@ -265,7 +265,7 @@ class Engine:
         # By place and never by count: whoever computes this micro-batch, and after whatever else, draws the same.
         self.seed(work.step, work.call, micro.lane, micro.part)
         self.span = micro.start, micro.start + micro.size
-        with _autocast(self.device, moving.precision):
+        with _autocast(self.device, moving.precision), self._cut.losing() if self._cut else nullcontext():
             result = loss(self.networks, to_device(micro.batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
         if self._cut:
