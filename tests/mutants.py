@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant(
         "6 a backward pass is told its inputs, which leaves no gradient and no error",
         "engine/engine.py",
-        "alone = len(self.networks) == 1 or not self.placement.replicated",
-        "alone = len(self.networks) == 1",
+        "inputs = None if self._cut or len(self.networks) == 1 else moving.parameters",
+        "inputs = None if len(self.networks) == 1 else moving.parameters",
         f"{MESHES}::test_networks_that_train_against_each_other_come_to_what_one_process_does[{SHARDS}]",
     ),
     of_table(

@@ -6,8 +6,8 @@ bits that they have without (Chen et al. 2016, arXiv 1604.06174; selective: Kort
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -69,16 +69,12 @@ def recompute_activations(
     return again
 
 
-@contextmanager
-def same_twice() -> Iterator[None]:
-    """Around backward passes. Raises Failure(78) where a module came to other tensors when it was computed again."""
-    try:
-        yield
-    except CheckpointError as error:
-        first = str(error).strip().partition("\n")[0]
-        cause = f"activations: a module that was computed again came to other tensors: {first}"
-        hint = "what it computes must follow from its arguments, buffers and torch's generators; else `keep` it"
-        raise Failure(Exit.BAD_RECIPE, cause, hint) from error
+def other_tensors(error: CheckpointError) -> Failure:
+    """Failure(78) of a backward pass, where a module came to other tensors when it was computed again."""
+    first = str(error).strip().partition("\n")[0]
+    cause = f"activations: a module that was computed again came to other tensors: {first}"
+    hint = "what it computes must follow from its arguments, buffers and torch's generators; else `keep` it"
+    return Failure(Exit.BAD_RECIPE, cause, hint)
 
 
 class _Recomputed:

@@ -107,20 +107,6 @@ class CutNetworks:
     def _hear(self, _gradient: Tensor) -> None:
         self._passed_back = True
 
-    @staticmethod
-    @contextmanager
-    def passing_back() -> Iterator[None]:
-        """Around backward passes. Raises Failure(78) where one met a parameter that is not gathered."""
-        try:
-            yield
-        except RuntimeError as error:
-            first = str(error).partition("\n")[0]
-            if not any(words in first for words in _NOT_GATHERED):
-                raise
-            cause = f"parallel: the loss needs parameters after they were given up: {first}"
-            hint = "a network that is sharded bears no penalty on its parameters()"
-            raise Failure(Exit.BAD_RECIPE, cause, f"{hint}; use parallel.replicate alone") from error
-
     def gradients(self) -> list[Tensor]:
         """What a pass has left, of what this rank has computed; afterwards there is none."""
         found: list[Tensor] = []
@@ -157,6 +143,16 @@ class CutNetworks:
         from torch.distributed.tensor.parallel import loss_parallel
 
         return loss_parallel()
+
+
+def given_up(error: RuntimeError) -> Exception:
+    """Failure(78) of a backward pass that met a parameter which is not gathered; any other error as it is."""
+    first = str(error).partition("\n")[0]
+    if not any(words in first for words in _NOT_GATHERED):
+        return error
+    cause = f"parallel: the loss needs parameters after they were given up: {first}"
+    hint = "a network that is sharded bears no penalty on its parameters(); use parallel.replicate alone"
+    return Failure(Exit.BAD_RECIPE, cause, hint)
 
 
 def cut_networks(networks: Mapping[str, nn.Module], placement: Placement) -> CutNetworks | None:

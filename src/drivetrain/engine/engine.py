@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from drivetrain.data.batch_reader import MicroBatch
-from drivetrain.engine.activations import same_twice
+from drivetrain.engine.activations import other_tensors
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
-from drivetrain.engine.cut_networks import cut_networks
+from drivetrain.engine.cut_networks import cut_networks, given_up
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.inspection import Inspection
@@ -294,9 +295,16 @@ class Engine:
             total = total * weight
         self.heartbeat.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
-        alone = len(self.networks) == 1 or not self.placement.replicated
-        with same_twice(), self._cut.passing_back() if self._cut else nullcontext():
-            total.backward(inputs=None if alone else moving.parameters)
+        inputs = None if self._cut or len(self.networks) == 1 else moving.parameters
+        try:
+            total.backward(inputs=inputs)
+        except CheckpointError as error:
+            raise other_tensors(error) from error
+        except RuntimeError as error:
+            told = given_up(error) if self._cut else error
+            if told is error:
+                raise
+            raise told from error
 
     def _step_inputs(
         self,
