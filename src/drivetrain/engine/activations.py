@@ -7,7 +7,7 @@ bits that they have without (Chen et al. 2016, arXiv 1604.06174; selective: Kort
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -43,8 +43,8 @@ _COSTLY = frozenset(
 
 def recompute_activations(
     name: str, network: nn.Module, chosen: Activations, units: Sequence[str], device: torch.device
-) -> dict[str, str]:
-    """Have modules of a network computed again in backward passes, in place: which, and how (selective, recompute).
+) -> None:
+    """Have modules of a network computed again in backward passes, in place.
 
     A word holds for the modules that `units` name, as patterns do; a mapping for those that its patterns name, the
     first one where several do. Called once layers are split, before modules are sharded. Raises Failure(78) for
@@ -61,12 +61,11 @@ def recompute_activations(
         raise Failure(Exit.BAD_RECIPE, cause, f"there are {some_modules(network)}") from None
     words = {path: patterns[pattern] for path, pattern in named.items()}
     _require_apart(name, words)
-    again = {path: word for path, word in words.items() if word != "keep"}
-    for path, word in again.items():
-        module = network.get_submodule(path)
-        # In place of the method, and not of the module: names, hooks and what FSDP makes of the class stay.
-        module.forward = _Recomputed(module, device, selective=word == "selective")
-    return again
+    for path, word in words.items():
+        if word != "keep":
+            module = network.get_submodule(path)
+            # In place of the method, and not of the module: names, hooks and what FSDP makes of the class stay.
+            module.forward = _Recomputed(module, device, selective=word == "selective")
 
 
 def other_tensors(error: CheckpointError) -> Failure:
@@ -97,19 +96,18 @@ class _Recomputed:
 
     def _contexts(self) -> tuple[AbstractContextManager, AbstractContextManager]:
         """What the first pass is made in, and what those that repeat it are made in."""
-        again = _Again(self._module, self._device)
-        if not self._selective:
-            return ExitStack(), again
-        first, second = create_selective_checkpoint_contexts(_policy)
-        return first, _Both(again, second)
+        first, second = nullcontext(), nullcontext()
+        if self._selective:
+            first, second = create_selective_checkpoint_contexts(_policy)
+        return first, _Again(self._module, self._device, second)
 
 
 class _Again:
-    """While entered, buffers and generators are as they were when this was made; afterwards as they were before. It may
-    be entered more than once: a penalty on gradients takes two backward passes."""
+    """While entered, buffers and generators are as they were when this was made, and `inner` is entered; afterwards all
+    is as it was before. It may be entered more than once: a penalty on gradients takes two backward passes."""
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, module: nn.Module, device: torch.device, inner: AbstractContextManager) -> None:
+        self._device, self._inner = device, inner
         self._generators = GeneratorStates.now(device)
         # By value: not every kernel counts what it changes in place (batch normalization does not).
         self._buffers: list[tuple[nn.Module, str, Tensor]] = []
@@ -125,28 +123,15 @@ class _Again:
         self._present = [owner._buffers[name] for owner, name, _ in self._buffers]
         for owner, name, value in self._buffers:
             owner._buffers[name] = value.clone()
-
-    def __exit__(self, *_: object) -> None:
-        for (owner, name, _value), buffer in zip(self._buffers, self._present, strict=True):
-            owner._buffers[name] = buffer
-        self._before.restore()
-
-
-class _Both:
-    """Two contexts, one within the other, that may be entered more than once."""
-
-    def __init__(self, outer: AbstractContextManager, inner: AbstractContextManager) -> None:
-        self._outer, self._inner = outer, inner
-
-    def __enter__(self) -> None:
-        self._outer.__enter__()
         self._inner.__enter__()
 
     def __exit__(self, *told: Any) -> None:
         try:
             self._inner.__exit__(*told)
         finally:
-            self._outer.__exit__(*told)
+            for (owner, name, _value), buffer in zip(self._buffers, self._present, strict=True):
+                owner._buffers[name] = buffer
+            self._before.restore()
 
 
 def _policy(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

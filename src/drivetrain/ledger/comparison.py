@@ -31,12 +31,14 @@ def unequal(one: StepRecord, other: StepRecord) -> str:
     return ""
 
 
-def promises_end(record: Record) -> int | None:
-    """The step after which steps that were made before promise nothing any more, None for most records: after a
-    rollback others are made of other samples, after a `set` that was not given before with other settings."""
+def still_promised(made: dict[int, StepRecord], record: Record) -> dict[int, StepRecord]:
+    """Those of the steps that were made before, by number, which hold after a record. After a rollback others are made
+    of other samples, after a `set` that was not given before with other settings."""
     match record:
         case RollbackRecord():
-            return record.to
+            last = record.to
         case CommandRecord(verb="set", refused=None) if not record.replayed:
-            return record.step
-    return None
+            last = record.step
+        case _:
+            return made
+    return {step: earlier for step, earlier in made.items() if step <= last}

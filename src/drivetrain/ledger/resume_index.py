@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drivetrain.ledger.comparison import comparable, promises_end
+from drivetrain.ledger.comparison import comparable, still_promised
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import (
     AttemptRecord,
@@ -87,11 +87,7 @@ class ResumeIndex:
                 self._find_late(record)
             case ExitRecord():
                 self.pending_command = ""
-        self._end_promises(promises_end(record))
-
-    def _end_promises(self, last: int | None) -> None:
-        if last is not None:
-            self.uncommitted = {step: made for step, made in self.uncommitted.items() if step <= last}
+        self.uncommitted = still_promised(self.uncommitted, record)
 
     def _begin(self, attempt: AttemptRecord) -> None:
         self.attempts += 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from drivetrain.ledger.comparison import promises_end, unequal
+from drivetrain.ledger.comparison import still_promised, unequal
 from drivetrain.ledger.ledger import told_step
 from drivetrain.ledger.queue import TURN, LedgerQueue
 from drivetrain.ledger.records import (
@@ -116,8 +116,7 @@ class LedgerWriter:
             self._history.add(written)
             if isinstance(written, AttemptRecord):
                 self._promised = self._history.promised()
-            elif (end := promises_end(written)) is not None:
-                self._promised = {step: made for step, made in self._promised.items() if step <= end}
+            self._promised = still_promised(self._promised, written)
             self._writer.append(written.to_json())
         else:
             self._remember(written)

@@ -22,7 +22,7 @@ from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.data.stream import Deal, before_ends
 from drivetrain.ledger.code_history import code_stretches, told
-from drivetrain.ledger.comparison import comparable, promises_end, unequal
+from drivetrain.ledger.comparison import comparable, still_promised, unequal
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import (
@@ -294,8 +294,7 @@ def _prove_repeats(records: Iterable[Record], tries: Mapping[int, AttemptRecord]
     """What was made again under an equal claim came to the same numbers."""
     before: dict[int, StepRecord] = {}
     for record in records:
-        if (end := promises_end(record)) is not None:
-            before = {step: made for step, made in before.items() if step <= end}
+        before = still_promised(before, record)
         if not isinstance(record, StepRecord):
             continue
         earlier, before[record.step] = before.get(record.step), record
