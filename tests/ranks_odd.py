@@ -48,6 +48,10 @@ class Decayed(Scaled):
     """Its loss looks at all parameters."""
 
 
+class Parted(Scaled):
+    """Its loss calls one of its layers by itself."""
+
+
 class Penalized(Scaled):
     """Its loss looks at the slope by what it is given."""
 
@@ -107,6 +111,8 @@ def _loss(nets: Mapping[str, nn.Module], batch: dict[str, Tensor]) -> Tensor:
         x = x.clone().requires_grad_()
         (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
         loss = loss + (slope.norm(dim=1) - 1).square().mean()
+    if isinstance(model, Parted):
+        loss = loss + model.blocks[0][0](x).square().mean()
     if isinstance(model, Decayed):
         loss = loss + sum(parameter.square().sum() for parameter in model.parameters())
     return loss

@@ -28,16 +28,19 @@ CHOICES = ("keep", "selective", "recompute")
 
 class Block(nn.Module):
     """All that a second pass could do otherwise: running statistics, a weight that moves a buffer, drawn numbers of
-    each kind."""
+    each kind, a count of calls."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.utils.spectral_norm(nn.Linear(8, 8))
         self.norm, self.dropout = nn.BatchNorm1d(8), nn.Dropout(0.5)
+        self.drawn = torch.Generator()
 
     def forward(self, x: Tensor, *, scale: float = 1.0) -> Tensor:
         x = x + self.dropout(torch.tanh(self.norm(self.linear(x))))
-        return x * (scale + random.random() + float(np.random.rand()))
+        self.calls = getattr(self, "calls", 0) + 1
+        own = self.calls + torch.rand(8, generator=self.drawn)
+        return x * (own * scale + random.random() + float(np.random.rand()))
 
 
 class Blocks(nn.Module):
@@ -70,6 +73,8 @@ def passed(network: nn.Module, steps: int = 2) -> list[Tensor]:
         loss.backward()
         found += [loss.detach(), torch.rand(1), torch.tensor([random.random(), np.random.rand()])]
     found += [p.grad for p in network.parameters()]
+    found += [torch.tensor(block.calls) for block in network.blocks]
+    found += [block.drawn.get_state() for block in network.blocks]
     return found + [buffer.clone() for buffer in network.buffers()]
 
 
@@ -178,11 +183,11 @@ def test_an_argument_of_any_name_reaches_the_module():
 
 def test_a_module_that_comes_to_something_else_is_told():
     class Counting(nn.Module):
-        calls = 0
+        calls = []  # neither a number nor a text: it stays as it is
 
         def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x.exp() if self.calls % 2 else x[:2].exp()
+            self.calls.append(1)
+            return x.exp() if len(self.calls) % 2 else x[:2].exp()
 
     network = nn.Sequential(Counting(), nn.Linear(4, 4))
     recompute_activations("model", network, {"0": "recompute"}, [], CPU)
@@ -191,6 +196,19 @@ def test_a_module_that_comes_to_something_else_is_told():
     told = other_tensors(caught.value).outcome
     assert told.code is Exit.BAD_RECIPE
     assert "came to other tensors" in told.cause
+
+
+class InPlace(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(2).square()
+
+
+def test_a_module_that_changes_its_argument_is_refused():
+    network = nn.Sequential(nn.Linear(4, 4), InPlace())
+    recompute_activations("model", network, {"1": "recompute"}, [], CPU)
+    with pytest.raises(Failure, match="a module of class InPlace changes its arguments in place") as caught:
+        network(torch.randn(2, 4))
+    assert caught.value.outcome.code is Exit.BAD_RECIPE
 
 
 @pytest.mark.parametrize(

@@ -62,10 +62,17 @@ def test_a_layer_that_may_see_some_positions_has_to_be_named(tmp_path, importabl
 
 @pytest.mark.xdist_group("meshes")
 @pytest.mark.timeout(400)
-def test_a_loss_that_needs_parameters_after_they_were_given_up_is_told(tmp_path, importable):
-    for told in said(tmp_path, "Decayed", {"shard": 2}):
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("Decayed", "parallel: the loss needs parameters after they were given up"),
+        ("Parted", "parallel: parameters were used that no call of their network has gathered"),
+    ],
+)
+def test_a_loss_that_goes_around_its_network_is_told(kind, cause, tmp_path, importable):
+    for told in said(tmp_path, kind, {"shard": 2}):
         assert told["code"] == Exit.BAD_RECIPE
-        assert told["cause"].startswith("parallel: the loss needs parameters after they were given up")
+        assert told["cause"].startswith(cause)
 
 
 class Blocks(nn.Module):

@@ -36,7 +36,8 @@ def denoiser(folder):
 
 
 def adversaries(folder):
-    return adversarial.recipe(task={"kind": "adversarial:Gan", "dropout": 0.0})
+    kept = {"precision": "bf16", "parameters": {"dtype": "bf16", "rounding": "stochastic"}}
+    return adversarial.recipe(task={"kind": "adversarial:Gan", "dropout": 0.0}, **kept)
 
 
 def of_kind(run, kind):

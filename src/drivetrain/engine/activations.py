@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import (
     CheckpointError,
     CheckpointPolicy,
@@ -39,6 +40,8 @@ _COSTLY = frozenset(
     }
 )
 """What takes the time of a forward pass, and makes one tensor of several: `selective` keeps what these come to."""
+
+_KEPT = (bool, int, float, str, torch.Generator)
 
 
 def recompute_activations(
@@ -72,7 +75,7 @@ def other_tensors(error: CheckpointError) -> Failure:
     """Failure(78) of a backward pass, where a module came to other tensors when it was computed again."""
     first = str(error).strip().partition("\n")[0]
     cause = f"activations: a module that was computed again came to other tensors: {first}"
-    hint = "what it computes must follow from its arguments, buffers and torch's generators; else `keep` it"
+    hint = "what it computes must follow from its arguments, buffers, plain attributes and generators; else `keep` it"
     return Failure(Exit.BAD_RECIPE, cause, hint)
 
 
@@ -86,13 +89,19 @@ class _Recomputed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self._forward(*args, **kwargs)
-        return checkpoint(
+        before = _versions(args, kwargs)
+        result = checkpoint(
             partial(self._forward, **kwargs),  # here they meet no argument of `checkpoint`
             *args,
             use_reentrant=False,
             preserve_rng_state=False,  # `_Again` does it, for all generators
             context_fn=self._contexts,
         )
+        if _versions(args, kwargs) != before:
+            kind = type(self._module).__name__
+            cause = f"activations: a module of class {kind} changes its arguments in place: they are all that it keeps"
+            raise Failure(Exit.BAD_RECIPE, cause, "have it work on a copy, or `keep` its activations")
+        return result
 
     def _contexts(self) -> tuple[AbstractContextManager, AbstractContextManager]:
         """What the first pass is made in, and what those that repeat it are made in."""
@@ -103,12 +112,14 @@ class _Recomputed:
 
 
 class _Again:
-    """While entered, buffers and generators are as they were when this was made, and `inner` is entered; afterwards all
-    is as it was before. It may be entered more than once: a penalty on gradients takes two backward passes."""
+    """While entered, buffers, plain attributes of modules and generators are as they were when this was made, and
+    `inner` is entered; afterwards all is as it was before. It may be entered more than once: a penalty on gradients
+    takes two backward passes."""
 
     def __init__(self, module: nn.Module, device: torch.device, inner: AbstractContextManager) -> None:
-        self._device, self._inner = device, inner
+        self._module, self._device, self._inner = module, device, inner
         self._generators = GeneratorStates.now(device)
+        self._attributes = _Attributes.now(module)
         # By value: not every kernel counts what it changes in place (batch normalization does not).
         self._buffers: list[tuple[nn.Module, str, Tensor]] = []
         for owner in module.modules():
@@ -120,6 +131,8 @@ class _Again:
     def __enter__(self) -> None:
         self._before = GeneratorStates.now(self._device)
         self._generators.restore()
+        self._passed = _Attributes.now(self._module)
+        self._attributes.restore()
         self._present = [owner._buffers[name] for owner, name, _ in self._buffers]
         for owner, name, value in self._buffers:
             owner._buffers[name] = value.clone()
@@ -131,7 +144,42 @@ class _Again:
         finally:
             for (owner, name, _value), buffer in zip(self._buffers, self._present, strict=True):
                 owner._buffers[name] = buffer
+            self._passed.restore()
             self._before.restore()
+
+
+def _versions(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
+    """How often each tensor that is given has been changed in place."""
+    return [given._version for given in tree_leaves((args, kwargs)) if isinstance(given, Tensor)]
+
+
+class _Attributes(NamedTuple):
+    """What modules keep outside of buffers: numbers, texts, and generators of their own."""
+
+    owners: list[tuple[dict[str, Any], dict[str, Any]]]
+    """The attributes of each module as they come to be, and as they were."""
+    states: list[tuple[torch.Generator, Tensor]]
+
+    @classmethod
+    def now(cls, module: nn.Module) -> _Attributes:
+        """Those of a module and of all within it at this moment."""
+        found = cls([], [])
+        for owner in module.modules():
+            kept = {name: value for name, value in vars(owner).items() if isinstance(value, _KEPT)}
+            found.owners.append((vars(owner), kept))
+            for value in kept.values():
+                if isinstance(value, torch.Generator):
+                    found.states.append((value, value.get_state()))
+        return found
+
+    def restore(self) -> None:
+        """Have them so again; what modules did not have then they have no longer."""
+        for own, kept in self.owners:
+            for name in [name for name, value in own.items() if isinstance(value, _KEPT)]:
+                del own[name]
+            own |= kept
+        for generator, state in self.states:
+            generator.set_state(state)
 
 
 def _policy(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

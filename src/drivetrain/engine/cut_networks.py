@@ -12,13 +12,14 @@ from torch.utils._pytree import tree_leaves
 from drivetrain.checkpoint.boxes import local_of
 from drivetrain.engine.losses import Term
 from drivetrain.engine.placement import Placement
+from drivetrain.runtime.mistakes import with_place
 from drivetrain.spec.exits import Exit, Failure
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 _NOT_GATHERED = ("mixed torch.Tensor and DTensor", "out of bounds for storage of size 0")
-"""What torch says where a backward pass meets a parameter that FSDP has given up."""
+"""What torch says where a pass meets a parameter that FSDP has not gathered."""
 
 
 class CutNetworks:
@@ -59,7 +60,7 @@ class CutNetworks:
         from drivetrain.engine.layout import reshard
 
         try:
-            with self._split_losses():
+            with self._split_losses(), _telling_parts():
                 yield
         finally:
             reshard(self._networks.values())
@@ -89,7 +90,8 @@ class CutNetworks:
         self._passed_back = False
         self._give_up(False)
         try:
-            yield
+            with _telling_parts():
+                yield
         finally:
             if not (self._passed_back or self._looking):
                 self._give_up(True)
@@ -147,12 +149,32 @@ class CutNetworks:
 
 def given_up(error: RuntimeError) -> Exception:
     """Failure(78) of a backward pass that met a parameter which is not gathered; any other error as it is."""
-    first = str(error).partition("\n")[0]
-    if not any(words in first for words in _NOT_GATHERED):
+    first = _not_gathered(error)
+    if first is None:
         return error
     cause = f"parallel: the loss needs parameters after they were given up: {first}"
     hint = "a network that is sharded bears no penalty on its parameters(); use parallel.replicate alone"
     return Failure(Exit.BAD_RECIPE, cause, hint)
+
+
+@contextmanager
+def _telling_parts() -> Iterator[None]:
+    """Raises Failure(78), with the user's line, where a task calls a part of a network in place of the network."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = _not_gathered(error)
+        if first is None:
+            raise
+        cause = f"parallel: parameters were used that no call of their network has gathered: {first}"
+        hint = "call the network itself; a method of it that calls parts is named in ParallelPlan.methods"
+        raise with_place(Failure(Exit.BAD_RECIPE, cause, hint), error) from error
+
+
+def _not_gathered(error: RuntimeError) -> str | None:
+    """What torch says, in one line, where a parameter was not gathered; None for any other error."""
+    first = str(error).partition("\n")[0]
+    return first if any(words in first for words in _NOT_GATHERED) else None
 
 
 def cut_networks(networks: Mapping[str, nn.Module], placement: Placement) -> CutNetworks | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
@@ -16,6 +17,9 @@ from drivetrain.engine.reduce import Reducer
 from drivetrain.engine.reduction import Reduction, Unreduced
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.spec.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from drivetrain.engine.wide_units import WideUnits
 
 
 class NetworkGroup(NamedTuple):
@@ -77,7 +81,7 @@ class NetworkGroups:
         if not self._execution.placement.replicated:
             from drivetrain.engine.sharded import Sharded  # torch's engines take a second to import
 
-            return Sharded(names, self._networks, self._execution.placement)
+            return Sharded(names, self._networks, self._execution.placement, self._wide_units)
         group, lanes = self._execution.placement.data, self._execution.exact
         network_optimizers = [self._network_optimizers[name] for name in names]
         if move_in_backward(network_optimizers):
@@ -90,6 +94,15 @@ class NetworkGroups:
         if group.world > 1:
             return Reducer(parameters, group.main)
         return Unreduced(parameters)
+
+    @cached_property
+    def _wide_units(self) -> WideUnits | None:
+        """One for all groups: torch has a single hook for each unit."""
+        if not self._execution.placement.masters:
+            return None
+        from drivetrain.engine.wide_units import WideUnits
+
+        return WideUnits(self._networks.values())
 
 
 def common_precision(names: Sequence[str], own: Mapping[str, Network], default: str) -> str:

@@ -26,8 +26,14 @@ class Sharded:
 
     in_backward = False
 
-    def __init__(self, names: Sequence[str], networks: Mapping[str, nn.Module], placement: Placement) -> None:
-        """`names` are the networks that move, of all `networks`."""
+    def __init__(
+        self,
+        names: Sequence[str],
+        networks: Mapping[str, nn.Module],
+        placement: Placement,
+        wide_units: WideUnits | None = None,
+    ) -> None:
+        """`names` are the networks that move, of all `networks`; `wide_units` those whose weights are bf16."""
         self.norms: Sequence[Tensor] = ()
         self._placement = placement
         self._held: list[list[Held]] = []
@@ -40,7 +46,7 @@ class Sharded:
         self._roots = roots_of(networks.values())
         # Found once: a walk over all modules takes longer than what is done with those that are sharded.
         self._units = [unit for network in networks.values() for unit in shards_of(network)]
-        self._wide = WideUnits(networks.values()) if placement.masters else None
+        self._wide = wide_units
 
     def reset(self) -> None:
         """Before the first micro-batch: there are no gradients."""
