@@ -18,24 +18,10 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-VENV = ROOT / "benchmarks" / ".envs" / "galore"
+from environments import environment
+
 RANK, GAP, LR = 128, 200, 1e-2
-
-
-def environment() -> Path:
-    """The Python of an environment with galore-torch and drivetrain."""
-    python = VENV / "bin" / "python"
-    if not (VENV / ".ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        (VENV / "constraint.txt").write_text("torch==2.13.0\n")
-        pip = [str(python), "-m", "pip", "install", "-q", "-c", str(VENV / "constraint.txt")]
-        subprocess.run([*pip, "torch"], check=True)  # first and alone: pip takes a CPU build where it knows one
-        subprocess.run([*pip, "galore-torch==1.0", "transformers", "bitsandbytes", "-e", str(ROOT)], check=True)
-        (VENV / ".ready").touch()
-    return python
 
 
 def measure(rounds: int, threads: int, matmul: str) -> None:
@@ -212,7 +198,8 @@ def main() -> None:
     if asked.inside:
         measure(asked.rounds, asked.threads, asked.matmul)
         return
-    command = [str(environment()), __file__, "--inside", *sys.argv[1:]]
+    python = environment("galore", "galore-torch==1.0", "transformers", "bitsandbytes")
+    command = [str(python), __file__, "--inside", *sys.argv[1:]]
     settings = os.environ | {"OMP_NUM_THREADS": str(asked.threads), "CUDA_VISIBLE_DEVICES": ""}
     raise SystemExit(subprocess.run(command, check=False, env=settings).returncode)
 

@@ -38,7 +38,7 @@ def main() -> None:
     asked = parser.parse_args()
     faults = [fault for fault in FAULTS if not asked.only or fault.name in asked.only]
     systems: list[System] = [system for system in SYSTEMS if not asked.systems or system.name in asked.systems]
-    python = runpy.run_path(str(ROOT / "benchmarks" / "loop" / "run.py"))["environment"]()
+    python = runpy.run_path(str(ROOT / "benchmarks" / "loop" / "run.py"))["frameworks"]()
     os.environ["PATH"] = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     RESULTS.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="conformance-"))

@@ -16,22 +16,16 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-VENV = ROOT / "benchmarks" / ".envs" / "loop"
+sys.path.insert(0, str(HERE.parent))
+
+from environments import environment  # noqa: E402
+
 NAMES = ["drivetrain", "fabric", "accelerate", "ignite", "lightning", "hf-trainer"]
 
 
-def environment() -> Path:
-    """The Python of an environment with torch, the frameworks and drivetrain."""
-    python = VENV / "bin" / "python"
-    if not (VENV / ".ready").exists():
-        constraint = VENV / "constraint.txt"
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        constraint.write_text("torch==2.13.0\n")
-        pip = [str(python), "-m", "pip", "install", "-q", "-c", str(constraint)]
-        subprocess.run([*pip, "torch"], check=True)  # first and alone: pip takes a CPU build where it knows one
-        subprocess.run([*pip, "-r", str(HERE / "requirements.txt"), "-e", str(ROOT)], check=True)
-        (VENV / ".ready").touch()
-    return python
+def frameworks() -> Path:
+    """The Python that has all frameworks."""
+    return environment("loop", "-r", str(HERE / "requirements.txt"))
 
 
 def measure(python: Path, name: str, steps: int, blocks: int, against: str) -> list[dict[str, float]]:
@@ -51,7 +45,7 @@ def main() -> None:
     parser.add_argument("--against", default="bare", help="what a framework takes turns with")
     parser.add_argument("names", nargs="*", default=NAMES)
     asked = parser.parse_args()
-    python = environment()
+    python = frameworks()
     other = asked.against
     print(f"| framework | {other} us | overhead us, means: median (min to max) | overhead us, medians | ratio |")
     print("|---|---|---|---|---|")

@@ -17,26 +17,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-VENV = ROOT / "benchmarks" / ".envs" / "mesh"
+sys.path.insert(0, str(HERE.parent))
+
+from environments import environment  # noqa: E402
+
 MODEL = {"vocabulary": 8192, "width": 384, "depth": 10, "heads": 6, "context": 64}
 REDUCED = {"vocabulary": 256, "width": 64, "depth": 2, "heads": 2, "context": 32}
 BATCH = 8
 SKIPPED = 3
 OURS = "drivetrain"
-
-
-def environment() -> Path:
-    """The Python of an environment with torch, Accelerate and drivetrain."""
-    python = VENV / "bin" / "python"
-    if not (VENV / ".ready").exists():
-        constraint = VENV / "constraint.txt"
-        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        constraint.write_text("torch==2.13.0\n")
-        pip = [str(python), "-m", "pip", "install", "-q", "-c", str(constraint)]
-        subprocess.run([*pip, "torch"], check=True)  # first and alone: pip takes a CPU build where it knows one
-        subprocess.run([*pip, "-r", str(HERE / "requirements.txt"), "-e", str(ROOT)], check=True)
-        (VENV / ".ready").touch()
-    return python
 
 
 def trained(folder: Path, processes: int, asked: dict[str, object]) -> None:
@@ -142,7 +131,7 @@ def main() -> None:
         given = json.loads(os.environ["MESH_BENCHMARK"])
         trained(Path(given["folder"]), asked.train, given)
         return
-    python = Path(sys.executable) if asked.here else environment()
+    python = Path(sys.executable) if asked.here else environment("mesh", "-r", str(HERE / "requirements.txt"))
     model, steps, saves = (REDUCED, 12, 2) if asked.reduced else (MODEL, 60, 6)
     steps, saves = asked.steps or steps, asked.saves or saves
     common = {"model": model, "disk": asked.disk, "loads": 5}

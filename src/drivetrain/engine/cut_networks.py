@@ -174,7 +174,10 @@ def _telling_parts() -> Iterator[None]:
 def _not_gathered(error: RuntimeError) -> str | None:
     """What torch says, in one line, where a parameter was not gathered; None for any other error."""
     first = str(error).partition("\n")[0]
-    return first if any(words in first for words in _NOT_GATHERED) else None
+    for words in _NOT_GATHERED:
+        if words in first:
+            return first
+    return None
 
 
 def cut_networks(networks: Mapping[str, nn.Module], placement: Placement) -> CutNetworks | None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from drivetrain.optim import recipe
 from drivetrain.optim.bases import Base, Shape
+from drivetrain.optim.closures import loss_of
 from drivetrain.optim.loading import load_typed
 from drivetrain.optim.parts import Part, Parts, require_rows
 from drivetrain.optim.projections import Projection, Unprojected, projection_of
@@ -126,10 +127,7 @@ class GaLore(torch.optim.Optimizer):
 
         Raises Failure(82) where a basis is due and the gradient is not finite: it never reaches a factorisation.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             move = self._move_projected if group["matrix"] else self._move
             for age, parameters in self._by_age(group).items():

@@ -23,6 +23,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from drivetrain.optim.bases import Shape
+from drivetrain.optim.closures import loss_of
 from drivetrain.optim.loading import load_typed
 from drivetrain.optim.parts import Part, Parts, require_rows
 from drivetrain.runtime.quiet import quiet_libraries
@@ -175,10 +176,7 @@ class LowBit(torch.optim.Optimizer):
 
         Raises Failure(78) where the library compiles and there is no compiler.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for own, its in zip(self.param_groups, self._library.param_groups, strict=True):
             for rate in _RATES:
                 # What is compiled reads rates from these very tensors.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
+from drivetrain.optim.closures import loss_of
 from drivetrain.optim.parts import Part, Parts
 
 
@@ -51,10 +52,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Move every parameter that has a gradient; the closure, which computes the loss, is called once, before."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for part in self._parts:
             part.step()
         return loss
@@ -77,10 +75,7 @@ class PartedMuon(torch.optim.Muon):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Move every part of which this rank has a gradient; all ranks that share a matrix have one, or none has."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             parameters: list[Any] = []
             gradients: list[Tensor] = []
