@@ -8,7 +8,7 @@ LEAN := $(VENV)/.lean
 READY := $(VENV)/.ready
 SITE := $(VENV)/.docs
 
-.PHONY: quickstart test check docs picture drill drill-slurm drill-ray drill-kubernetes measure clean
+.PHONY: quickstart test check docs picture drill drill-slurm drill-meshes drill-ray drill-kubernetes measure clean
 
 quickstart: $(LEAN)
 	$(BIN)/drivetrain train quickstart
@@ -51,12 +51,20 @@ picture: $(READY)
 MINUTES ?= 15
 SEED ?= 0
 drill: $(READY)
+	DRILL=1 $(BIN)/python -m pytest tests/test_pythons.py
 	PYTHONPATH=tests $(BIN)/python -m golden compare
 	PYTHONPATH=tests $(BIN)/python -m drills --minutes $(MINUTES) --seed $(SEED)
 
 # Jobs on a real Slurm that is started here (Debian: apt-get install slurm-wlm; as root), the slow faults too.
 drill-slurm: $(READY)
 	DRILL=1 $(BIN)/python -m pytest -o timeout=400 tests/launch/targets/test_slurm_jobs.py
+
+# Every mesh with every optimizer, every way to keep weights, and what strikes them; `make test` has a sample of it.
+drill-meshes: $(READY)
+	DRILL=1 $(BIN)/python -m pytest -o timeout=900 tests/engine
+	PYTHONPATH=tests $(BIN)/python -m mutants
+	PYTHONPATH=tests $(BIN)/python -m drills --only "kill sweep on meshes"
+	PYTHONPATH=tests $(BIN)/python -m drills --only "kills on meshes" --minutes $(MINUTES) --seed $(SEED)
 
 # Jobs on a real Ray of two nodes on this machine. Ray has an environment of its own, which sees this one's packages.
 RAY := benchmarks/.envs/ray

@@ -47,6 +47,15 @@ def _cold(request, monkeypatch):
         monkeypatch.delenv(ADDRESS, raising=False)
 
 
+@pytest.fixture(scope="module")
+def forked():
+    """All supervisors of a module share a server, that of this process: importing torch takes longer than a run."""
+    from drills.runs import one_server  # imports this module
+
+    with one_server():
+        yield
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """A folder of small text files."""

@@ -5,49 +5,65 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import surroundings
 from conftest import Trace, trace
 from drills.fault import ALL, Fault
 from drivetrain.launch import supervisor
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import StartOptions
-from drivetrain.launch.preparation import prepare_job
+from drivetrain.launch.preparation import CUTTING, prepare_job
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.load import load
 
 WORKER = "drills.fault:main"
-PRELOAD = (*supervisor.PRELOAD, "drivetrain.tasks.language_model.task", "drivetrain.data.text", "drills.fault")
+PRELOAD = (
+    *supervisor.PRELOAD,
+    "drivetrain.tasks.language_model.task",
+    "drivetrain.data.text",
+    CUTTING,
+    "drills.fault",
+    "surroundings",
+    *filter(find_spec, ["torchmetrics"]),
+)
 
 
 class Kept(ForkServer):
-    """A server that outlives one supervisor: importing torch takes longer than a drill."""
+    """A server that outlives one supervisor: importing torch takes longer than a drill. Its workers are in the
+    surroundings of whoever asks for them."""
+
+    def start(self, worker: str, rank: int, arguments: Sequence[Any], descriptors: Sequence[int] = ()) -> None:
+        super().start("surroundings:within", rank, [surroundings.told(), worker, *arguments], descriptors)
 
     def close(self) -> None:
-        pass
+        """It ends with this process, which closes its end of the socket."""
 
-    def end(self) -> None:
-        super().close()
+
+@cache
+def _kept() -> Kept:
+    path = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(path)):
+        return Kept(PRELOAD)
 
 
 @contextmanager
 def one_server() -> Iterator[None]:
-    """Within, all supervisors share a server."""
-    path = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(path)):
-        server = Kept(PRELOAD)
-    try:
-        with mock.patch.object(supervisor, "ForkServer", return_value=server):
-            yield
-    finally:
-        server.end()
+    """Within, all supervisors of this process share a server."""
+    server = _kept()
+    server.revive()
+    with mock.patch.object(supervisor, "ForkServer", return_value=server):
+        yield
 
 
 @dataclass(frozen=True)

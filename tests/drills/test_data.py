@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from drills.fault import Fault
-from drills.runs import drill, one_server, reference
+from drills.runs import drill, reference
 from drills.test_process import small as recipe_of_numbers
 from drivetrain.data.blend import training_order
 from drivetrain.data.inputs import find_inputs
@@ -26,13 +26,7 @@ from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 
-pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server():
-    with one_server():
-        yield
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 
 
 def small(source, **other):

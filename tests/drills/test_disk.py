@@ -10,19 +10,13 @@ import pytest
 
 from conftest import trace
 from drills.fault import Fault
-from drills.runs import drill, leftovers, one_server, reference
+from drills.runs import drill, leftovers, reference
 from drivetrain.checkpoint.commits import newest
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 from records import of_kind
 
-pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server():
-    with one_server():
-        yield
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture

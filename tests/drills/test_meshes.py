@@ -6,18 +6,16 @@ A sample of what `make drill` tries in all phases, on all ranks of four meshes.
 import pytest
 
 from drills.fault import ALL, Fault
-from drills.runs import drill, leftovers, one_server, reference
+from drills.runs import drill, leftovers, reference
 from drivetrain.ledger.ledger import read
 
-pytestmark = [pytest.mark.xdist_group("meshes"), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("forked"),
+]
 
 SHARDS = ("launch.processes=2", "parallel.shard=2")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server():
-    with one_server():
-        yield
 
 
 @pytest.fixture(scope="module")

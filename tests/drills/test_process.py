@@ -16,18 +16,12 @@ import pytest
 
 from conftest import run_under_supervisor, trace
 from drills.fault import ALL, Fault
-from drills.runs import WORKER, drill, leftovers, one_server, reference, sweep
+from drills.runs import WORKER, drill, leftovers, reference, sweep
 from drivetrain.launch import worker_group
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Failure
 
-pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server():
-    with one_server():
-        yield
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(400), pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import trace
-from drills.runs import leftovers, one_server, reference
+from drills.runs import leftovers, reference
 from drills.stalled import beside, forget, reached, stall, train, workers
 from drivetrain.launch.rundir import record
 from drivetrain.ledger.ledger import read
@@ -20,15 +20,9 @@ from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Outcome
 
-pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 HANG = "launch.hang_after=2"
 SECONDS = 6.0  # three times the watchdog's patience
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _server():
-    with one_server():
-        yield
 
 
 @pytest.fixture

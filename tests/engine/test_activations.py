@@ -25,6 +25,12 @@ from ranks_mesh import Case, engine_of, train
 CPU = torch.device("cpu")
 CHOICES = ("keep", "selective", "recompute")
 
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("forked"),
+]
+
 
 class Block(nn.Module):
     """All that a second pass could do otherwise: running statistics, a weight that moves a buffer, drawn numbers of
@@ -94,8 +100,6 @@ def test_a_language_model_has_the_same_bits(chosen, tied):
     assert vars(train(engine_of(Mesh(Group()), chosen), chosen)) == wanted
 
 
-@pytest.mark.xdist_group("meshes")
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("sizes", [{"shard": 2}, {"tensor": 2}, {"shard": 2, "tensor": 2}], ids=str)
 def test_a_mesh_has_the_same_bits(sizes, tmp_path, importable):
     cases = [Case(dropout=0.2, steps=3, activations=chosen) for chosen in CHOICES]

@@ -16,6 +16,12 @@ from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
 from ranks_odd import PartlySplit, Penalized, Scaled, odd_engine, odd_steps
 
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("forked"),
+]
+
 
 def said(folder, kind, sizes, sequence=False):
     job = Job(
@@ -26,8 +32,6 @@ def said(folder, kind, sizes, sequence=False):
     return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(job.processes)]
 
 
-@pytest.mark.xdist_group("meshes")
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("kind", "sizes"),
     [
@@ -52,16 +56,12 @@ def test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone(kind, si
         torch.testing.assert_close(torch.tensor(first["gradients"][name]), torch.tensor(gradient), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.xdist_group("meshes")
-@pytest.mark.timeout(400)
 def test_a_layer_that_may_see_some_positions_has_to_be_named(tmp_path, importable):
     for told in said(tmp_path, "PartlySplit", {"tensor": 2}, sequence=True):
         assert told["code"] == Exit.BAD_RECIPE
         assert told["cause"] == "parallel.sequence: the plan's split does not say what becomes of model.scale"
 
 
-@pytest.mark.xdist_group("meshes")
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [

@@ -5,22 +5,15 @@ import shutil
 import pytest
 
 from conftest import run_under_supervisor, trace
-from drills.runs import one_server
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
 from drivetrain.run.finished import evaluate_run
 from drivetrain.run.proof import prove
 from drivetrain.spec.exits import Exit
 
-pytestmark = pytest.mark.usefixtures("importable")
+pytestmark = pytest.mark.usefixtures("importable", "forked")
 
 WORLDS = (1, 2, 4)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    with one_server():
-        yield
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import pytest
 
 from conftest import run_under_supervisor, trace
-from drills.runs import one_server
 from drivetrain.data.order import Order
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.ledger.derive import lineage
@@ -11,14 +10,9 @@ from drivetrain.ledger.ledger import read
 from drivetrain.run.proof import prove
 from drivetrain.spec.exits import Exit, Failure
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 BATCH = 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    """Importing torch takes longer than a run."""
-    with one_server():
-        yield
 
 
 def recipe(ids, processes=1, **changes) -> dict:

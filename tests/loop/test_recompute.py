@@ -3,17 +3,11 @@
 import pytest
 
 from conftest import run_under_supervisor, trace
-from drills.runs import one_server
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    """Importing torch takes longer than a run."""
-    with one_server():
-        yield
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 def recipe(task, processes=2, every=1, **changes) -> dict:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 import engines
 from conftest import run_under_supervisor, trace
-from drills.runs import one_server
 from drivetrain.engine import placement
 from drivetrain.engine.recompute import fold
 from drivetrain.loop import replicas
@@ -17,12 +16,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit
 from records import rechained
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    """Importing torch takes longer than a run."""
-    with one_server():
-        yield
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 def recipe(tmp_path, processes: int, every: int | None = 1, restarts: int = 0, **task) -> dict:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from conftest import run_under_supervisor, trace
 from drills.fault import ALL, Fault
-from drills.runs import drill, one_server, reference
+from drills.runs import drill, reference
 from drivetrain.checkpoint.snapshot import Arena
 from drivetrain.checkpoint.state import capture, put_back
 from drivetrain.cli.main import run as main
@@ -32,14 +32,9 @@ from drivetrain.spec.load import load
 from engines import build, mean_loss, micros, minimize, weights
 from records import of_kind
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 BATCH = 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    """Importing torch takes longer than a run."""
-    with one_server():
-        yield
 
 
 def recipe(task=None, guard=None, processes=1, **changes) -> dict:

@@ -3,16 +3,14 @@
 import pytest
 
 from conftest import run_under_supervisor, trace
-from drills.runs import one_server
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    """Importing torch takes longer than a run."""
-    with one_server():
-        yield
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("forked"),
+]
 
 
 def test_a_run_goes_on_with_other_activations_to_the_same_bits_under_the_same_claim(tiny, tmp_path):

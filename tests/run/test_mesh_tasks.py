@@ -10,21 +10,17 @@ import glues
 import sounds
 from conftest import run_under_supervisor, trace
 from drills import commands
-from drills.runs import one_server
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 
-pytestmark = [pytest.mark.xdist_group("meshes"), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("forked"),
+]
 
 SHARDS = ("launch.processes=2", "parallel.shard=2")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    """Importing torch takes longer than a run."""
-    with one_server():
-        yield
 
 
 def classifier(folder):

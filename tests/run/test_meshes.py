@@ -5,23 +5,19 @@ import json
 import pytest
 
 from conftest import run_under_supervisor, trace
-from drills.runs import one_server
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 
 # One at a time: each starts as many processes as this machine has cores, or more.
-pytestmark = [pytest.mark.xdist_group("meshes"), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("forked"),
+]
 
 SHARDS = ("launch.processes=2", "parallel.shard=2")
 GROUPS = ("launch.processes=4", "parallel.replicate=2", "parallel.shard=2")
 PARTS = ("launch.processes=2", "parallel.tensor=2")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    """Importing torch takes longer than a run."""
-    with one_server():
-        yield
 
 
 def records(run, kind):

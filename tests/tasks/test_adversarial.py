@@ -13,7 +13,7 @@ import drivetrain
 from adversarial import made, recipe, train
 from conftest import run_under_supervisor, tensors, trace
 from drills.fault import Fault
-from drills.runs import drill, one_server, reference
+from drills.runs import drill, reference
 from drivetrain.checkpoint.commits import newest
 from drivetrain.data.dataset import MapSource
 from drivetrain.data.order import Order
@@ -27,13 +27,7 @@ from drivetrain.spec.commands import parse
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 
-pytestmark = pytest.mark.usefixtures("importable")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _server():
-    with one_server():
-        yield
+pytestmark = pytest.mark.usefixtures("importable", "forked")
 
 
 @given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 9), st.integers(0, 50))
