@@ -82,9 +82,11 @@ class Popen(_Python):
         if self._server is None:
             return super()._try_wait(wait_flags)
         try:
-            return self.pid, int(self._server.recv(64, socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else 0))
+            told = self._server.recv(64, socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else 0)
         except BlockingIOError:
             return 0, 0
+        # Nothing: what this was forked from has ended, and has taken it along.
+        return self.pid, int(told or signal.SIGKILL)
 
     def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
         if self._server is None:
