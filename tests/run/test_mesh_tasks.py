@@ -49,10 +49,25 @@ def test_a_task_trains_sharded_as_it_does_alone_and_goes_on_to_the_same_bits(mad
     assert run_under_supervisor(recipe, tmp_path / "halves", *SHARDS).code is Exit.DONE
     assert trace(tmp_path / "halves") == trace(tmp_path / "straight")
     assert trace(tmp_path / "straight").samples == trace(tmp_path / "one").samples
-    one, straight = of_kind(tmp_path / "one", "step"), of_kind(tmp_path / "straight", "step")
-    for alone, sharded in zip(one, straight, strict=True):
+    require_near(tmp_path / "straight", tmp_path / "one")
+
+
+def require_near(run, alone):
+    for sharded, one in zip(of_kind(run, "step"), of_kind(alone, "step"), strict=True):
         for what in ("losses", "norm"):
-            assert sharded[what] == pytest.approx(alone[what], rel=1e-3, abs=1e-5)
+            assert sharded[what] == pytest.approx(one[what], rel=1e-3, abs=1e-5)
+
+
+def test_a_step_of_which_one_rank_has_quarantined_samples_only_is_made_of_the_others(tmp_path, importable):
+    held = sorted(adversarial.sample_of(3, place) for place in range(8, 16))
+    recipe = adversarial.recipe(guard={"quarantine": held})
+    for run, asked in (("one", ()), ("mesh", SHARDS)):
+        assert run_under_supervisor(recipe, tmp_path / run, *asked).code is Exit.DONE
+    assert trace(tmp_path / "mesh").samples == trace(tmp_path / "one").samples
+    require_near(tmp_path / "mesh", tmp_path / "one")
+    whole = adversarial.recipe()
+    assert run_under_supervisor(whole, tmp_path / "whole", *SHARDS).code is Exit.DONE
+    assert trace(tmp_path / "whole").samples != trace(tmp_path / "mesh").samples
 
 
 @pytest.mark.parametrize("kills", [False, True])

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+import torch
 
-from conftest import run_under_supervisor, trace
+from conftest import run_under_supervisor, tensors, trace
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 
@@ -34,6 +35,17 @@ def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tiny, tmp_path, mesh):
     assert trace(parts) == trace(whole)
     claims = {json.dumps(record["claim"]) for record in records(parts, "attempt")}
     assert len(claims) == 1
+
+
+@pytest.mark.parametrize("mesh", [SHARDS, PARTS, GROUPS], ids=["shard", "tensor", "replicate x shard"])
+def test_initial_weights_are_the_same_bits_on_every_mesh(tiny, tmp_path, mesh):
+    still = ("optimizer.lr=0", "optimizer.weight_decay=0")  # so that a commit has what training began with
+    for run, asked in (("one", ()), ("mesh", mesh)):
+        assert run_under_supervisor(tiny, tmp_path / run, *still, *asked, most_steps=1).code is Exit.STOPPED
+    one, found = tensors(tmp_path / "one"), tensors(tmp_path / "mesh")
+    names = [name for name in one if name.startswith("networks/")]
+    assert len(names) > 5
+    assert all(torch.equal(found[name], one[name]) for name in names)
 
 
 def test_another_mesh_goes_on_with_the_same_samples_under_another_claim(tiny, tmp_path):
