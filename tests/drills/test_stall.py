@@ -21,8 +21,8 @@ from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Outcome
 
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
-HANG = "launch.hang_after=2"
-SECONDS = 6.0  # three times the watchdog's patience
+HANG = "launch.hang_after=3"
+SECONDS = 7.5  # more than twice the watchdog's patience
 
 
 @pytest.fixture

@@ -218,7 +218,7 @@ def test_a_module_that_changes_its_argument_is_refused():
 @pytest.mark.parametrize(
     ("chosen", "units", "words"),
     [
-        ({"block.*": "recompute"}, ["blocks.*"], "'block.*' names no module of model"),
+        ({"block.*": "recompute"}, ["blocks.*"], "activations of model: no module is called 'block.*'"),
         ({"blocks": "recompute", "blocks.*": "selective"}, [], "blocks.0 lies within blocks"),
         ({"blocks": "selective", "blocks.1": "keep"}, [], "blocks.1 lies within blocks"),
         ("recompute", [], "no repeated blocks"),

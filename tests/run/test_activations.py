@@ -45,4 +45,4 @@ def test_what_looks_into_the_backward_pass_sees_the_same(tiny, tmp_path, also):
 def test_a_pattern_that_names_nothing_ends_before_the_first_step(tiny, tmp_path):
     outcome = run_under_supervisor(tiny, tmp_path / "run", "activations={'layers.*.wheels': recompute}")
     assert outcome.code is Exit.BAD_RECIPE
-    assert "'layers.*.wheels' names no module of model; " in f"{outcome.cause}; {outcome.hint}"
+    assert "activations of model: no module is called 'layers.*.wheels'; " in f"{outcome.cause}; {outcome.hint}"

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from drivetrain.engine.parallel_plan import matching, some_modules
+from drivetrain.engine.parallel_plan import matching
 from drivetrain.runtime.seeds import GeneratorStates
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Activations
@@ -57,11 +57,7 @@ def recompute_activations(
     if chosen != "keep" and not patterns:
         cause = f"activations: {name} has no repeated blocks that could be computed again"
         raise Failure(Exit.BAD_RECIPE, cause, f"name modules, or give networks.{name}.activations: keep")
-    try:
-        named = matching(network, tuple(patterns))
-    except LookupError as error:
-        cause = f"activations: {error.args[0]!r} names no module of {name}"
-        raise Failure(Exit.BAD_RECIPE, cause, f"there are {some_modules(network)}") from None
+    named = matching(network, patterns, f"activations of {name}")
     words = {path: patterns[pattern] for path, pattern in named.items()}
     _require_apart(name, words)
     for path, word in words.items():

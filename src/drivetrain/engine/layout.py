@@ -22,7 +22,7 @@ from torch.distributed.tensor.placement_types import Placement as Layout
 
 from drivetrain.engine.cuttable import require_shardable, require_unwatched
 from drivetrain.engine.dropout import Dropout
-from drivetrain.engine.parallel_plan import ParallelPlan, matching, some_modules
+from drivetrain.engine.parallel_plan import ParallelPlan, matching
 from drivetrain.optim.masters import wide
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
@@ -48,11 +48,8 @@ def lay_out(
     """
     if mesh.replicated:
         return
-    try:
-        units, split = matching(network, plan.units), matching(network, plan.split)
-    except LookupError as error:
-        cause = f"the parallel plan of {name} names {error.args[0]!r}, and no module is called so"
-        raise Failure(Exit.BAD_RECIPE, cause, f"there are {some_modules(network)}") from None
+    asked = f"the parallel plan of {name}"
+    units, split = matching(network, plan.units, asked), matching(network, plan.split, asked)
     require_unwatched(name, network)
     if mesh.sizes.data > 1:
         require_shardable(name, network, list(units))

@@ -10,6 +10,8 @@ from typing import Literal
 
 from torch import nn
 
+from drivetrain.spec.exits import Exit, Failure
+
 Split = Literal["column", "row", "embedding", "head", "sequence", "gather"]
 """What a module is along `tensor` (Shoeybi et al. 2019, arXiv 1909.08053; Korthikanti et al. 2022, arXiv 2205.05198):
 
@@ -56,10 +58,10 @@ def _blocks(module: nn.Module, prefix: str) -> Iterator[str]:
             yield from _blocks(child, f"{prefix}{name}.")
 
 
-def matching(network: nn.Module, patterns: Iterable[str]) -> dict[str, str]:
+def matching(network: nn.Module, patterns: Iterable[str], asked: str) -> dict[str, str]:
     """The modules that patterns name, each with the first pattern that does, in the order of the network.
 
-    Raises LookupError with a pattern that names none.
+    Raises Failure(78) for a pattern that names none; `asked` says whose it is.
     """
     patterns, found = list(patterns), {}
     used: set[str] = set()
@@ -70,7 +72,8 @@ def matching(network: nn.Module, patterns: Iterable[str]) -> dict[str, str]:
             found[name] = hits[0]
     for pattern in patterns:
         if pattern not in used:
-            raise LookupError(pattern)
+            cause = f"{asked}: no module is called {pattern!r}"
+            raise Failure(Exit.BAD_RECIPE, cause, f"there are {_some_modules(network)}")
     return found
 
 
@@ -80,7 +83,7 @@ def _fits(name: str, pattern: str) -> bool:
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
-def some_modules(network: nn.Module) -> str:
+def _some_modules(network: nn.Module) -> str:
     """The names of the first modules, for a message."""
     names = [name for name, _ in network.named_modules() if name]
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
