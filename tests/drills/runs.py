@@ -147,13 +147,13 @@ PHASES = (
 _STEPS = {"start": 0, "evaluation": 6, "snapshot": 10, "write": 10, "publish": 10, "rotate": 10, "commit": 12}
 _STEPS |= {"teardown": 12}
 _PUBLISHING = ("publish", "rotate")
-_OF_THE_LEADER = ("snapshot", "write", "publish", "rotate", "commit")
+OF_A_COMMIT = ("snapshot", "write", "publish", "rotate", "commit")
 
 
 def sweep(world: int, *, cut: bool = False) -> list[Fault]:
     """A kill at each phase of the tiny recipe: of rank 0, of the last rank, of all. `cut`: on a mesh that cuts tensors,
     where all write parts of a commit."""
-    faults, of_the_leader = [], _PUBLISHING if cut else _OF_THE_LEADER
+    faults, of_the_leader = [], _PUBLISHING if cut else OF_A_COMMIT
     for phase in PHASES:
         for rank in sorted({0, world - 1, ALL} if world > 1 else {0}):
             meaningless = (world == 1 and phase == "reduce") or (phase in of_the_leader and rank > 0)
