@@ -44,17 +44,13 @@ CASES = {
     "ragged": Case(ragged=True, steps=4),
     "poisoned": Case(poisoned=3, steps=5),
 }
-
-
-SOME = ("tied", "ragged", "poisoned")
-"""What `make test` has of the cases on all meshes but those of two, on which each axis is tried alone; `make
-drill-meshes` has all."""
+SOME = {"short": Case(steps=6), "ragged": CASES["ragged"], "poisoned": CASES["poisoned"]}
+"""What `make test` has on all meshes but those of two, on which each axis is tried alone; `make drill-meshes` has all
+cases."""
 
 
 def cases_of(sizes: dict) -> dict[str, Case]:
-    if prod(sizes.values()) == 2 or "DRILL" in os.environ:
-        return CASES
-    return {name: CASES[name] for name in SOME}
+    return CASES if prod(sizes.values()) == 2 or "DRILL" in os.environ else SOME
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +58,7 @@ def one():
     """What one process comes to."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield {name: vars(train(engine_of(Mesh(Group()), case), case)) for name, case in CASES.items()}
+    yield {name: vars(train(engine_of(Mesh(Group()), case), case)) for name, case in (CASES | SOME).items()}
     torch.set_num_threads(threads)
 
 
