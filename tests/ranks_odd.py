@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.data.batch_reader import MicroBatch
+from drivetrain.engine.dropout import Dropout
 from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layout import lay_out
@@ -69,7 +70,17 @@ class PartlySplit(nn.Module):
         return self.last(self.down(torch.tanh(self.up(x)))).mean(1) * self.scale
 
 
-PLANS: dict[type[nn.Module], ParallelPlan] = {PartlySplit: ParallelPlan(split={"up": "column", "down": "row"})}
+class Dropping(nn.Sequential):
+    """All that trains is split; nothing says where it drops."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(8, 16), nn.Linear(16, 8), Dropout(0.1))
+
+
+PLANS: dict[type[nn.Module], ParallelPlan] = {
+    PartlySplit: ParallelPlan(split={"up": "column", "down": "row"}),
+    Dropping: ParallelPlan(split={"0": "column", "1": "row"}),
+}
 
 
 def odd_engine(mesh: Mesh, kind: type[nn.Module], *, sequence: bool = False) -> Engine:

@@ -56,10 +56,11 @@ def test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone(kind, si
         torch.testing.assert_close(torch.tensor(first["gradients"][name]), torch.tensor(gradient), rtol=1e-4, atol=1e-6)
 
 
-def test_a_layer_that_may_see_some_positions_has_to_be_named(tmp_path, importable):
-    for told in said(tmp_path, "PartlySplit", {"tensor": 2}, sequence=True):
+@pytest.mark.parametrize(("kind", "unnamed"), [("PartlySplit", "scale"), ("Dropping", "2")])
+def test_a_layer_that_may_see_some_positions_has_to_be_named(kind, unnamed, tmp_path, importable):
+    for told in said(tmp_path, kind, {"tensor": 2}, sequence=True):
         assert told["code"] == Exit.BAD_RECIPE
-        assert told["cause"] == "parallel.sequence: the plan's split does not say what becomes of model.scale"
+        assert told["cause"] == f"parallel.sequence: the plan's split does not say what becomes of model.{unnamed}"
 
 
 @pytest.mark.parametrize(

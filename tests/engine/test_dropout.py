@@ -40,3 +40,13 @@ def test_it_is_torchs_dropout_in_all_but_the_numbers():
     assert torch.equal(one[one != 0], (x / 0.75)[one != 0]) or torch.allclose(one[one != 0], (x / 0.75)[one != 0])
     assert layer.eval()(x) is x
     assert layer(x.bfloat16()).dtype == torch.bfloat16
+
+
+@given(st.lists(st.integers(1, 5), max_size=5))
+def test_activations_of_any_shape_are_dropped_by_their_place(shape):
+    x = torch.ones(shape)
+    samples, positions, *_ = (*shape, 1, 1)
+    torch.manual_seed(1)
+    found = Dropout(0.5)(x)
+    torch.manual_seed(1)
+    assert torch.equal(found, Dropout(0.5)(x.view(samples, positions, -1)).view(shape))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +11,7 @@ from drivetrain.runtime.hashing import FIRST, GOLDEN, lowbias32
 
 
 class Dropout(nn.Dropout):
-    """Like torch's, for activations [samples, positions, features].
+    """Like torch's, for activations [samples, positions, ...] or [samples, features].
 
     Each forward pass draws one number from the default generator; the mask is a hash of it and of the place in the
     sample. So ranks that hold some of the positions drop what a process that holds all of them would.
@@ -23,20 +25,24 @@ class Dropout(nn.Dropout):
         if not self.training or not self.p:
             return input
         index, _ = self.part
-        first = index * input.shape[1]
+        first = index * _folded(input.shape)[1]
         seed = torch.randint(-(1 << 31), 1 << 31, (2,), device=input.device).to(torch.int32)
         return input * kept(input, self.p, seed, first).to(input.dtype) * (1 / (1 - self.p))
 
 
 def kept(x: Tensor, p: float, seed: Tensor, first: int) -> Tensor:
-    """Which of [samples, positions, features] stay (bool).
+    """Which numbers of [samples, positions, ...] stay (bool, the same shape).
 
     `first` is the place of the first position, `seed` int32 [2]. A number
     is kept where its 32 hashed bits, as a signed number, are not below the threshold of `p`.
     """
-    samples, positions, features = (
-        torch.arange(size, dtype=torch.int32, device=x.device) for size in (x.shape[0], x.shape[1], x.shape[2])
-    )
+    samples, positions, features = (torch.arange(size, dtype=torch.int32, device=x.device) for size in _folded(x.shape))
     line = lowbias32(samples * GOLDEN + seed[0]).unsqueeze(1) ^ (positions + first) * FIRST ^ seed[1]
     numbers = lowbias32(lowbias32(line).unsqueeze(2) + features * GOLDEN)
-    return numbers >= int((p - 0.5) * 2**32)
+    return (numbers >= int((p - 0.5) * 2**32)).view(x.shape)
+
+
+def _folded(shape: torch.Size) -> tuple[int, int, int]:
+    """Samples, positions, and the numbers of each position."""
+    samples, positions, *_ = (*shape, 1, 1)
+    return samples, positions, prod(shape[2:])

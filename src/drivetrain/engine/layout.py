@@ -96,14 +96,18 @@ def _require_split(name: str, network: nn.Module, split: Mapping[str, str]) -> N
             raise Failure(Exit.BAD_RECIPE, cause, "use drivetrain.Dropout, whose numbers are those of the place")
 
 
-def _require_named(name: str, network: nn.Module) -> None:
-    """Raises Failure(78) where nothing says what becomes of a layer: it may see some of the positions, and its gradient
-    would be of those."""
-    for path, parameter in network.named_parameters():
-        if parameter.requires_grad and not isinstance(parameter, DTensor):
-            cause = f"parallel.sequence: the plan's split does not say what becomes of {name}.{path}"
-            hint = "name its module ('sequence': works on some of the positions), or set parallel.sequence: false"
-            raise Failure(Exit.BAD_RECIPE, cause, hint)
+def _require_named(name: str, network: nn.Module, split: Mapping[str, str]) -> None:
+    """Raises Failure(78) where nothing says what becomes of a layer that may see some of the positions: its gradient
+    would be of those, and what it drops the same on every rank."""
+    parameters = network.named_parameters()
+    unnamed = [path for path, each in parameters if each.requires_grad and not isinstance(each, DTensor)]
+    for path, module in network.named_modules():
+        if isinstance(module, Dropout) and module.p and path not in split:
+            unnamed.append(path)
+    if unnamed:
+        cause = f"parallel.sequence: the plan's split does not say what becomes of {name}.{unnamed[0]}"
+        hint = "name its module ('sequence': works on some of the positions), or set parallel.sequence: false"
+        raise Failure(Exit.BAD_RECIPE, cause, hint)
 
 
 def _split(name: str, network: nn.Module, split: Mapping[str, str], mesh: Mesh, sequence: bool) -> None:
@@ -119,7 +123,7 @@ def _split(name: str, network: nn.Module, split: Mapping[str, str], mesh: Mesh, 
         elif kind != "sequence" or sequence:
             parallelize_module(module, devices, styles[kind]())
     if sequence:
-        _require_named(name, network)
+        _require_named(name, network, split)
     for first, *others in tied:
         owner, leaf = _owner(network, first)
         for other in others:
