@@ -141,6 +141,15 @@ def test_strictly_nothing_is_written_where_a_key_has_no_counterpart(place, capsy
     assert run(["recipe", "import", "ds.json", "--to", "new.yaml", "--strict"]) == 0
 
 
+def test_what_has_no_counterpart_is_told_by_line_and_all_of_it_at_the_end(place, capsys):
+    (place / "ds.json").write_text(CONFIG.replace('"warmup_type": "linear", ', ""))
+    assert run(["recipe", "import", "ds.json", "--to", "new.yaml", "--strict"]) == 78
+    first, second, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("ds.json:7: scheduler.params.warmup_type: ")
+    assert second.startswith("ds.json:11: zero_optimization.offload_optimizer: ")
+    assert "no counterpart: scheduler.params.warmup_type, zero_optimization.offload_optimizer" in last
+
+
 def test_mistakes_are_told_together_with_their_lines_and_nothing_is_written(place, capsys):
     (place / "ds.json").write_text(CONFIG.replace('"stage": 2', '"stage": 5').replace("64", "65"))
     assert run(["recipe", "import", "ds.json", "--to", "new.yaml"]) == 65

@@ -72,14 +72,15 @@ def require_sound(findings: Findings) -> None:
 
 
 def require_counterparts(findings: Findings) -> None:
-    """Raises Failure(78) with every key that has no counterpart."""
+    """Raises Failure(78) with every key that has no counterpart, by line."""
     if not findings.lost:
         return
-    lines = [printable(f"{findings.source.name}:{told.line}: {told.key}: {told.why}") for told in findings.lost]
+    lost = sorted(findings.lost, key=lambda told: told.line)
+    lines = [printable(f"{findings.source.name}:{told.line}: {told.key}: {told.why}") for told in lost]
     count = f"{len(lines)} of its keys have" if len(lines) > 1 else "1 of its keys has"
     failure = Failure(
         Exit.BAD_RECIPE,
-        printable(f"{findings.source.name}: {count} no counterpart: {findings.lost[0].key}"),
+        printable(f"{findings.source.name}: {count} no counterpart: {', '.join(told.key for told in lost)}"),
         "nothing was written; without --strict they are listed only",
     )
     failure.details = "\n".join(lines)
