@@ -1,0 +1,112 @@
+"""Embedding tables as a module: plain where nobody moves their rows apart, so that models read and export as usual."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drivetrain.runtime.seeds import mix
+
+Pooling = Literal["sum", "mean", "none"]
+BLOCK = 4096
+"""Rows whose initial numbers are drawn together, so that whoever holds some of a table draws little more than those."""
+_INITIAL_ROWS = 1 << 35
+"""A place in the seeds' path that neither a step nor an initial weight has."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of `rows` vectors of `dim` numbers. They begin uniform in +-`bound`; None: rows ** -0.5."""
+
+    name: str
+    rows: int
+    dim: int
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Which table a feature's ids are rows of, and what becomes of a sample's rows: their sum, mean, or each one."""
+
+    feature: str
+    table: str
+    pooling: Pooling = "sum"
+
+
+class Embeddings(nn.Module):
+    """Tables, and the features that are looked up in them.
+
+    It is built without memory: `draw` gives it whole tables, the engine gives each rank the rows that it holds. The
+    parameter of a table is `weights.<table>`, [rows, dim].
+    """
+
+    def __init__(self, tables: Sequence[Table], lookups: Sequence[Lookup]) -> None:
+        super().__init__()
+        self.tables = {table.name: table for table in tables}
+        self.lookups = tuple(lookups)
+        parameters = {}
+        for table in tables:
+            parameters[table.name] = nn.Parameter(torch.empty(table.rows, table.dim, device="meta"))
+        self.weights = nn.ParameterDict(parameters)
+
+    @torch.no_grad()
+    def draw(self, seed: int) -> None:
+        """Give every table memory of its own, and its initial numbers."""
+        for name, table in self.tables.items():
+            self.weights[name] = nn.Parameter(initial_rows(table, seed, 0, table.rows))
+
+    def forward(
+        self, ids: Mapping[str, Tensor], weights: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> dict[str, Tensor]:
+        """What the ids of each feature come to.
+
+        `ids[feature]` are int64 [samples], or [samples, length] with -1 where there is none; `weights[feature]` float32
+        of the same shape. Gives [samples, dim]; with pooling "none" [samples, length, dim], zeros where no id is.
+        """
+        found = {}
+        for lookup in self.lookups:
+            feature = lookup.feature
+            found[feature] = pooled(self.weights[lookup.table], ids[feature], weights.get(feature), lookup.pooling)
+        return found
+
+
+def pooled(table: Tensor, ids: Tensor, weights: Tensor | None, pooling: Pooling) -> Tensor:
+    """Rows of a table [rows, dim] by ids; shapes are as in `Embeddings.forward`. The mean is that over the ids that are
+    there, weighted or not; of none it is zero."""
+    if ids.dim() == 1 and weights is None:
+        return F.embedding(ids, table)
+    there = ids >= 0
+    found = F.embedding(ids.clamp(min=0), table)
+    share = there.to(found.dtype)
+    if weights is not None:
+        share = share * weights
+    found = found * share.unsqueeze(-1)
+    if pooling == "none" or ids.dim() == 1:
+        return found
+    total = found.sum(1)
+    if pooling == "mean":
+        total = total / there.sum(1, keepdim=True).clamp(min=1)
+    return total
+
+
+def initial_rows(table: Table, seed: int, start: int, stop: int) -> Tensor:
+    """The initial numbers of a table's rows from `start` to `stop`, float32 [stop - start, dim]: a function of the
+    run's seed, the table's name and the place, whoever holds the rows."""
+    number = int.from_bytes(hashlib.sha256(table.name.encode()).digest()[:7], "little")
+    bound = table.rows**-0.5 if table.bound is None else table.bound
+    drawn = torch.empty(stop - start, table.dim)
+    generator = torch.Generator()
+    for first in range(start // BLOCK * BLOCK, stop, BLOCK):
+        generator.manual_seed(mix(seed, _INITIAL_ROWS, number, first // BLOCK))
+        last = min(first + BLOCK, stop)
+        block = torch.rand(last - first, table.dim, generator=generator)
+        inside = block[max(0, start - first) :]
+        drawn[max(0, first - start) : last - start] = inside.mul_(2 * bound).sub_(bound)
+    return drawn
