@@ -105,8 +105,8 @@ def initial_rows(table: Table, seed: int, start: int, stop: int) -> Tensor:
     generator = torch.Generator()
     for first in range(start // BLOCK * BLOCK, stop, BLOCK):
         generator.manual_seed(mix(seed, _INITIAL_ROWS, number, first // BLOCK))
-        last = min(first + BLOCK, stop)
-        block = torch.rand(last - first, table.dim, generator=generator)
-        inside = block[max(0, start - first) :]
-        drawn[max(0, first - start) : last - start] = inside.mul_(2 * bound).sub_(bound)
+        block = torch.rand(min(BLOCK, table.rows - first), table.dim, generator=generator)
+        inside = block[max(0, start - first) : stop - first]
+        at = max(0, first - start)
+        drawn[at : at + len(inside)] = inside.mul_(2 * bound).sub_(bound)
     return drawn
