@@ -46,7 +46,8 @@ class LocalBatch(NamedTuple):
     """A rank's part of a step, which covers the positions [start, stop) over all ranks.
 
     `counts` are this rank's sums of the task's counts, `digest` that of the sample ids it read. `gaps`: some rank reads
-    nothing, where others may. `spare` is for passes of no weight, where ranks must make as many as each other.
+    nothing, where others may. `spare` is for passes of no weight, where ranks must make as many as each other. `rows`
+    is what the micro-batches together ask for of tables, as `BatchReader.arrange` has found it.
     """
 
     step: int
@@ -57,6 +58,7 @@ class LocalBatch(NamedTuple):
     digest: int
     gaps: bool
     spare: MicroBatch | None = None
+    rows: Any = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ class BatchReader:
     quarantine: Quarantine = field(default_factory=Quarantine)
     even: bool = False
     """Whether ranks must make as many passes as each other: `gaps` then also tells of ranks that may read less."""
+    arrange: Callable[[Sequence[MicroBatch]], Any] | None = None
+    """What a step's micro-batches come to together: found as they are read, beside training."""
 
     def __post_init__(self) -> None:
         there, lanes = len(self.source), self.geometry.lanes
@@ -147,7 +151,8 @@ class BatchReader:
             digest += part_digest
         stop = min(stop, self.total)
         # Digests are sums modulo 2^64, so those of all ranks' shares add up to that of the step.
-        return LocalBatch(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step))
+        rows = self.arrange(micros) if self.arrange else None
+        return LocalBatch(step, start, stop, tuple(micros), counts, digest % (1 << 64), self._gaps(step), rows=rows)
 
     def _samples(self, plan: Sequence[Planned]) -> Sequence[Sequence[Any]]:
         """Those of each micro-batch."""

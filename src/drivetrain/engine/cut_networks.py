@@ -182,4 +182,4 @@ def _not_gathered(error: RuntimeError) -> str | None:
 
 def cut_networks(networks: Mapping[str, nn.Module], placement: Placement) -> CutNetworks | None:
     """None where every rank holds everything."""
-    return None if placement.replicated else CutNetworks(networks, placement)
+    return None if placement.mesh.replicated else CutNetworks(networks, placement)

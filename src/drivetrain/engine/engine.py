@@ -27,6 +27,7 @@ from drivetrain.engine.reduction import Unreduced
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.statistics import Probe
 from drivetrain.engine.step_result import StepResult, Sums
+from drivetrain.engine.tables.tables import StepRows
 from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
@@ -44,7 +45,8 @@ class MinimizeInputs(NamedTuple):
 
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
     `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked. `spares` have
-    no weight: where tensors are cut, each rank makes as many passes as the one with most.
+    no weight: where tensors are cut, each rank makes as many passes as the one with most. `rows`: what micro-batches
+    ask for of the networks' tables, where they have some.
     """
 
     step: int
@@ -56,6 +58,7 @@ class MinimizeInputs(NamedTuple):
     gaps: bool = False
     recompute: Recompute | None = None
     spares: Sequence[MicroBatch] = ()
+    rows: StepRows | None = None
 
 
 class Engine:
@@ -83,6 +86,7 @@ class Engine:
         self._execution = execution
         self.placement = execution.placement
         self._cut = cut_networks(networks, execution.placement)
+        self._tables = execution.placement.tables
         # A layerwise network is clipped by the norm of the step before, which commits keep.
         self._norms: dict[str, Tensor] = {}
         for name, network_optimizer in network_optimizers.items():
@@ -106,6 +110,8 @@ class Engine:
             tensors |= self.placement.masters.tensors
         if self.scaler:
             tensors |= self.scaler.tensors
+        if self._tables:
+            tensors |= self._tables.tensors
         return tensors
 
     def minimize(self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs) -> StepResult:
@@ -124,7 +130,7 @@ class Engine:
         if self._execution.skips:  # before any forward pass: a step that is left out puts them back
             kept = self.buffers.keep()
         sums = Sums(self.device)
-        with self._cut.training(names) if self._cut else nullcontext():
+        with self._cut.training(names) if self._cut else nullcontext(), self._pulled(work):
             self._pass_over(moving, loss, work, sums, inspection)
         # Before the sum: after it all ranks agree, on a wrong gradient too.
         if inspection and inspection.checksums:
@@ -155,7 +161,7 @@ class Engine:
         moving = self.groups.of(names)
         if moving.reduction.in_backward:
             return []
-        with self._cut.looking(names) if self._cut else nullcontext():
+        with self._cut.looking(names) if self._cut else nullcontext(), self._pulled(work):
             # Spares too: where tensors are cut, no rank can compute without the others.
             bad = [self._is_bad(moving, loss, micro, work) for micro in (*work.micros, *work.spares)]
         return [micro for micro, is_bad in zip(work.micros, bad, strict=False) if is_bad]
@@ -169,6 +175,8 @@ class Engine:
         # Without the loss scale, which can make a gradient overflow that is finite by itself.
         self._backward(moving, losses, work, scaled=False)
         seen = [term.value for term in losses.values()]
+        if self._tables:
+            seen += self._tables.take_gradients()
         if self._cut:
             seen += self._cut.gradients()
         else:
@@ -186,7 +194,8 @@ class Engine:
         with self.buffers.put_back(), undrawn(self.device), _evaluation_mode(self.networks.values()):
             averaged = self.averages.in_place() if self.averages else nullcontext()
             cut = self._cut.evaluating() if self._cut else nullcontext()
-            with averaged, torch.no_grad(), _autocast(self.device, self._execution.precision), cut:
+            tables = self._tables.evaluating() if self._tables else nullcontext()
+            with averaged, torch.no_grad(), _autocast(self.device, self._execution.precision), cut, tables:
                 yield self.networks
 
     def seed(self, *path: int) -> None:
@@ -266,6 +275,8 @@ class Engine:
         # By place and never by count: whoever computes this micro-batch, and after whatever else, draws the same.
         self.seed(work.step, work.call, micro.lane, micro.part)
         self.span = micro.start, micro.start + micro.size
+        if self._tables:
+            self._tables.enter(micro.start)
         with _autocast(self.device, moving.precision), self._cut.losing() if self._cut else nullcontext():
             result = loss(self.networks, to_device(micro.batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
@@ -328,6 +339,15 @@ class Engine:
         if work.limits:
             limits = bounds(work.limits, sums, work.counts, network_optimizers)
         return StepInputs(network_optimizers, gradients, norms, sums, work.counts, limits, scaler, kept)
+
+    def _pulled(self, work: MinimizeInputs) -> AbstractContextManager:
+        """While entered, networks find the rows of tables that the step asks for. Every rank calls it."""
+        if self._tables is None:
+            return nullcontext()
+        assert work.rows is not None, "a reader of batches arranges the rows of networks with tables"
+        if self._tables.group.world > 1:
+            self.heartbeat.enter("reduce")  # it waits for others
+        return self._tables.training(work.rows)
 
     def _scaler(self, moving: NetworkGroup) -> Scaler | None:
         return self.scaler if moving.precision == "fp16" else None

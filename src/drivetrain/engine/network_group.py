@@ -15,6 +15,7 @@ from drivetrain.engine.projected import ProjectedReducer
 from drivetrain.engine.recipe import Network
 from drivetrain.engine.reduce import Reducer
 from drivetrain.engine.reduction import Reduction, Unreduced
+from drivetrain.engine.tables.reduction import WithRows
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.spec.exits import Exit, Failure
 
@@ -78,7 +79,13 @@ class NetworkGroups:
         return self._found[names]
 
     def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
-        if not self._execution.placement.replicated:
+        dense, tables = self._dense_reduction(names, parameters), self._execution.placement.tables
+        if tables is None:
+            return dense
+        return WithRows(names, dense, tables, lambda: [self._network_optimizers[name] for name in names])
+
+    def _dense_reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
+        if not self._execution.placement.mesh.replicated:
             from drivetrain.engine.sharded import Sharded  # torch's engines take a second to import
 
             return Sharded(names, self._networks, self._execution.placement, self._wide_units)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.boxes import box_of, local_of
 from drivetrain.checkpoint.state import AVERAGES, NETWORKS, OPTIMIZERS, Optimizers, state_boxes
+from drivetrain.engine.tables.tables import ROWS, Tables
 from drivetrain.optim.masters import MASTERS, Masters, wide
 from drivetrain.optim.parts import Part
 from drivetrain.runtime.group import Group
@@ -54,16 +55,23 @@ class Placement:
     What is not in `held` every rank has whole: buffers, step counts, the loss scale, and on a mesh of replicas
     everything. `states` are the boxes of optimizer state that is not cut as its parameters are, by the names that
     commits give it. `masters` are what optimizers move in place of bf16 weights.
+
+    `tables` are those of embeddings, and `rows` what is here of them, by NETWORK/NAME, where ranks share them out.
     """
 
     mesh: Mesh
     held: Mapping[str, Held] = field(default_factory=dict)
     states: Mapping[str, Box] = field(default_factory=dict)
     masters: Masters | None = None
+    tables: Tables | None = None
+    rows: Mapping[str, Held] = field(default_factory=dict)
 
     def knowing(self, optimizers: Optimizers) -> Placement:
         """The same with the state of these optimizers, by network."""
-        return replace(self, states=state_boxes(optimizers)) if self.held else self
+        found = state_boxes(optimizers) if self.held else {}
+        if self.tables and self.rows:
+            found |= self.tables.state_boxes
+        return replace(self, states=found)
 
     @property
     def parts(self) -> dict[nn.Parameter, Part]:
@@ -85,7 +93,7 @@ class Placement:
     @property
     def replicated(self) -> bool:
         """Whether every rank holds every tensor whole, and reads samples of its own."""
-        return self.mesh.replicated
+        return self.mesh.replicated and not self.rows
 
     @property
     def speaks(self) -> bool:
@@ -112,7 +120,7 @@ class Placement:
 
     def holders(self, name: str, tensor: Tensor) -> tuple[int, ...]:
         """The ranks that hold the same as this one under a commit's name, where this one holds `tensor`."""
-        held = _owner(self.held, name)
+        held = _owner(self.held, name) or _owner(self.rows, name)
         return held.holders if held and self._part(name, tensor) else self.mesh.sharing(())
 
     def counted(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -121,6 +129,7 @@ class Placement:
         Raises Failure(70) where a part is no longer the network's own memory.
         """
         _require_memory(self.held)
+        _require_memory(self.rows)
         rank, found = self.group.rank, {}
         for name, tensor in tensors.items():
             box = self._part(name, tensor)
@@ -150,6 +159,8 @@ class Placement:
         """Where what is cut lies under a commit's name; None where every rank has all of it. State that is not of its
         parameter's shape, such as a count of steps, is not cut."""
         held, box = _owner(self.held, name), self.states.get(name)
+        if of_table := _owner(self.rows, name):  # a stretch of lines, and be it all of them: who holds it counts it
+            return box if name.startswith(f"{ROWS}/") else of_table.box
         if held is None or box is None:
             return held and held.box
         return None if box == Box.of_whole(box.whole) else box
@@ -158,7 +169,7 @@ class Placement:
 def _owner(all_held: Mapping[str, Held], name: str) -> Held | None:
     """The parameter that a commit's name belongs to."""
     kind, _, rest = name.partition("/")
-    if kind == OPTIMIZERS:
+    if kind in (OPTIMIZERS, ROWS):
         rest = rest.rpartition("/")[0]
     elif kind not in (NETWORKS, AVERAGES, MASTERS):
         return None
@@ -177,15 +188,27 @@ def replicas(group: Group) -> Placement:
     return Placement(Mesh(group))
 
 
-def placed(networks: Mapping[str, nn.Module], mesh: Mesh) -> Placement:
-    """The placement of networks that were laid out over the mesh."""
+def placed(networks: Mapping[str, nn.Module], mesh: Mesh, tables: Tables | None = None) -> Placement:
+    """The placement of networks that were laid out over the mesh, and of their tables."""
     if mesh.replicated:
-        return Placement(mesh)
+        return Placement(mesh, tables=tables, rows=_rows_here(networks, tables) if tables else {})
     held: dict[str, Held] = {}
     for network, module in networks.items():
         for name, parameter in module.named_parameters():
             held[f"{network}/{name}"] = _held(parameter, mesh)
     return Placement(mesh, held)
+
+
+def _rows_here(networks: Mapping[str, nn.Module], tables: Tables) -> dict[str, Held]:
+    """What this rank holds of tables, of which no two ranks hold the same row; nothing where it is alone."""
+    found: dict[str, Held] = {}
+    if tables.group.world == 1:
+        return found
+    for path, box in tables.boxes.items():
+        network, _, name = path.partition("/")
+        parameter = networks[network].get_parameter(name)
+        found[path] = Held(parameter, Part(parameter, box, None), (tables.group.rank,), ("replicate",))
+    return found
 
 
 def _held(parameter: nn.Parameter, mesh: Mesh) -> Held:

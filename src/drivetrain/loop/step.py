@@ -153,13 +153,14 @@ class Step:
             gaps=self._batch.gaps,
             recompute=recompute,
             spares=self._spares(micros, micro),
+            rows=self._batch.rows,
         )
         self.calls.append(MinimizeCall(engine.minimize(names, loss, work), loss, work))
 
     def _spares(self, micros: Sequence[MicroBatch], size: int | None) -> Sequence[MicroBatch]:
         """Passes of no weight, where tensors are cut and other ranks make more passes than this one."""
         placement = self._engine.placement
-        if placement.replicated or not self._batch.gaps:
+        if placement.mesh.replicated or not self._batch.gaps:
             return ()
         most = max(placement.data.gather_json(len(micros)))
         if most == len(micros):

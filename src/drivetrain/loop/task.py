@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from drivetrain.data.batch_reader import counted
 from drivetrain.engine.losses import Losses, as_losses
 from drivetrain.engine.parallel_plan import ParallelPlan
+from drivetrain.engine.tables.module import Ids
 from drivetrain.loop.metrics import LossMeans, Mean
 from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.exits import Exit, Failure
@@ -73,6 +74,10 @@ class Task(Recorded):
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """How many of each unit a loss is averaged over; "samples" is known without being given."""
+        return {}
+
+    def lookups(self, batch: Batch) -> Mapping[str, Ids]:
+        """What each network with `Embeddings` looks up of a batch, by network; nobody else has to say it."""
         return {}
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Batch) -> Tensor | Losses:

@@ -19,6 +19,7 @@ from drivetrain.optim.own import own_optimizer, refused
 from drivetrain.optim.parts import Parts
 from drivetrain.optim.projecting import Projecting
 from drivetrain.optim.recipe import ClipByValue, Optimizer, OwnOptimizer, Schedule
+from drivetrain.optim.rows import RowMover
 from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
@@ -31,6 +32,7 @@ class NetworkOptimizer:
     Its schedules begin after the first `before` samples of the run; until then its learning rates are zero.
     `layerwise`: parameters move within the backward pass. `projected`: GaLore's matrices may be given their gradients
     as projections. `own`: the optimizer is of the user's own kind. `masters` are what it moves, where weights are bf16.
+    `rows` move those of the network's tables that a step has looked up.
     """
 
     network: str
@@ -43,9 +45,20 @@ class NetworkOptimizer:
     projected: bool = False
     own: bool = False
     masters: Masters | None = None
+    rows: Sequence[RowMover] = ()
 
     @property
     def gradients(self) -> list[Tensor]:
+        """Of all that moves: of parameters, then of rows."""
+        return self.parameter_gradients + self.row_gradients if self.rows else self.parameter_gradients
+
+    @property
+    def row_gradients(self) -> list[Tensor]:
+        """Of the rows here that a step has looked up, [rows, dim] for each matrix."""
+        return [mover.gradient for mover in self.rows if mover.gradient is not None]
+
+    @property
+    def parameter_gradients(self) -> list[Tensor]:
         """Of all parameters that have one, as the optimizer will take them."""
         given = self.projecting.given if self.projecting is not None else None
         # Looking a parameter up takes torch longer than taking its gradient, so nothing is looked up in an empty one.
@@ -92,9 +105,12 @@ class NetworkOptimizer:
     def step(self, gradients: list[Tensor]) -> None:
         """Move the network by its `gradients`."""
         if self._fused and not (self.masters and not self.masters.lasting):
-            self._rounded(partial(self._fused.step, gradients))
+            of_parameters = gradients[: len(gradients) - len(self.row_gradients)]
+            self._rounded(partial(self._fused.step, of_parameters))
         else:
             self.move()
+        for mover in self.rows:
+            mover.move()
 
     def move(self) -> None:
         """The optimizer's own step. Raises what `refused` makes of an error in one of the user's own kind."""
@@ -135,6 +151,8 @@ class NetworkOptimizer:
         for group, factor in zip(self.optimizer.param_groups, self.factors, strict=True):
             group["lr"] = 0.0 if waits else group["peak"] * factor(since)
             group["weight_decay"] = group["full_decay"] * decay
+        for mover in self.rows:
+            mover.advance(since, waits=waits)
 
     @property
     def lr(self) -> float:

@@ -29,9 +29,10 @@ from drivetrain.engine.memory import to_empty
 from drivetrain.engine.narrow import masters_of, narrow, widen_gradients
 from drivetrain.engine.parallel_plan import derived
 from drivetrain.engine.placement import Placement, placed
-from drivetrain.engine.recipe import Average, Network, scale_of
+from drivetrain.engine.recipe import Average, Network, scale_of, waits_of
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
+from drivetrain.engine.tables.build import build_tables, draw_tables, movers_of
 from drivetrain.loop.evaluation import Evaluator, ShownSamples, ValidationSet
 from drivetrain.loop.lane_metrics import MetricSets
 from drivetrain.loop.metric_states import holds_states
@@ -39,6 +40,8 @@ from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.masters import Masters
 from drivetrain.optim.network_optimizer import NetworkOptimizer
+from drivetrain.optim.recipe import Optimizer
+from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.compiling import compile_network
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
@@ -313,6 +316,11 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
         networks = dict(_made_networks(task))
     if not mesh.replicated:
         require_apart(networks)
+    tables = build_tables(networks, recipe.embeddings, mesh.data)
+    if tables:
+        require_plain_tables(recipe, mesh, built_on_meta=task.build_on_meta)
+        if drawn:
+            draw_tables(tables, recipe.seed)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
@@ -329,12 +337,51 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
             # Also a switch of the compiler, which then takes no kernel that differs from run to run.
             torch.use_deterministic_algorithms(True, warn_only=True)
             compile_network(network)
-    placement = placed(networks, mesh)
+    placement = placed(networks, mesh, tables)
     if task.build_on_meta and drawn:
         draw(networks, placement, recipe.seed)
     elif task.build_on_meta:
         fill_buffers(networks, recipe.seed)
     return BuiltNetworks(networks, placement)
+
+
+def require_plain_tables(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
+    """Raises Failure(78) where networks with tables are to do what these cannot."""
+    refused = {
+        "exact": recipe.exact,
+        "compile": recipe.compile,
+        "guard.recompute": recipe.guard.recompute is not None,
+        "statistics.gradients": recipe.statistics is not None and recipe.statistics.gradients,
+        "parameters.dtype bf16": recipe.parameters.dtype == "bf16",
+        f"parallel {mesh.sizes}": not mesh.replicated,
+        f"device {mesh.device.type}": mesh.device.type != "cpu",
+        "build_on_meta": built_on_meta,
+        "networks with a micro of their own": any(own.micro is not None for own in recipe.networks.values()),
+        "optimizer.layerwise": any(one.layerwise for one in _optimizers(recipe)),
+    }
+    for what, asked in refused.items():
+        if asked:
+            cause = f"{what} does not go with embedding tables"
+            raise Failure(Exit.BAD_RECIPE, cause, "leave it out, or use torch's nn.Embedding, which is like any layer")
+
+
+def _optimizers(recipe: Recipe) -> list[Optimizer]:
+    return list(recipe.optimizer.values()) if isinstance(recipe.optimizer, Mapping) else [recipe.optimizer]
+
+
+def with_rows(
+    recipe: Recipe, optimizers: Mapping[str, NetworkOptimizer], placement: Placement, horizon: Horizon
+) -> dict[str, NetworkOptimizer]:
+    """The networks' optimizers with what moves the rows of their tables."""
+    tables, waits, found = placement.tables, waits_of(recipe.networks), dict(optimizers)
+    if tables is None:
+        return found
+    for name, optimizer in optimizers.items():
+        schedule = recipe.schedule[name] if isinstance(recipe.schedule, Mapping) else recipe.schedule
+        movers = movers_of(tables, name, schedule, horizon.since(waits.get(name, 0)))
+        tables.move_by(name, movers)
+        found[name] = replace(optimizer, rows=movers)
+    return found
 
 
 def masters_for(recipe: Recipe, networks: Mapping[str, nn.Module], placement: Placement) -> Masters | None:

@@ -19,6 +19,7 @@ from drivetrain.ledger.resume_index import ResumeIndex
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.replicas import require_same_start
 from drivetrain.loop.state import StateValues
+from drivetrain.loop.task import Task
 from drivetrain.loop.tuning import LiveRecipe, optimizers_of, settings_digest
 from drivetrain.optim.schedules import Horizon
 from drivetrain.run.build import (
@@ -30,6 +31,7 @@ from drivetrain.run.build import (
     freeze_networks,
     masters_for,
     run_scale,
+    with_rows,
 )
 from drivetrain.run.commands import ReplayedCommands, commands_to_replay
 from drivetrain.run.opened import OpenedRun
@@ -77,7 +79,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     ledger_queue = None
     if group.leader:
         ledger_queue = stack.enter_context(closing(resumer.open_ledger(history)))
-    commit = resumer.find(group, history, whole=opened.mesh.replicated)
+    commit = resumer.find(group, history, whole=opened.mesh.replicated and not _shares_rows(opened))
     code = _code_identity(opened, history, commit)
     context.startup.lap("find")
     # After the code is known to be the commit's: other code may make networks of which nothing can be restored.
@@ -96,6 +98,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     initial = _initialize(opened, networks, placement, fresh=commit is None)
     horizon = Horizon(timetable.total, timetable.scale)
     optimizers = optimizers_of(live.recipe, networks, horizon, placement)
+    optimizers = with_rows(live.recipe, optimizers, placement, horizon)
     placement = placement.knowing({name: each.optimizer for name, each in optimizers.items()})
     lanes = _lanes(recipe, opened.mesh.data.world, commit)
     execution = execution_of(recipe, placement, opened.device, lanes)
@@ -112,6 +115,11 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     return RestoredRun(
         ledger_queue, history, commit, code, replay, commands, live, timetable, horizon, engine, values, lanes, initial
     )
+
+
+def _shares_rows(opened: OpenedRun) -> bool:
+    """Whether ranks may hold different rows of tables. It is asked before there are networks, so the task tells."""
+    return opened.group.world > 1 and type(opened.task).lookups is not Task.lookups
 
 
 def _initialize(

@@ -183,8 +183,10 @@ def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSy
     geometry = Geometry(timetable.scale.batches, restored.lanes, data.world, recipe.batch.micro, apart=recipe.exact)
     quarantine = _quarantine(guard, order)
     even = not opened.mesh.replicated
+    tables = restored.engine.placement.tables
+    arrange = partial(tables.arrange, task.lookups) if tables else None
     batches = BatchReader(
-        source, order, geometry, data.rank, timetable.total, task.collate, task.counts, quarantine, even
+        source, order, geometry, data.rank, timetable.total, task.collate, task.counts, quarantine, even, arrange
     )
 
     def open_iterator(batches: BatchReader, first: int) -> BatchIterator:
@@ -258,7 +260,7 @@ def _metadata(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter) ->
 
 def _storage(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> CommitStorage | None:
     """What commits: on the rank that keeps the ledger, or where tensors are cut, on every rank what it holds."""
-    queue, in_parts = restored.ledger_queue, not opened.mesh.replicated
+    queue, in_parts = restored.ledger_queue, not restored.engine.placement.replicated
     if queue is None and not in_parts:
         return None
     settings, scores = opened.context.recipe.checkpoint, restored.history.scores

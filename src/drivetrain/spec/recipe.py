@@ -46,6 +46,7 @@ class Recipe(Settings):
     activations: Annotated[
         Activations, cost("which are kept for the backward pass: keep, selective or recompute, or by modules' names")
     ] = "keep"
+    embeddings: Annotated[Any, bits("what moves the rows of embedding tables, and who holds them")]
     scaling: Annotated[Any, bits("the factor on the loss, with fp16")]
     average: Annotated[Any, bits("a moving average of the weights; null: none")] = None
     guard: Annotated[Any, bits("what becomes of steps that are not finite, or stand out")]

@@ -65,6 +65,7 @@ SECTIONS: Mapping[str, str] = {
     "data": "drivetrain.data.recipe:Data",
     "batch": "drivetrain.engine.recipe:Batch",
     "networks": "drivetrain.engine.recipe:Network",
+    "embeddings": "drivetrain.engine.tables.recipe:Embeddings",
     "scaling": "drivetrain.engine.recipe:Scaling",
     "average": "drivetrain.engine.recipe:Average",
     "parallel": "drivetrain.engine.recipe:Parallel",

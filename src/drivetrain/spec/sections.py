@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 _FILLED = (
-    *("networks", "parameters", "scaling", "guard", "parallel", "evaluate"),
+    *("networks", "parameters", "embeddings", "scaling", "guard", "parallel", "evaluate"),
     *("checkpoint", "stop", "telemetry", "watch", "launch"),
 )
 _OPTIONAL = (*BY_NETWORK, *_FILLED)

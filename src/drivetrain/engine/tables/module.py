@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -40,27 +40,39 @@ class Lookup:
     pooling: Pooling = "sum"
 
 
+class Ids(NamedTuple):
+    """What one batch looks up in a module's tables: the arguments of `Embeddings.forward`."""
+
+    ids: Mapping[str, Tensor]
+    weights: Mapping[str, Tensor] = MappingProxyType({})
+
+
 class Embeddings(nn.Module):
     """Tables, and the features that are looked up in them.
 
     It is built without memory: `draw` gives it whole tables, the engine gives each rank the rows that it holds. The
-    parameter of a table is `weights.<table>`, [rows, dim].
+    parameter of a table is `table_<name>`, [rows, dim]: names alone may be those of methods.
     """
+
+    engine: Callable[[Ids], dict[str, Tensor]] | None = None
+    """What answers in a table's place, while a step or an evaluation is under way that shares rows out."""
 
     def __init__(self, tables: Sequence[Table], lookups: Sequence[Lookup]) -> None:
         super().__init__()
         self.tables = {table.name: table for table in tables}
         self.lookups = tuple(lookups)
-        parameters = {}
         for table in tables:
-            parameters[table.name] = nn.Parameter(torch.empty(table.rows, table.dim, device="meta"))
-        self.weights = nn.ParameterDict(parameters)
+            self.put(table.name, nn.Parameter(torch.empty(table.rows, table.dim, device="meta")))
+
+    def put(self, table: str, parameter: nn.Parameter) -> None:
+        """Let this be a table's parameter: all of its rows, or those that are here."""
+        self.register_parameter(parameter_name(table), parameter)
 
     @torch.no_grad()
     def draw(self, seed: int) -> None:
         """Give every table memory of its own, and its initial numbers."""
         for name, table in self.tables.items():
-            self.weights[name] = nn.Parameter(initial_rows(table, seed, 0, table.rows))
+            self.put(name, nn.Parameter(initial_rows(table, seed, 0, table.rows)))
 
     def forward(
         self, ids: Mapping[str, Tensor], weights: Mapping[str, Tensor] = MappingProxyType({})
@@ -70,11 +82,19 @@ class Embeddings(nn.Module):
         `ids[feature]` are int64 [samples], or [samples, length] with -1 where there is none; `weights[feature]` float32
         of the same shape. Gives [samples, dim]; with pooling "none" [samples, length, dim], zeros where no id is.
         """
+        if self.engine is not None:
+            return self.engine(Ids(ids, weights))
         found = {}
         for lookup in self.lookups:
             feature = lookup.feature
-            found[feature] = pooled(self.weights[lookup.table], ids[feature], weights.get(feature), lookup.pooling)
+            table = self.get_parameter(parameter_name(lookup.table))
+            found[feature] = pooled(table, ids[feature], weights.get(feature), lookup.pooling)
         return found
+
+
+def parameter_name(table: str) -> str:
+    """What a table's parameter is called in its module."""
+    return f"table_{table}"
 
 
 def pooled(table: Tensor, ids: Tensor, weights: Tensor | None, pooling: Pooling) -> Tensor:

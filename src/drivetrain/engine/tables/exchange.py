@@ -1,0 +1,62 @@
+"""Rows on their way between who asks for them and who holds them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from drivetrain.engine.tables.row_plan import RowPlan, in_order
+
+
+class Asked(NamedTuple):
+    """What other ranks ask this one for: `rows` int64 of the matrix here, rank after rank, `counts` of each."""
+
+    rows: Tensor
+    counts: list[int]
+
+
+class Exchange:
+    """Rows of one matrix over the ranks of a group, each of which holds some. All of them call each method, in the same
+    order. Without a group this process holds all rows."""
+
+    def __init__(self, weight: Tensor, group: dist.ProcessGroup | None) -> None:
+        self._weight = weight
+        self._group = group
+
+    def ask(self, plan: RowPlan) -> Asked:
+        """Tell the owners which of their rows are wanted; what is wanted of this rank."""
+        if self._group is None:
+            return Asked(plan.local, plan.counts)
+        counts = torch.tensor(plan.counts)
+        wanted = torch.empty_like(counts)
+        dist.all_to_all_single(wanted, counts, group=self._group)
+        asked = wanted.tolist()
+        rows = torch.empty(sum(asked), dtype=torch.int64)
+        dist.all_to_all_single(rows, plan.local, asked, plan.counts, group=self._group)
+        return Asked(rows, asked)
+
+    def pull(self, plan: RowPlan, asked: Asked) -> Tensor:
+        """The rows of a plan, float32 [rows, dim]; the whole matrix where this process holds all."""
+        if self._group is None:
+            return self._weight
+        rows = self._weight.new_empty(len(plan.local), self._weight.shape[1])
+        own = self._weight.index_select(0, asked.rows)
+        dist.all_to_all_single(rows, own, plan.counts, asked.counts, group=self._group)
+        return rows
+
+    def push(self, plan: RowPlan, asked: Asked, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows here that any rank has asked for, each once (int64 [n]), and the sums of their gradients, [n, dim].
+
+        They are added in the order of the ranks, so a row's sum is the same wherever it lies.
+        """
+        if self._group is None:
+            return plan.local, gradients
+        arrived = gradients.new_empty(len(asked.rows), gradients.shape[1])
+        dist.all_to_all_single(arrived, gradients.contiguous(), asked.counts, plan.counts, group=self._group)
+        ordered, order, first = in_order(asked.rows)
+        segments = torch.cat([first.nonzero().squeeze(1), torch.tensor([len(ordered)])])
+        return ordered[first], F.embedding_bag(order, arrived, segments, mode="sum", include_last_offset=True)

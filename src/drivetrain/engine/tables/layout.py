@@ -1,0 +1,84 @@
+"""Which rank holds which rows of which table. Plain arithmetic: it changes what a run costs, and no number in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from drivetrain.engine.tables.module import Table
+
+Way = Literal["auto", "table", "row"]
+"""How a table is held: whole by one rank, by rows by all of them, or by whichever of both balances the ranks."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Rows `start` to `stop` of a table lie on rank `owner`, from its row `at` on."""
+
+    table: str
+    start: int
+    stop: int
+    owner: int
+    at: int
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the rows of tables of one width lie: every row of each table once.
+
+    `stretches` are in the order of the tables and of their rows; `filled` is how many rows each rank has.
+    """
+
+    tables: tuple[Table, ...]
+    stretches: tuple[Stretch, ...]
+    filled: tuple[int, ...]
+
+    def of(self, rank: int) -> list[Stretch]:
+        """What a rank holds."""
+        return [stretch for stretch in self.stretches if stretch.owner == rank]
+
+
+def lay_out_rows(tables: Sequence[Table], ways: Sequence[Way], filled: Sequence[int]) -> Layout:
+    """Tables of one width over ranks that hold `filled` rows already, in the order of the ranks.
+
+    Those that are larger than a rank's share of all of them are held by rows, unless their way says otherwise. The rest
+    goes whole to the rank that has least, the largest first.
+    """
+    world, fill = len(filled), list(filled)
+    own = [0] * world
+    share = sum(table.rows for table in tables) / world
+    placed: dict[int, list[Stretch]] = {}
+    whole: list[int] = []
+    for place, (table, way) in enumerate(zip(tables, ways, strict=True)):
+        if way == "table" or (way == "auto" and table.rows <= share):
+            whole.append(place)
+            continue
+        placed[place] = _by_rows(table, own)
+        for stretch in placed[place]:
+            fill[stretch.owner] += stretch.rows
+    for place in sorted(whole, key=lambda place: (-tables[place].rows, place)):
+        table = tables[place]
+        owner = min(range(world), key=lambda rank: (fill[rank], rank))
+        placed[place] = [Stretch(table.name, 0, table.rows, owner, own[owner])]
+        fill[owner] += table.rows
+        own[owner] += table.rows
+    stretches = [stretch for place in sorted(placed) for stretch in placed[place]]
+    return Layout(tuple(tables), tuple(stretches), tuple(own))
+
+
+def _by_rows(table: Table, own: list[int]) -> list[Stretch]:
+    """A table cut into as equal stretches as there are ranks; `own` are their rows so far, and grow."""
+    size = -(-table.rows // len(own))
+    found = []
+    for rank, at in enumerate(own):
+        start, stop = min(rank * size, table.rows), min((rank + 1) * size, table.rows)
+        if start < stop:
+            found.append(Stretch(table.name, start, stop, rank, at))
+            own[rank] += stop - start
+    return found

@@ -1,0 +1,142 @@
+"""Tables of one width that move alike, as one matrix of the rows that are here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drivetrain.engine.tables.exchange import Asked, Exchange
+from drivetrain.engine.tables.layout import Layout, Stretch
+from drivetrain.engine.tables.module import Lookup, Table, parameter_name
+from drivetrain.engine.tables.row_plan import MicroRows, RowPlan, RowPlanner
+from drivetrain.optim.recipe.rows import RowOptimizer
+from drivetrain.optim.recipe.schedules import Schedule
+from drivetrain.optim.rows import RowMover
+from drivetrain.spec.box import Box
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`weight` float32 [rows here, dim] has this rank's `stretches` of the tables, one after the other.
+
+    `network` and `module` say whose they are, by name; `optimizer` and `schedule` (None: the network's) move them.
+    """
+
+    network: str
+    module: str
+    layout: Layout
+    stretches: tuple[Stretch, ...]
+    weight: Tensor
+    lookups: tuple[Lookup, ...]
+    optimizer: RowOptimizer
+    schedule: Schedule | None
+
+    def path(self, table: str) -> str:
+        """NETWORK/NAME of a table's parameter."""
+        return f"{self.network}/{self.module}.{parameter_name(table)}".replace("/.", "/")
+
+    def of(self, table: str, tensor: Tensor) -> Tensor:
+        """A table's lines of a tensor that has one for each row here: a view, empty where none of its rows is."""
+        for stretch in self.stretches:
+            if stretch.table == table:
+                return tensor[stretch.at : stretch.at + stretch.rows]
+        return tensor[:0]
+
+    def box(self, table: Table) -> Box:
+        """Which rows of a table are here."""
+        for stretch in self.stretches:
+            if stretch.table == table.name:
+                return Box((table.rows, table.dim), (stretch.start, 0), (stretch.rows, table.dim))
+        return Box((table.rows, table.dim), (0, 0), (0, table.dim))
+
+
+@dataclass
+class PulledRows:
+    """The rows that a step has asked for of one matrix, and what is handed back to them.
+
+    `source` are the rows, [rows, dim], and `addresses` None; or it is the whole matrix, and they lie at `addresses`.
+    `leaf` [rows, dim] has no memory: it is there for its gradient.
+    """
+
+    plan: RowPlan
+    asked: Asked
+    source: Tensor
+    addresses: Tensor | None
+    leaf: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape = len(self.plan.addresses), self.source.shape[1]
+        self.leaf = torch.zeros((), dtype=self.source.dtype).expand(shape).requires_grad_()
+
+    def pooled(self, micro: MicroRows) -> tuple[Tensor, ...]:
+        """What a micro-batch's bags come to, [bags, dim] for each lookup."""
+        places = micro.places if self.addresses is None else self.addresses[micro.places]
+        whole = _Pool.apply(self.leaf, self.source, places, micro)
+        assert isinstance(whole, Tensor)
+        return whole.split(micro.sizes)
+
+    def take_gradient(self) -> Tensor:
+        """The sum of what was handed back so far, [rows, dim]; it begins anew."""
+        found, self.leaf.grad = self.leaf.grad, None
+        if found is None:
+            return torch.zeros(self.leaf.shape, dtype=self.leaf.dtype)
+        return found
+
+
+class _Pool(torch.autograd.Function):
+    """Sums of rows by bag. Backward sums, for each row, what its bags hand back, through the transposed index: nothing
+    is sorted there, and nothing is added out of order."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, source: Tensor, places: Tensor, micro: MicroRows) -> Tensor:
+        ctx.micro, ctx.rows = micro, len(leaf)
+        return F.embedding_bag(
+            places, source, micro.offsets, mode="sum", include_last_offset=True, per_sample_weights=micro.scales
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        micro, (gradient,) = ctx.micro, gradients
+        back = F.embedding_bag(
+            micro.bags,
+            gradient.contiguous(),
+            micro.segments,
+            mode="sum",
+            include_last_offset=True,
+            per_sample_weights=micro.back_scales,
+        )
+        if micro.rows is not None:
+            back = back.new_zeros(ctx.rows, back.shape[1]).index_copy_(0, micro.rows, back)
+        return back, None, None, None
+
+
+class MatrixRows:
+    """One matrix at work: plans, rows that were pulled, gradients that are pushed. All ranks call `pull` and `push` in
+    the same order."""
+
+    def __init__(self, matrix: Matrix, exchange: Exchange) -> None:
+        self.matrix = matrix
+        self.planner = RowPlanner(matrix.layout, matrix.lookups)
+        self.pulled: PulledRows | None = None
+        self.mover: RowMover | None = None
+        """What moves the rows that are here."""
+        self._exchange = exchange
+
+    def pull(self, plan: RowPlan) -> PulledRows:
+        """The rows of a plan, as they are now."""
+        asked = self._exchange.ask(plan)
+        source = self._exchange.pull(plan, asked)
+        addresses = plan.addresses if source is self.matrix.weight else None
+        return PulledRows(plan, asked, source, addresses)
+
+    def push(self) -> None:
+        """Hand the mover what the step at work has come to: the rows here that any rank has asked for, and the sums of
+        their gradients."""
+        assert self.pulled is not None, "rows are pulled before their gradients are pushed"
+        assert self.mover is not None
+        pulled, self.pulled = self.pulled, None
+        self.mover.rows, self.mover.gradient = self._exchange.push(pulled.plan, pulled.asked, pulled.take_gradient())

@@ -1,0 +1,185 @@
+"""All tables of a run's networks: their rows are pulled before a step's passes, and their gradients pushed after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from drivetrain.data.batch_reader import MicroBatch
+from drivetrain.engine.tables.exchange import Exchange
+from drivetrain.engine.tables.matrix import Matrix, MatrixRows, PulledRows
+from drivetrain.engine.tables.module import Embeddings, Ids
+from drivetrain.engine.tables.row_plan import MicroRows, RowPlan
+from drivetrain.optim.rows import RowMover
+from drivetrain.runtime.group import Group
+from drivetrain.spec.box import Box
+from drivetrain.spec.exits import Exit, Failure
+
+Lookups = Callable[[Any], Mapping[str, Ids]]
+"""What each network looks up of a batch: a task's `lookups`."""
+ROWS = "rows"
+"""What the names of rows' optimizer state in commits begin with."""
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """What a step's micro-batches ask for: a plan for each matrix, and the place of each micro-batch in them, by the
+    position at which it starts."""
+
+    plans: tuple[RowPlan, ...]
+    places: Mapping[int, int]
+
+
+class Tables:
+    """The matrices of a run. Every rank of `group` calls `training`, `push` and `evaluating` alike."""
+
+    def __init__(self, matrices: Sequence[Matrix], modules: Mapping[str, Embeddings], group: Group) -> None:
+        """`modules` are the networks' embeddings, by network."""
+        main = group.main if group.world > 1 else None
+        self.group = group
+        self.matrices = tuple(matrices)
+        self._modules = dict(modules)
+        self._at_work = [MatrixRows(matrix, Exchange(matrix.weight, main)) for matrix in matrices]
+        self._places: Mapping[int, int] = {}
+        self._place = 0
+
+    def move_by(self, network: str, movers: Sequence[RowMover]) -> None:
+        """Let these move a network's rows: one for each of its matrices, in their order."""
+        own = [work for work in self._at_work if work.matrix.network == network]
+        for work, mover in zip(own, movers, strict=True):
+            work.mover = mover
+
+    def arrange(self, lookups: Lookups, micros: Sequence[MicroBatch]) -> StepRows:
+        """What these micro-batches of a step ask for. It talks to nobody, and may be made ahead of the step.
+
+        Raises Failure(65) for an id that is no row, 78 where a network's embeddings are told nothing.
+        """
+        asked = [lookups(micro.batch) for micro in micros]
+        for network in self._modules:
+            if any(network not in ids for ids in asked):
+                cause = f"the task's lookups say nothing of {network!r}, which has embeddings"
+                raise Failure(Exit.BAD_RECIPE, cause, "return what each network looks up of a batch, by network")
+        plans = []
+        for work in self._at_work:
+            plans.append(work.planner.plan([ids[work.matrix.network] for ids in asked]))
+        return StepRows(tuple(plans), {micro.start: place for place, micro in enumerate(micros)})
+
+    @contextmanager
+    def training(self, rows: StepRows) -> Iterator[None]:
+        """While entered, networks look up the rows of this step, as they are now."""
+        for work, plan in zip(self._at_work, rows.plans, strict=True):
+            if work.mover:
+                work.mover.drop()  # what a step has come to that was left out
+            work.pulled = work.pull(plan)
+        self._places = rows.places
+        with self._answering(self._step_rows):
+            yield
+
+    def enter(self, start: int) -> None:
+        """The micro-batch that starts at this position comes next."""
+        self._place = self._places[start]
+
+    def push(self, networks: Sequence[str]) -> None:
+        """Hand the gradients of rows to the movers of these networks; those of others are dropped."""
+        for work in self._at_work:
+            if work.matrix.network in networks:
+                work.push()
+            work.pulled = None
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """While entered, each pass asks for its own rows: every rank makes as many passes."""
+        if self.group.world == 1:  # tables are whole here
+            yield
+            return
+        with self._answering(_own_rows):
+            yield
+
+    def take_gradients(self) -> list[Tensor]:
+        """What passes have handed back so far, of the samples that this rank has computed; it begins anew."""
+        return [work.pulled.take_gradient() for work in self._at_work if work.pulled]
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimizers' state of rows, as a commit keeps it."""
+        found: dict[str, Tensor] = {}
+        for work in self._at_work:
+            matrix, mover = work.matrix, work.mover
+            if mover is None:
+                continue
+            for table in matrix.layout.tables:
+                name = f"{ROWS}/{matrix.path(table.name)}"
+                for slot, tensor in mover.slots.items():
+                    found[f"{name}/{slot}"] = matrix.of(table.name, tensor)
+                found[f"{name}/moves"] = mover.moves
+        return found
+
+    @property
+    def boxes(self) -> dict[str, Box]:
+        """Which rows are here, by NETWORK/NAME of the tables' parameters."""
+        found: dict[str, Box] = {}
+        for matrix in self.matrices:
+            for table in matrix.layout.tables:
+                found[matrix.path(table.name)] = matrix.box(table)
+        return found
+
+    @property
+    def state_boxes(self) -> dict[str, Box]:
+        """The same of the optimizers' state that has a line for each row, by the names that commits give it."""
+        boxes, found = self.boxes, {}
+        for name, tensor in self.tensors.items():
+            if tensor.dim():
+                box = boxes[name.removeprefix(f"{ROWS}/").rpartition("/")[0]]
+                found[name] = Box(*(part[: tensor.dim()] for part in (box.whole, box.offset, box.shape)))
+        return found
+
+    @contextmanager
+    def _answering(self, rows_of: Callable[[MatrixRows, Ids], tuple[PulledRows, MicroRows]]) -> Iterator[None]:
+        """While entered, these rows are what modules find."""
+
+        def answer(network: str, given: Ids) -> dict[str, Tensor]:
+            found: dict[str, Tensor] = {}
+            for work in self._at_work:
+                if work.matrix.network == network:
+                    found |= _features(work.matrix, *rows_of(work, given), given)
+            return found
+
+        for network, module in self._modules.items():
+            module.engine = partial(answer, network)
+        try:
+            yield
+        finally:
+            for module in self._modules.values():
+                module.engine = None
+
+    def _step_rows(self, work: MatrixRows, _given: Ids) -> tuple[PulledRows, MicroRows]:
+        assert work.pulled is not None, "rows are pulled before the passes of their step"
+        return work.pulled, work.pulled.plan.micros[self._place]
+
+
+def _own_rows(work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
+    pulled = work.pull(work.planner.plan([given]))
+    return pulled, pulled.plan.micros[0]
+
+
+def _features(matrix: Matrix, pulled: PulledRows, micro: MicroRows, given: Ids) -> dict[str, Tensor]:
+    """What each feature comes to, in the shapes of `Embeddings.forward`.
+
+    Raises Failure(70) where a network looks up others than its task's `lookups` have told.
+    """
+    found: dict[str, Tensor] = {}
+    for lookup, bags in zip(matrix.lookups, pulled.pooled(micro), strict=True):
+        ids = given.ids[lookup.feature]
+        shape = ids.shape if lookup.pooling == "none" else ids.shape[:1]
+        if len(bags) != shape.numel():
+            cause = (
+                f"a network looks up {list(ids.shape)} ids of {lookup.feature!r}, and its task's lookups told others"
+            )
+            raise Failure(Exit.INTERNAL, cause, "look up what `lookups` gives of the batch")
+        found[lookup.feature] = bags.view(*shape, -1)
+    return found

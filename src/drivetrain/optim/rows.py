@@ -1,0 +1,197 @@
+"""Optimizers of tables' rows: each step moves those that it has looked up, every one of them once.
+
+Their state is one tensor a slot, with a line for each row of the matrix that is here. Like all that is looked up by
+rows they work on copies of these lines, and put them back.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from drivetrain.optim.recipe.rows import (
+    AdagradRows,
+    AdamRows,
+    LambRows,
+    LarsRows,
+    RowOptimizer,
+    RowwiseAdagradRows,
+    SGDRows,
+)
+from drivetrain.optim.schedules import Factor
+from drivetrain.spec.registry import imported
+
+S = TypeVar("S", bound=RowOptimizer)
+
+
+class RowMover(Generic[S]):
+    """Moves rows of one matrix, `weight` float32 [rows here, dim].
+
+    `rows` int64 [n], each there once, and `gradient` float32 [n, dim] are what the step at work has come to.
+    """
+
+    wide: tuple[str, ...] = ()
+    """The slots with as many numbers as the weights."""
+    narrow: tuple[str, ...] = ()
+    """The slots with one number for each row."""
+
+    def __init__(self, settings: S, weight: Tensor, factor: Factor) -> None:
+        self.settings = settings
+        self.weight = weight
+        self.slots: dict[str, Tensor] = {}
+        for name in self.wide:
+            self.slots[name] = torch.full_like(weight, self.initial)
+        for name in self.narrow:
+            self.slots[name] = weight.new_full((len(weight),), self.initial)
+        self.moves = torch.zeros((), dtype=torch.int64)
+        """Steps that were made, also where no row here moved: the same on all ranks."""
+        self.rows: Tensor | None = None
+        self.gradient: Tensor | None = None
+        self._factor = factor
+        self._lr = 0.0
+
+    @property
+    def initial(self) -> float:
+        """What the slots begin at."""
+        return 0.0
+
+    def advance(self, position: int, *, waits: bool) -> None:
+        """Set the learning rate of the step that ends at this position, in samples; zero while the network `waits`."""
+        self._lr = 0.0 if waits else self.settings.lr * self._factor(position)
+
+    def drop(self) -> None:
+        """Forget the gradient."""
+        self.rows = self.gradient = None
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Move the rows by their gradient, which is gone then."""
+        self.moves += 1
+        rows, gradient = self.rows, self.gradient
+        self.drop()
+        if rows is not None and gradient is not None and len(rows):
+            # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
+            self.weight.index_add_(0, rows, self.change(rows, gradient))
+
+    def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """What is added to the rows, [n, dim]; the slots are moved. `gradient` may be overwritten."""
+        raise NotImplementedError
+
+    def _decayed(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient of the loss and of weight_decay / 2 |w|^2."""
+        if self.settings.weight_decay:
+            gradient.add_(self.weight.index_select(0, rows), alpha=self.settings.weight_decay)
+        return gradient
+
+
+class SGD(RowMover[SGDRows]):
+    """See `SGDRows`."""
+
+    def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """-lr g."""
+        return self._decayed(rows, gradient).mul_(-self._lr)
+
+
+class Adagrad(RowMover[AdagradRows]):
+    """See `AdagradRows`."""
+
+    wide = ("sum",)
+
+    @property
+    def initial(self) -> float:
+        """The settings'."""
+        return self.settings.initial
+
+    def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """-lr g / (sqrt(sum) + eps)."""
+        gradient = self._decayed(rows, gradient)
+        total = self.slots["sum"].index_select(0, rows).addcmul_(gradient, gradient)
+        self.slots["sum"].index_copy_(0, rows, total)
+        return gradient.div_(total.sqrt_().add_(self.settings.eps)).mul_(-self._lr)
+
+
+class RowwiseAdagrad(RowMover[RowwiseAdagradRows]):
+    """See `RowwiseAdagradRows`."""
+
+    narrow = ("sum",)
+
+    @property
+    def initial(self) -> float:
+        """The settings'."""
+        return self.settings.initial
+
+    def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """-lr g / (sqrt(sum) + eps), where the sum is the row's."""
+        gradient = self._decayed(rows, gradient)
+        square = torch.linalg.vector_norm(gradient, dim=1).square_()
+        total = self.slots["sum"].index_select(0, rows).add_(square, alpha=1 / gradient.shape[1])
+        self.slots["sum"].index_copy_(0, rows, total)
+        return gradient.mul_((-self._lr / total.sqrt_().add_(self.settings.eps)).unsqueeze_(1))
+
+
+class Adam(RowMover[AdamRows]):
+    """See `AdamRows`."""
+
+    wide = ("exp_avg", "exp_avg_sq")
+
+    def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """-lr (m / (sqrt(v) + eps) + weight_decay w), with the moments' bias corrected."""
+        change = self._direction(rows, gradient)
+        if self.settings.weight_decay:
+            change.add_(self.weight.index_select(0, rows), alpha=self.settings.weight_decay)
+        return change.mul_(-self._lr)
+
+    def _direction(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        (first, second), moves = self.settings.betas, int(self.moves)
+        mean = self.slots["exp_avg"].index_select(0, rows).lerp_(gradient, 1 - first)
+        square = self.slots["exp_avg_sq"].index_select(0, rows).mul_(second)
+        square.addcmul_(gradient, gradient, value=1 - second)
+        self.slots["exp_avg"].index_copy_(0, rows, mean)
+        self.slots["exp_avg_sq"].index_copy_(0, rows, square)
+        root = square.div_(1 - second**moves).sqrt_().add_(self.settings.eps)
+        return mean.div_(1 - first**moves).div_(root)
+
+
+class Lamb(Adam):
+    """See `LambRows`."""
+
+    settings: LambRows
+
+    def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """Adam's change of a row, times |w| / |change|; as it is where either is zero."""
+        own = self.weight.index_select(0, rows)
+        change = self._direction(rows, gradient).add_(own, alpha=self.settings.weight_decay)
+        return change.mul_((-self._lr * _ratio(_lengths(own), _lengths(change))).unsqueeze_(1))
+
+
+class Lars(RowMover[LarsRows]):
+    """See `LarsRows`."""
+
+    wide = ("momentum",)
+
+    def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """-(momentum m + rate (g + weight_decay w)), where rate = lr trust |w| / (|g| + weight_decay |w| + eps)."""
+        settings, own = self.settings, self.weight.index_select(0, rows)
+        length = _lengths(own)
+        divisor = _lengths(gradient).add_(length, alpha=settings.weight_decay).add_(settings.eps)
+        rate = _ratio(settings.trust * length, divisor).mul_(self._lr)
+        moved = gradient.add_(own, alpha=settings.weight_decay).mul_(rate.unsqueeze(1))
+        momentum = self.slots["momentum"].index_select(0, rows).mul_(settings.momentum).add_(moved)
+        self.slots["momentum"].index_copy_(0, rows, momentum)
+        return momentum.neg_()
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1)
+
+
+def _ratio(length: Tensor, other: Tensor) -> Tensor:
+    """length / other; 1 where either is zero."""
+    return torch.where((length > 0) & (other > 0), length / other, torch.ones_like(length))
+
+
+def build_mover(settings: RowOptimizer, weight: Tensor, factor: Factor) -> RowMover:
+    """What moves the rows of a matrix as these settings say."""
+    return imported(settings.factory)(settings, weight, factor)

@@ -1,0 +1,108 @@
+"""A small task with embedding tables of several widths and ways to look them up, and the same on torch's own layers."""
+
+import torch
+from torch import nn
+
+from drivetrain import Task
+from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
+from drivetrain.loop.metrics import Mean
+
+USERS, ITEMS, WORDS = 40, 23, 9
+
+
+class Clicks:
+    """Who has seen what: an id, another, up to three words of it (-1: none) with weights, and whether it was liked."""
+
+    def __len__(self):
+        return 500
+
+    def __getitem__(self, index):
+        draw = torch.Generator().manual_seed(index)
+        user = torch.randint(USERS, (), generator=draw)
+        item = (torch.rand((), generator=draw) ** 3 * ITEMS).long()  # skewed
+        words = torch.randint(-1, WORDS, (3,), generator=draw)
+        weights = torch.rand(3, generator=draw)
+        return {"user": user, "item": item, "words": words, "weights": weights, "liked": ((user + item) % 2).float()}
+
+
+class Liked(nn.Module):
+    """Two tables of one width, one of them shared by two features, and one of another width."""
+
+    def __init__(self):
+        super().__init__()
+        tables = [Table("users", USERS, 8), Table("items", ITEMS, 8), Table("words", WORDS, 4, bound=0.5)]
+        lookups = [
+            Lookup("user", "users"),
+            Lookup("item", "items"),
+            Lookup("words", "words", "sum"),
+            Lookup("mean", "words", "mean"),
+            Lookup("each", "words", "none"),
+        ]
+        self.embeddings = Embeddings(tables, lookups)
+        self.head = nn.Sequential(nn.Linear(8 + 8 + 4 + 4 + 12, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, batch):
+        found = self.embeddings(*looked_up(batch))
+        return self.head(torch.cat([found[name].flatten(1) for name in found], 1)).squeeze(1)
+
+
+def looked_up(batch):
+    words = {"words": batch["words"], "mean": batch["words"], "each": batch["words"]}
+    return Ids({"user": batch["user"], "item": batch["item"], **words}, {"words": batch["weights"]})
+
+
+class Likes(Task):
+    """Binary cross-entropy."""
+
+    def networks(self):
+        return {"model": Liked()}
+
+    def lookups(self, batch):
+        return {"model": looked_up(batch)}
+
+    def loss(self, nets, batch):
+        return nn.functional.binary_cross_entropy_with_logits(nets["model"](batch), batch["liked"])
+
+    def metrics(self):
+        return {"loss": Mean()}
+
+
+class Plain(Likes):
+    """The same numbers, moved as any parameters are."""
+
+    def networks(self):
+        network = Liked()
+        network.embeddings.draw(0)
+        return {"model": network}
+
+
+class Poisoned(Likes):
+    """One rank's samples have a NaN in step 3."""
+
+    def update(self, step):
+        self.step = step.index
+        super().update(step)
+
+    def loss(self, nets, batch):
+        loss = super().loss(nets, batch)
+        if self.step == 3 and bool((batch["user"] == 7).any()):
+            loss = loss * float("nan")
+        return loss
+
+
+def recipe(task="Likes", **sections):
+    """The recipe, of 30 steps with a commit after every tenth."""
+    return {
+        "name": "likes",
+        "task": {"kind": f"own_tables:{task}"},
+        "data": {"train": {"sources": [{"kind": "own_tables:Clicks"}]}, "validation": {"likes": {"kind": "own_tables:Clicks"}}},
+        "lanes": 4,
+        "batch": {"size": 16, "micro": 4},
+        "budget": {"steps": 30},
+        "optimizer": {"kind": "adamw", "lr": 1e-2},
+        "embeddings": {"optimizer": {"kind": "adagrad", "lr": 0.1}},
+        "evaluate": {"every": {"steps": 10}},
+        "checkpoint": {"every": {"steps": 10}},
+        "launch": {"threads": 1},
+        **sections,
+    }

@@ -1,0 +1,93 @@
+"""Whole runs of networks with embedding tables: stops, other worlds and holders, votes, what is claimed."""
+
+import pytest
+import torch
+
+from conftest import run_under_supervisor, tensors, trace
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.exits import Exit
+from own_tables import recipe
+
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("forked", "importable"),
+]
+
+TWO, FOUR = ("launch.processes=2",), ("launch.processes=4",)
+BY_ROWS = ('embeddings.hold={".*": row}',)
+WHOLE = ('embeddings.hold={".*": table}',)
+
+
+def records(run, kind):
+    return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
+
+
+def require_same_bits(run, other):
+    """Files differ where others hold the rows; tensors, losses, norms and samples do not."""
+    assert trace(run)[1:] == trace(other)[1:]
+    found, wanted = tensors(run), tensors(other)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def losses(run):
+    return [record["losses"]["loss"] for record in records(run, "step")]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """What one process comes to."""
+    run = tmp_path_factory.mktemp("one") / "run"
+    assert run_under_supervisor(recipe(), run).code is Exit.DONE
+    return run
+
+
+@pytest.mark.parametrize("asked", [(*TWO, *WHOLE), (*TWO, *BY_ROWS), FOUR], ids=["whole", "by rows", "four"])
+def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path, asked):
+    run = tmp_path / "run"
+    assert run_under_supervisor(recipe(), run, *asked).code is Exit.DONE
+    assert losses(run) == pytest.approx(losses(one), rel=1e-5)
+    assert [r["samples"] for r in records(run, "step")] == [r["samples"] for r in records(one, "step")]
+    norms = [record["norm"]["model"] for record in records(run, "step")]
+    assert norms == pytest.approx([record["norm"]["model"] for record in records(one, "step")], rel=1e-4)
+    found, wanted = tensors(run), tensors(one)
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-3, atol=1e-5), name
+
+
+def test_who_holds_a_table_changes_no_bit(tmp_path):
+    for name, hold in (("whole", WHOLE), ("rows", BY_ROWS)):
+        assert run_under_supervisor(recipe(), tmp_path / name, *TWO, *hold).code is Exit.DONE
+    require_same_bits(tmp_path / "whole", tmp_path / "rows")
+
+
+@pytest.mark.parametrize("asked", [(), TWO], ids=["one", "two"])
+def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, asked):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert run_under_supervisor(recipe(), whole, *asked).code is Exit.DONE
+    assert run_under_supervisor(recipe(), parts, *asked, most_steps=7).code is Exit.STOPPED
+    assert run_under_supervisor(recipe(), parts, *asked, *(BY_ROWS if asked else ())).code is Exit.DONE
+    require_same_bits(parts, whole)
+
+
+def test_any_number_of_processes_goes_on_with_anothers_tables(one, tmp_path):
+    run = tmp_path / "run"
+    for asked in ((*TWO, *WHOLE), (*FOUR, *BY_ROWS), ()):
+        assert run_under_supervisor(recipe(), run, *asked, most_steps=7).code is Exit.STOPPED
+    assert run_under_supervisor(recipe(), run, *TWO).code is Exit.DONE
+    assert [r["samples"] for r in records(run, "step")] == [r["samples"] for r in records(one, "step")]
+    assert losses(run) == pytest.approx(losses(one), rel=1e-4)
+
+
+@pytest.mark.parametrize("asked", [(), TWO], ids=["one", "two"])
+def test_a_loss_that_is_not_finite_on_one_rank_moves_no_table_on_any(tmp_path, asked):
+    skipping = ("guard.nonfinite=skip",)
+    run = tmp_path / "run"
+    assert run_under_supervisor(recipe("Poisoned"), run, *asked, *skipping, most_steps=2).code is Exit.STOPPED
+    before = tensors(run)
+    assert run_under_supervisor(recipe("Poisoned"), run, *asked, *skipping, most_steps=1).code is Exit.STOPPED
+    assert [record["step"] for record in records(run, "step") if record.skipped] == [3]
+    after = tensors(run)
+    assert all(torch.equal(after[name], before[name]) for name in before)
