@@ -77,7 +77,7 @@ class Plain(Likes):
 
 
 class Poisoned(Likes):
-    """One rank's samples have a NaN in step 3."""
+    """The gradient of a single table's rows is no number in step 3, on the ranks that read some user below 3."""
 
     def update(self, step):
         self.step = step.index
@@ -85,7 +85,7 @@ class Poisoned(Likes):
 
     def loss(self, nets, batch):
         loss = super().loss(nets, batch)
-        if self.step == 3 and bool((batch["user"] == 7).any()):
+        if self.step == 3 and bool((batch["user"] < 3).any()):
             loss = loss * float("nan")
         return loss
 
@@ -95,7 +95,10 @@ def recipe(task="Likes", **sections):
     return {
         "name": "likes",
         "task": {"kind": f"own_tables:{task}"},
-        "data": {"train": {"sources": [{"kind": "own_tables:Clicks"}]}, "validation": {"likes": {"kind": "own_tables:Clicks"}}},
+        "data": {
+            "train": {"sources": [{"kind": "own_tables:Clicks"}]},
+            "validation": {"likes": {"kind": "own_tables:Clicks"}},
+        },
         "lanes": 4,
         "batch": {"size": 16, "micro": 4},
         "budget": {"steps": 30},

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from drivetrain.engine.reduction import Reduction
 from drivetrain.engine.step_result import Sums
+from drivetrain.engine.tables.squares import magnitudes_of, sum_of
 from drivetrain.engine.tables.tables import Tables
+from drivetrain.engine.vote import gradient_norm
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 
 
@@ -50,17 +52,12 @@ class WithRows:
         its owner's."""
         self._dense.finish(sums)
         self._tables.push(self._names)
-        group = self._tables.group
-        optimizers = self._optimizers()
-        of_rows = torch.stack([_square(optimizer.row_gradients) for optimizer in optimizers])
+        group, optimizers = self._tables.group, self._optimizers()
+        magnitudes = torch.stack([magnitudes_of(optimizer.row_gradients) for optimizer in optimizers])
         if group.world > 1:
-            dist.all_reduce(of_rows, group=group.main)
-        of_parameters = torch.stack([_square(optimizer.parameter_gradients) for optimizer in optimizers])
-        self.norms = list((of_parameters + of_rows).sqrt().unbind())
-
-
-def _square(gradients: Sequence[Tensor]) -> Tensor:
-    """The squared norm of gradients together, float64."""
-    if not gradients:
-        return torch.zeros((), dtype=torch.float64)
-    return torch.stack(torch._foreach_norm(list(gradients), 2.0)).double().square().sum()
+            dist.all_reduce(magnitudes, group=group.main)
+        norms = []
+        for optimizer, of_rows in zip(optimizers, magnitudes, strict=True):
+            of_parameters = gradient_norm(optimizer.parameter_gradients, sums.device).double().square()
+            norms.append((of_parameters + sum_of(of_rows)).sqrt())
+        self.norms = norms
