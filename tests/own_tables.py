@@ -76,6 +76,34 @@ class Plain(Likes):
         return {"model": network}
 
 
+class Rivals(Likes):
+    """Two networks, each with tables, of which the second moves every other step, by what the first has said."""
+
+    def networks(self):
+        return {"one": Liked(), "other": Liked()}
+
+    def lookups(self, batch):
+        return dict.fromkeys(("one", "other"), looked_up(batch))
+
+    def update(self, step):
+        step.minimize("one", self.loss)
+        step.minimize("other", self.against)
+
+    def loss(self, nets, batch):
+        return nn.functional.binary_cross_entropy_with_logits(nets["one"](batch), batch["liked"])
+
+    def against(self, nets, batch):
+        return (nets["other"](batch) - nets["one"](batch)).square().mean()
+
+
+class Beyond(Likes):
+    """It asks for a row that is not there."""
+
+    def lookups(self, batch):
+        ids, weights = looked_up(batch)
+        return {"model": Ids({**ids, "user": ids["user"] + USERS}, weights)}
+
+
 class Poisoned(Likes):
     """The gradient of a single table's rows is no number in step 3, on the ranks that read some user below 3."""
 

@@ -1,5 +1,7 @@
 """Whole runs of networks with embedding tables: stops, other worlds and holders, votes, what is claimed."""
 
+import re
+
 import pytest
 import torch
 
@@ -47,6 +49,7 @@ def one(tmp_path_factory):
 def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path, asked):
     run = tmp_path / "run"
     assert run_under_supervisor(recipe(), run, *asked).code is Exit.DONE
+    assert len(records(run, "attempt")) == 1, (run / "exit.json").read_text()
     assert losses(run) == pytest.approx(losses(one), rel=1e-5)
     assert [r["samples"] for r in records(run, "step")] == [r["samples"] for r in records(one, "step")]
     norms = [record["norm"]["model"] for record in records(run, "step")]
@@ -91,3 +94,51 @@ def test_a_loss_that_is_not_finite_on_one_rank_moves_no_table_on_any(tmp_path, a
     assert [record["step"] for record in records(run, "step") if record.skipped] == [3]
     after = tensors(run)
     assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_networks_with_tables_that_move_in_turn_come_to_what_one_process_does(tmp_path):
+    turns = {"other": {"turns": [1, 2]}}
+    for name, asked in (("one", ()), ("two", TWO)):
+        assert run_under_supervisor(recipe("Rivals", networks=turns), tmp_path / name, *asked, most_steps=8).code == 75
+    found, wanted = tensors(tmp_path / "two"), tensors(tmp_path / "one")
+    assert found.keys() == wanted.keys()
+    assert [int(wanted[f"rows/{name}/embeddings.table_items/moves"]) for name in ("one", "other")] == [8, 5]
+    for name, tensor in wanted.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-3, atol=1e-5), name
+    sums = [wanted[f"rows/{name}/embeddings.table_items/sum"].sum() for name in ("one", "other")]
+    assert all(total > 0 for total in sums)
+
+
+def test_a_network_that_stands_still_keeps_its_tables(tmp_path):
+    frozen = {"other": {"freeze": True}}
+    run = tmp_path / "run"
+    assert run_under_supervisor(recipe("Rivals", networks=frozen), run, most_steps=3).code is Exit.STOPPED
+    first = tensors(run)
+    assert run_under_supervisor(recipe("Rivals", networks=frozen), run, most_steps=3).code is Exit.STOPPED
+    second = tensors(run)
+    for name, tensor in first.items():
+        if name.startswith("networks/"):
+            assert torch.equal(second[name], tensor) == ("/other/" in name), name
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"exact": True, "batch": {"size": 16, "micro": 4}}, "exact does not go with embedding tables"),
+        ({"parameters": {"dtype": "bf16"}, "precision": "bf16"}, "parameters.dtype bf16 does not go"),
+        ({"networks": {"model": {"micro": 2}}}, "a micro of their own"),
+        ({"embeddings": {"groups": [{"match": "users2", "optimizer": {"kind": "sgd"}}]}}, "'users2' takes no table"),
+        ({"embeddings": {"hold": {"nothing": "row"}}}, "'nothing' takes no table"),
+    ],
+    ids=["exact", "bf16", "micro", "group", "hold"],
+)
+def test_what_tables_cannot_do_is_refused_with_its_key(tmp_path, asked, told):
+    outcome = run_under_supervisor(recipe(**asked), tmp_path / "run")
+    assert outcome.code is Exit.BAD_RECIPE
+    assert told in outcome.cause
+
+
+def test_an_id_beyond_its_table_is_bad_data(tmp_path):
+    outcome = run_under_supervisor(recipe("Beyond"), tmp_path / "run")
+    assert outcome.code is Exit.BAD_DATA
+    assert re.match(r"feature 'user': id \d+ is no row of table 'users', which has 0 to 39", outcome.cause)

@@ -307,6 +307,8 @@ class Engine:
         self.heartbeat.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
         inputs = None if self._cut or len(self.networks) == 1 else moving.parameters
+        if inputs is not None and self._tables:
+            inputs = [*inputs, *self._tables.leaves]
         try:
             total.backward(inputs=inputs)
         except CheckpointError as error:

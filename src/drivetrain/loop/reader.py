@@ -28,14 +28,16 @@ class Reader:
         sources: Sequence[str],
         open_iterator: Callable[[BatchReader, int], BatchIterator],
         streams: Streams | None = None,
+        announce: Callable[[LocalBatch], None] | None = None,
     ) -> None:
         """`sources` are the training sources' names; `open_iterator` reads ahead from a step on; `streams` are those
-        sources that are streams, where there are some."""
+        sources that are streams, where there are some. `announce` is told each upcoming batch one step ahead."""
         self.batches = batches
         self.counts: dict[str, int] = {}
         """Global counts of the upcoming batch, by unit."""
         self.streams = streams
         self._sync = sync
+        self._announce = announce
         self._sources = sources
         self._open = open_iterator
         self._iterator: BatchIterator = InlineReader(batches, range(0), 0)  # reads nothing yet
@@ -69,6 +71,8 @@ class Reader:
     def send(self, batch: LocalBatch) -> None:
         """Start telling the other ranks what this one has read: the pulse of this batch's step leaves."""
         self._sync.send(batch, self._ahead)
+        if self._announce and self._ahead:
+            self._announce(self._ahead)
 
     def receive(self) -> SyncResult:
         """What all ranks have said, the same on each."""

@@ -192,7 +192,8 @@ def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSy
     def open_iterator(batches: BatchReader, first: int) -> BatchIterator:
         return prefetch(batches, first, timetable.steps, train.prefetch, train.workers)
 
-    return Reader(batches, sync, names, open_iterator, resumed(opened, restored, batches))
+    announce = (lambda ahead: tables.announce(ahead.rows)) if tables else None
+    return Reader(batches, sync, names, open_iterator, resumed(opened, restored, batches), announce)
 
 
 def _evaluations(

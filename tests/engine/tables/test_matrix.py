@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drivetrain.engine.tables.exchange import Exchange
+from drivetrain.engine.tables.exchange import Exchange, ask
 from drivetrain.engine.tables.layout import lay_out_rows
 from drivetrain.engine.tables.matrix import Matrix, MatrixRows
 from drivetrain.engine.tables.module import Ids, Lookup, Table, pooled
@@ -24,6 +24,11 @@ def rows_at_work(seed=0):
     return MatrixRows(matrix, Exchange(weight, None))
 
 
+def pull(work, micros):
+    plan = work.planner.plan(micros)
+    return work.pull(plan, ask(plan, None))
+
+
 def some_ids(samples, seed, *, weighted):
     draw = torch.Generator().manual_seed(seed)
     ids = {"one": torch.randint(7, (samples,), generator=draw)}
@@ -38,7 +43,7 @@ def some_ids(samples, seed, *, weighted):
 def test_micro_batches_come_to_what_whole_tables_do(sizes, seed, weighted):
     work = rows_at_work()
     micros = [some_ids(size, seed + place, weighted=weighted) for place, size in enumerate(sizes)]
-    work.pulled = work.pull(work.planner.plan(micros))
+    work.pulled = pull(work, micros)
     tables = {t.name: work.matrix.of(t.name, work.matrix.weight).clone().requires_grad_() for t in TABLES}
     for place, given_ids in enumerate(micros):
         found = work.pulled.pooled(work.pulled.plan.micros[place])
@@ -63,7 +68,7 @@ def test_micro_batches_come_to_what_whole_tables_do(sizes, seed, weighted):
 
 def test_a_rank_without_samples_asks_for_nothing():
     work = rows_at_work()
-    work.pulled = work.pull(work.planner.plan([]))
+    work.pulled = pull(work, [])
     assert work.pulled.take_gradient().shape == (0, 3)
 
 

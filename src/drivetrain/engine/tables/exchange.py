@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,18 +29,6 @@ class Exchange:
         self._weight = weight
         self._group = group
 
-    def ask(self, plan: RowPlan) -> Asked:
-        """Tell the owners which of their rows are wanted; what is wanted of this rank."""
-        if self._group is None:
-            return Asked(plan.local, plan.counts)
-        counts = torch.tensor(plan.counts)
-        wanted = torch.empty_like(counts)
-        dist.all_to_all_single(wanted, counts, group=self._group)
-        asked = wanted.tolist()
-        rows = torch.empty(sum(asked), dtype=torch.int64)
-        dist.all_to_all_single(rows, plan.local, asked, plan.counts, group=self._group)
-        return Asked(rows, asked)
-
     def pull(self, plan: RowPlan, asked: Asked) -> Tensor:
         """The rows of a plan, float32 [rows, dim]; the whole matrix where this process holds all."""
         if self._group is None:
@@ -60,3 +50,42 @@ class Exchange:
         ordered, order, first = in_order(asked.rows)
         segments = torch.cat([first.nonzero().squeeze(1), torch.tensor([len(ordered)])])
         return ordered[first], F.embedding_bag(order, arrived, segments, mode="sum", include_last_offset=True)
+
+
+def ask(plan: RowPlan, group: dist.ProcessGroup | None) -> Asked:
+    """Tell the owners which of their rows are wanted; what is wanted of this rank. Every rank of a group calls it."""
+    if group is None:
+        return Asked(plan.local, plan.counts)
+    counts = torch.tensor(plan.counts)
+    wanted = torch.empty_like(counts)
+    dist.all_to_all_single(wanted, counts, group=group)
+    asked = wanted.tolist()
+    rows = torch.empty(sum(asked), dtype=torch.int64)
+    dist.all_to_all_single(rows, plan.local, asked, plan.counts, group=group)
+    return Asked(rows, asked)
+
+
+class AskedAhead:
+    """What a step's plans ask of other ranks, told while the step before it is made: on a thread of its own, and a
+    group of its own, so that these messages meet no others."""
+
+    def __init__(self, plans: Sequence[RowPlan], group: dist.ProcessGroup) -> None:
+        self._plans, self._group = plans, group
+        self._found: list[Asked] = []
+        self._error: BaseException | None = None
+        # A daemon: where a peer is lost it may wait for long, and nobody waits for it then.
+        self._thread = threading.Thread(target=self._ask, name="rows", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> list[Asked]:
+        """What is wanted of this rank, for each plan. Raises RuntimeError where a peer is lost."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+    def _ask(self) -> None:
+        try:
+            self._found = [ask(plan, self._group) for plan in self._plans]
+        except BaseException as error:
+            self._error = error

@@ -126,9 +126,8 @@ class MatrixRows:
         """What moves the rows that are here."""
         self._exchange = exchange
 
-    def pull(self, plan: RowPlan) -> PulledRows:
+    def pull(self, plan: RowPlan, asked: Asked) -> PulledRows:
         """The rows of a plan, as they are now."""
-        asked = self._exchange.ask(plan)
         source = self._exchange.pull(plan, asked)
         addresses = plan.addresses if source is self.matrix.weight else None
         return PulledRows(plan, asked, source, addresses)

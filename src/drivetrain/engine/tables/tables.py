@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
 
 from drivetrain.data.batch_reader import MicroBatch
-from drivetrain.engine.tables.exchange import Exchange
+from drivetrain.engine.tables.exchange import Asked, AskedAhead, Exchange, ask
 from drivetrain.engine.tables.matrix import Matrix, MatrixRows, PulledRows
 from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan
@@ -42,6 +43,9 @@ class Tables:
         """`modules` are the networks' embeddings, by network."""
         main = group.main if group.world > 1 else None
         self.group = group
+        self._main = main
+        self._side: Any = dist.new_group(backend="gloo") if main else None
+        self._ahead: tuple[StepRows, AskedAhead] | None = None
         self.matrices = tuple(matrices)
         self._modules = dict(modules)
         self._at_work = [MatrixRows(matrix, Exchange(matrix.weight, main)) for matrix in matrices]
@@ -69,13 +73,18 @@ class Tables:
             plans.append(work.planner.plan([ids[work.matrix.network] for ids in asked]))
         return StepRows(tuple(plans), {micro.start: place for place, micro in enumerate(micros)})
 
+    def announce(self, rows: StepRows) -> None:
+        """Begin to tell the other ranks what the next step asks for. It is left to `training` where nobody is told."""
+        if self._side is not None:
+            self._ahead = rows, AskedAhead(rows.plans, self._side)
+
     @contextmanager
     def training(self, rows: StepRows) -> Iterator[None]:
         """While entered, networks look up the rows of this step, as they are now."""
-        for work, plan in zip(self._at_work, rows.plans, strict=True):
+        for work, plan, asked in zip(self._at_work, rows.plans, self._asked(rows), strict=True):
             if work.mover:
                 work.mover.drop()  # what a step has come to that was left out
-            work.pulled = work.pull(plan)
+            work.pulled = work.pull(plan, asked)
         self._places = rows.places
         with self._answering(self._step_rows):
             yield
@@ -97,8 +106,13 @@ class Tables:
         if self.group.world == 1:  # tables are whole here
             yield
             return
-        with self._answering(_own_rows):
+        with self._answering(self._own_rows):
             yield
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """What backward passes of the step at work hand rows' gradients to."""
+        return [work.pulled.leaf for work in self._at_work if work.pulled]
 
     def take_gradients(self) -> list[Tensor]:
         """What passes have handed back so far, of the samples that this rank has computed; it begins anew."""
@@ -157,14 +171,19 @@ class Tables:
             for module in self._modules.values():
                 module.engine = None
 
+    def _asked(self, rows: StepRows) -> list[Asked]:
+        """What is wanted of this rank in a step: as it was announced, unless the run has gone back since then."""
+        if self._ahead is None or self._ahead[0] is not rows:
+            return [ask(plan, self._main) for plan in rows.plans]
+        return self._ahead[1].wait()
+
+    def _own_rows(self, work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
+        plan = work.planner.plan([given])
+        return work.pull(plan, ask(plan, self._main)), plan.micros[0]
+
     def _step_rows(self, work: MatrixRows, _given: Ids) -> tuple[PulledRows, MicroRows]:
         assert work.pulled is not None, "rows are pulled before the passes of their step"
         return work.pulled, work.pulled.plan.micros[self._place]
-
-
-def _own_rows(work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
-    pulled = work.pull(work.planner.plan([given]))
-    return pulled, pulled.plan.micros[0]
 
 
 def _features(matrix: Matrix, pulled: PulledRows, micro: MicroRows, given: Ids) -> dict[str, Tensor]:
