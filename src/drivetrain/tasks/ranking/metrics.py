@@ -188,27 +188,51 @@ class Calibration:
         return foreseen / there if there else math.nan
 
 
-class Accuracy(Mean):
+class Averaged:
+    """A metric that is a mean over samples, by what each counts."""
+
+    def __init__(self) -> None:
+        self._mean = Mean()
+
+    def add(self, scored: Scored) -> None:
+        """Add samples."""
+        counted = scored.counted
+        self._mean.add(float(counted @ self._each(scored)), float(counted.sum()))
+
+    def state(self) -> list[float]:
+        """Total and count."""
+        return self._mean.state()
+
+    def merge(self, state: list[float]) -> None:
+        """Add another lane's samples."""
+        self._mean.merge(state)
+
+    def value(self) -> float:
+        """The mean; NaN where there are no samples."""
+        return self._mean.value()
+
+    def _each(self, scored: Scored) -> np.ndarray:
+        raise NotImplementedError
+
+
+class Accuracy(Averaged):
     """The share of samples of which the likeliest class is right."""
 
-    def add(self, scored: Scored) -> None:  # type: ignore[override]
-        """Add samples with classes, or with labels 1 and 0."""
+    def _each(self, scored: Scored) -> np.ndarray:
         said = scored.scores.argmax(-1) if scored.scores.ndim > 1 else scored.scores > 0
-        super().add(float(scored.counted @ (said == scored.labels)), float(scored.counted.sum()))
+        return (said == scored.labels).astype(np.float64)
 
 
-class Distance(Mean):
+class Distance(Averaged):
     """The mean distance of what is said from the label, or of its square; of yes and no it is the probability's."""
 
     def __init__(self, power: int, *, binary: bool) -> None:
         super().__init__()
         self._power, self._binary = power, binary
 
-    def add(self, scored: Scored) -> None:  # type: ignore[override]
-        """Add samples whose labels are numbers, or 1 and 0."""
+    def _each(self, scored: Scored) -> np.ndarray:
         said = _probabilities(scored.scores) if self._binary else scored.scores.astype(np.float64)
-        away = np.abs(said - scored.labels) ** self._power
-        super().add(float(scored.counted @ away), float(scored.counted.sum()))
+        return np.abs(said - scored.labels) ** self._power
 
 
 def label_metric(name: MetricName, label: Label) -> SampleMetric:

@@ -398,7 +398,7 @@ class Clicks(Parted, Source):
 
     factory: ClassVar[str] = "drivetrain.tasks.ranking.clicks:open_clicks"
     kind: Annotated[Literal["clicks"], bits("a computed log of clicks")] = "clicks"
-    samples: Annotated[Count, bits("how many rows there are")] = 200_000
-    users: Annotated[Count, bits("how many users")] = 400
-    items: Annotated[Count, bits("how many items")] = 200
+    samples: Annotated[Count, bits("how many rows there are")] = 300_000
+    users: Annotated[Count, bits("how many users")] = 200
+    items: Annotated[Count, bits("how many items")] = 100
     appeal: Annotated[float, Gt(0), Lt(1), bits("the share of clicks, about")] = 0.25
