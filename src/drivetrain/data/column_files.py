@@ -84,7 +84,7 @@ class FilesOfColumns:
     def __init__(self, files: Sequence[BlockFile], settings: ColumnFiles, cache: Path) -> None:
         """Raises Failure(65) where a file lacks a column."""
         self.settings, self._files = settings, list(files)
-        self.schema = _schema(files)
+        self.schema: Mapping[str, str] = _schema(files)
         self.notes = tuple(note for file in files for note in file.notes)
         self._names = list(settings.columns if settings.columns is not None else self.schema)
         self.require(self._names if settings.key is None else [*self._names, settings.key])

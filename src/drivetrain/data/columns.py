@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from drivetrain.data.arrow import taken
 from drivetrain.data.block_cache import BlockCache
 from drivetrain.data.fingerprint import combined
-from drivetrain.data.lane_order import LaneOrder
+from drivetrain.data.lane_order import Blocks, LaneOrder
+from drivetrain.data.plain_rows import taken
 from drivetrain.data.recipe import ColumnFiles
 
 _KEPT = 512 << 20  # bytes of blocks, where no more of them are wanted
@@ -199,8 +199,8 @@ class ColumnSource:
 
     def __init__(self, files: BlocksOfFiles, encoder: Encoder | None = None, order: LaneOrder | None = None) -> None:
         self._files, self._encoder, self._order = files, encoder, order
-        self.schema, self.blocks, self.notes = files.schema, files.counts, files.notes
-        self.window = files.settings.window
+        self.schema, self.notes = files.schema, files.notes
+        self.blocks = Blocks.of(files.counts, files.settings.window)
         self.fingerprint = files.fingerprint
         if encoder is not None:
             self.fingerprint = combined([files.fingerprint, encoder.digest])
@@ -262,15 +262,15 @@ class ColumnSource:
         order = self._order
         if order is None:
             if len(ids) > 1 and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # in the files' order
-                self._cache.want(range(numbers[0], min(numbers[-1] + _AHEAD + 1, len(self.blocks))))
+                self._cache.want(range(numbers[0], min(numbers[-1] + _AHEAD + 1, len(self._starts) - 1)))
             return
         first = int(positions[0])
-        looked = first * _LOOKS // (self.window * order.lanes)
+        looked = first * _LOOKS // (order.window * order.lanes)
         if looked == self._looked and self._cache.wanted.issuperset(numbers):
             return
         self._looked = looked
         self._lanes.update(order.lanes_of(positions))
-        self._cache.want(order.blocks_ahead(first, self._lanes, _AHEAD * self.window))
+        self._cache.want(order.blocks_ahead(first, self._lanes, _AHEAD * order.window))
 
 
 def _bytes_of(block: Any) -> int:

@@ -20,6 +20,26 @@ _KEPT = 2
 """Epochs, and windows of each lane, that are kept: the current ones, and those that are looked at ahead."""
 
 
+class Blocks(NamedTuple):
+    """How rows lie in blocks, as JSON data: pairs of a number of rows and how many blocks, one after the other, have
+    as many; and the rows of a `window`, which are shuffled at a time."""
+
+    runs: Sequence[Sequence[int]]
+    window: int
+
+    @classmethod
+    def of(cls, sizes: np.ndarray, window: int) -> Blocks:
+        """Those of so many rows (int64) each."""
+        runs = np.split(sizes, np.flatnonzero(np.diff(sizes)) + 1)
+        return cls([[int(run[0]), len(run)] for run in runs if len(run)], window)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """The rows of each block, int64."""
+        rows, counts = np.array(self.runs, np.int64).T
+        return np.repeat(rows, counts)
+
+
 @dataclass(frozen=True)
 class LaneDeal:
     """Which positions are which lane's: lane k has the k-th share of each batch, as `Geometry` cuts it."""
@@ -70,22 +90,21 @@ class LaneOrder(Sampler):
     other, so that not all of them want new blocks at once.
     """
 
-    def __init__(self, sizes: np.ndarray, deal: LaneDeal, seed: int, window: int) -> None:
-        """`sizes` (int64) are the blocks' rows, some of them at least; a window has at most `window` of these."""
+    def __init__(self, blocks: Blocks, deal: LaneDeal, seed: int) -> None:
         super().__init__()
-        self.size = int(sizes.sum())
-        self.deal = deal
-        self.metadata = {"sizes": [self.size], "seed": seed, "shuffle": True, "blocks": packed(sizes)}
-        self.metadata |= {"window": window, "lanes": deal.lanes, "batch": deal.batches.size}
+        sizes = blocks.sizes
+        self.size, self.deal, self.window = int(sizes.sum()), deal, blocks.window
+        self.metadata = {"sizes": [self.size], "seed": seed, "shuffle": True, "blocks": list(blocks)}
+        self.metadata |= {"lanes": deal.lanes, "batch": deal.batches.size}
         self.metadata |= {"ramp": [list(change) for change in deal.batches.ramp]}
-        self._sizes, self._seed, self._window = sizes, seed, window
+        self._blocks, self._sizes, self._seed = blocks, sizes, seed
         self._firsts = np.cumsum(sizes) - sizes
         self._epoch = lru_cache(maxsize=_KEPT)(self._make_epoch)
         self._places = lru_cache(maxsize=_KEPT * deal.lanes)(self._make_places)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process makes it anew."""
-        return LaneOrder, (self._sizes, self.deal, self._seed, self._window)
+        return LaneOrder, (self._blocks, self.deal, self._seed)
 
     def compute(self, positions: np.ndarray) -> np.ndarray:
         """The sample ids at consecutive positions, int64."""
@@ -176,11 +195,11 @@ class LaneOrder(Sampler):
         streams = self._epoch(number).streams
         start, stop = int(streams[lane]), int(streams[lane + 1])
         # Multiples of the golden ratio are spread evenly, whichever lanes a process has.
-        late = (lane * GOLDEN % (1 << 64)) * self._window >> 64
+        late = (lane * GOLDEN % (1 << 64)) * self.window >> 64
         at = start + first
         while at < stop:
-            window = (at - start + late) // self._window
-            begin, end = window * self._window - late, (window + 1) * self._window - late
+            window = (at - start + late) // self.window
+            begin, end = window * self.window - late, (window + 1) * self.window - late
             yield _Window(number, start + max(begin, 0), min(start + end, stop))
             at = start + end
 
@@ -196,20 +215,7 @@ class LaneOrder(Sampler):
         return Order(window.stop - window.start, mix(self._seed, _WINDOWS, window.epoch, window.start), True)
 
 
-def packed(sizes: np.ndarray) -> list[list[int]]:
-    """Blocks' rows as JSON data: [rows, how many blocks in a row have as many]."""
-    runs = np.split(sizes, np.flatnonzero(np.diff(sizes)) + 1)
-    return [[int(run[0]), len(run)] for run in runs if len(run)]
-
-
-def unpacked(runs: Sequence[Sequence[int]]) -> np.ndarray:
-    """The blocks' rows, int64, that `packed` was given."""
-    sizes, counts = np.array(runs, np.int64).T
-    return np.repeat(sizes, counts)
-
-
 def lane_order_of(metadata: Mapping[str, Any]) -> LaneOrder:
     """The order that has this metadata."""
     batches = Batches(metadata["batch"], tuple(Change(*change) for change in metadata["ramp"]))
-    deal = LaneDeal(batches, metadata["lanes"])
-    return LaneOrder(unpacked(metadata["blocks"]), deal, metadata["seed"], metadata["window"])
+    return LaneOrder(Blocks(*metadata["blocks"]), LaneDeal(batches, metadata["lanes"]), metadata["seed"])
