@@ -24,6 +24,8 @@ def hash_strings(array: Any, seed: int = 0) -> np.ndarray:
     It is a function of the UTF-8 bytes and the seed alone. The length starts the hash; each word of eight bytes, padded
     with zeros, is mixed in by two rounds of multiplication and shifts.
     """
+    if array.null_count:  # whose bytes may be anything
+        array = array.fill_null("")
     count = len(array)
     hashes = np.empty(count, np.uint64)
     if count == 0:

@@ -26,6 +26,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "datasets": "drivetrain.data.recipe:Datasets",
         "hub": "drivetrain.data.recipe:Hub",
         "table": "drivetrain.data.recipe:Table",
+        "columns": "drivetrain.data.recipe:ColumnFiles",
         "glue": "drivetrain.tasks.classification.recipe:Glue",
         "speech": "drivetrain.tasks.speech.recipe:SpeechFolders",
         "harmonics": "drivetrain.tasks.speech.recipe:Harmonics",
