@@ -45,10 +45,10 @@ class Lengths:
 
 def test_a_source_that_is_not_numbered_by_length_is_refused():
     train = Train(sources=({},), buckets=2)
-    _, order = reading_order(train, ["one"], [Lengths(True)], 0, Scale(Batches(4)))
+    _, order = reading_order(train, {"one": Lengths(True)}, 0, Scale(Batches(4)), 1)
     assert order.metadata["buckets"] == [4, 2]
     with pytest.raises(Failure) as refused:
-        reading_order(train, ["one"], [Lengths(False)], 0, Scale(Batches(4)))
+        reading_order(train, {"one": Lengths(False)}, 0, Scale(Batches(4)), 1)
     assert refused.value.outcome.code is Exit.BAD_RECIPE
 
 

@@ -162,7 +162,7 @@ def expected(recipe, folder, batch, total):
     )
     sources = [open_source(settings, made.seed, folder / "cache.json") for settings in train.sources]
     names = [settings.name or f"source{place}" for place, settings in enumerate(train.sources)]
-    _, order = training_order(train, names, sources, made.seed, scale)
+    _, order = training_order(train, dict(zip(names, sources, strict=True)), made.seed, scale, 4)
     steps = []
     for step, start in enumerate(range(0, total, batch), 1):
         stop = min(start + batch, total)

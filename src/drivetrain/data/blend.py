@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from drivetrain.data.columns import ROW, Columns, ColumnSource, scattered
+from drivetrain.data.lane_order import Blocks, LaneDeal, LaneOrder, lane_order_of
 from drivetrain.data.order import Order, Sampler
 from drivetrain.data.packing import Packed, PackedTogether
 from drivetrain.data.recipe import Train
 from drivetrain.data.source import Ending, Source
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.amount import Scale
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 
 LONGEST_PERIOD = 1 << 16
@@ -111,14 +114,27 @@ class Blend(Sampler):
     and neither a longer run nor a later stage changes what came before.
     """
 
-    def __init__(self, sizes: Sequence[int], stages: Sequence[BlendStage], seed: int, shuffle: bool) -> None:
-        """`stages` begin with one at 0, in ascending order; a weight of 0 leaves a source out of a stage."""
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        stages: Sequence[BlendStage],
+        seed: int,
+        shuffle: bool,
+        blocks: Sequence[Blocks | None] = (),
+    ) -> None:
+        """`stages` begin with one at 0, in ascending order; a weight of 0 leaves a source out of a stage. `blocks` are
+        those of each source, where some have any."""
         super().__init__()
         self.size = sum(sizes)
         given = [[stage.start, list(stage.weights)] for stage in stages]
         self.metadata = {"sizes": list(sizes), "seed": seed, "shuffle": shuffle, "stages": given}
+        blocks = blocks or [None] * len(sizes)
+        if any(blocks):
+            self.metadata["blocks"] = [None if each is None else list(each) for each in blocks]
         self.offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-        self._orders = [Order(size, mix(seed, number), shuffle) for number, size in enumerate(sizes)]
+        self._orders: list[Sampler] = []
+        for number, (size, each) in enumerate(zip(sizes, blocks, strict=True)):
+            self._orders.append(_own_order(size, mix(seed, number), shuffle, each))
         self._stages: list[_Proportions] = []
         before = np.zeros(len(sizes), np.int64)
         for stage in stages:
@@ -146,7 +162,7 @@ class Blend(Sampler):
             if start != stage.start:  # a second one at the same place is meant instead of the first
                 stages.append(BlendStage(start, tuple(weights)))
         stages.sort(key=lambda each: each.start)
-        return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"])
+        return _blend_of(metadata, stages)
 
     def weights_at(self, position: int) -> tuple[float, ...]:
         """The sources' weights at a position."""
@@ -175,10 +191,25 @@ class Blend(Sampler):
 
 def ordering_of(metadata: Mapping[str, Any]) -> Sampler:
     """The ordering that has this metadata."""
+    if "lanes" in metadata:
+        return lane_order_of(metadata)
     if "stages" not in metadata:
         return Order(metadata["sizes"][0], metadata["seed"], metadata["shuffle"])
-    stages = [BlendStage(start, tuple(weights)) for start, weights in metadata["stages"]]
-    return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"])
+    return _blend_of(metadata, [BlendStage(start, tuple(weights)) for start, weights in metadata["stages"]])
+
+
+def _blend_of(metadata: Mapping[str, Any], stages: Sequence[BlendStage]) -> Blend:
+    """The blend that has this metadata, but for its stages."""
+    blocks = [None if each is None else Blocks(*each) for each in metadata.get("blocks", ())]
+    return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"], blocks)
+
+
+def _own_order(size: int, seed: int, shuffle: bool, blocks: Blocks | None) -> Sampler:
+    """The order of one source's samples. Where these lie in blocks, it goes from block to block in one stream: which of
+    a batch's places are this source's follows from the weights, so lanes have no streams of their own."""
+    if blocks is None or not shuffle:
+        return Order(size, seed, shuffle)
+    return LaneOrder(blocks, LaneDeal(Batches(1), 1), seed)
 
 
 class BlendSource:
@@ -207,6 +238,9 @@ class BlendSource:
             return parts[0][1]
         if all(isinstance(rows, np.ndarray) for _, rows in parts):
             return _one_array(parts, len(ids))
+        if all(isinstance(rows, Columns) for _, rows in parts):
+            arrays = scattered([(mine, rows.arrays) for mine, rows in parts], len(ids))
+            return Columns({**arrays, ROW: ids.astype(np.int64)})
         samples: list[Any] = [None] * len(ids)
         for mine, rows in parts:
             for place, row in zip(mine, rows, strict=True):
@@ -245,19 +279,16 @@ def _one_array(parts: Sequence[tuple[np.ndarray, np.ndarray]], count: int) -> np
 
 
 def training_order(
-    train: Train,
-    names: Sequence[str],
-    sources: Sequence[Source],
-    seed: int,
-    scale: Scale,
-    told: Sequence[BlendStage] = (),
+    train: Train, sources: Mapping[str, Source], seed: int, scale: Scale, lanes: int, told: Sequence[BlendStage] = ()
 ) -> tuple[Source, Sampler]:
-    """The training sources as one, and the order of its samples; `told` are stages that were added while it trained.
+    """The training sources, by name, as one, and the order of its samples; `told` are stages that were added while it
+    trained.
 
     Raises Failure(78) where stages do not begin one after the other.
     """
-    if len(sources) == 1 and not train.stages:
-        return sources[0], Order(len(sources[0]), seed, train.shuffle)
+    names, opened = list(sources), list(sources.values())
+    if len(opened) == 1 and not train.stages:
+        return _alone(opened[0], seed, train.shuffle, LaneDeal(scale.batches, lanes))
     stages = [BlendStage(0, tuple(settings.weight for settings in train.sources))]
     for place, stage in enumerate(train.stages):
         start = stage.from_.samples_at(scale)
@@ -266,10 +297,19 @@ def training_order(
             raise Failure(Exit.BAD_RECIPE, cause, "list the stages in the order in which they begin, from beyond 0 on")
         weights = [stage.weights.get(name, 0.0) for name in names]
         stages.append(BlendStage(start, tuple(weights)))
-    order = Blend([len(source) for source in sources], stages, seed, train.shuffle)
+    blocks = [source.blocks if isinstance(source, ColumnSource) else None for source in opened]
+    order = Blend([len(source) for source in opened], stages, seed, train.shuffle, blocks)
     for stage in told:
         order = order.staged(stage)
-    return one_source(sources), order
+    return one_source(opened), order
+
+
+def _alone(source: Source, seed: int, shuffle: bool, deal: LaneDeal) -> tuple[Source, Sampler]:
+    """One source, and the order of its samples."""
+    if not isinstance(source, ColumnSource) or not shuffle:
+        return source, Order(len(source), seed, shuffle)
+    order = LaneOrder(source.blocks, deal, seed)
+    return source.following(order), order
 
 
 def one_source(sources: Sequence[Source]) -> Source:

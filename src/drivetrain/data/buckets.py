@@ -66,22 +66,17 @@ class Buckets(Sampler):
 
 
 def reading_order(
-    train: Train,
-    names: Sequence[str],
-    sources: Sequence[Source],
-    seed: int,
-    scale: Scale,
-    told: Sequence[BlendStage] = (),
+    train: Train, sources: Mapping[str, Source], seed: int, scale: Scale, lanes: int, told: Sequence[BlendStage] = ()
 ) -> tuple[Source, Sampler]:
     """`training_order`, with its buckets where the recipe asks for them.
 
     Raises Failure(78) where the source is not numbered by length.
     """
-    source, order = training_order(train, names, sources, seed, scale, told)
+    source, order = training_order(train, sources, seed, scale, lanes, told)
     if train.buckets is None:
         return source, order
     if not getattr(source, "by_length", False):
-        cause = f"data.train.buckets: the samples of {names[0]} are not numbered by their lengths"
+        cause = f"data.train.buckets: the samples of {next(iter(sources))} are not numbered by their lengths"
         raise Failure(Exit.BAD_RECIPE, cause, "leave buckets out; the task, or a source of your own, must number them")
     return source, Buckets(order, scale.batches.size, train.buckets)
 

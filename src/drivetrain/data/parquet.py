@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.arrow import taken
 from drivetrain.data.fingerprint import FileStamp, file_digest, remembered
+from drivetrain.data.plain_rows import taken
 from drivetrain.data.recipe import Parquet
 from drivetrain.data.rows import chosen, files_of, joined
 from drivetrain.data.saved import damage_told, import_arrow

@@ -170,6 +170,38 @@ class Parquet(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnFiles(Rows):
+    """Rows of CSV, TSV or Parquet files, decoded block by block into columns.
+
+    `path` is a file, a pattern, a folder, or several of them with commas between: in that order, sorted within each.
+    """
+
+    factory: ClassVar[str] = "drivetrain.data.column_files:open_columns"
+    kind: Annotated[Literal["columns"], bits("columns of CSV, TSV or Parquet files")] = "columns"
+    include: Annotated[tuple[str, ...], bits("patterns of file names within a folder")] = (
+        "*.parquet",
+        "*.pq",
+        "*.csv",
+        "*.tsv",
+    )
+    format: Annotated[
+        Literal["csv", "tsv", "parquet"] | None, bits("what the files are; null: what their names end in")
+    ] = None
+    delimiter: Annotated[
+        str | None, MinLen(1), MaxLen(1), bits("between fields; null: a tab in .tsv and .txt, else a comma")
+    ] = None
+    quotes: Annotated[bool, bits("a field may be in double quotes; false: they are characters like others")] = True
+    header: Annotated[
+        tuple[str, ...] | None, MinLen(1), bits("what a CSV file's columns are called, where its first line is a row")
+    ] = None
+    nulls: Annotated[tuple[str, ...], bits("fields of a CSV file that stand for no value")] = ("",)
+    malformed: Annotated[
+        Literal["stop", "skip"], bits("a CSV row that cannot be read ends the run, or is left out, counted and named")
+    ] = "stop"
+    window: Annotated[Count, bits("rows that are shuffled at a time, of each lane's blocks")] = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
 class Datasets(Rows):
     """A folder that Hugging Face's `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote, memory-mapped."""
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from drivetrain.data.blend import BlendSource
 from drivetrain.data.fingerprint import combined
-from drivetrain.data.inputs import find_inputs
+from drivetrain.data.inputs import Kind, find_inputs
 from drivetrain.data.recipe import JsonLines, Parquet, Rows, Table
 from drivetrain.data.source import Source
 from drivetrain.data.split import hashed, parted
@@ -54,7 +54,12 @@ def files_of(settings: JsonLines | Parquet | Table) -> list[str]:
     """The files that a path, a pattern or a folder means, in the order in which their rows count."""
     # Inputs know no kind of tables; as text, a file of any name is taken.
     kind = "text" if settings.kind == "table" else settings.kind
-    inputs = find_inputs([settings.path], settings.include, kind)
+    return plain_files([settings.path], settings.include, kind)
+
+
+def plain_files(given: Sequence[str], include: Sequence[str], kind: Kind) -> list[str]:
+    """The files that paths, patterns and folders mean. Raises Failure(65) where one is compressed."""
+    inputs = find_inputs(given, include, kind)
     for found in inputs:
         if found.packed:
             cause = f"{found.path}: rows of a compressed file cannot be read in any order"

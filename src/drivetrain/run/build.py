@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drivetrain.data.geometry import choose_lanes
 from drivetrain.data.opening import open_source
 from drivetrain.data.source import ENDLESS, Source
 from drivetrain.data.stream import StreamSource
@@ -186,6 +188,15 @@ def most_scored(recipe: Recipe) -> int | None:
 def evaluation_batch(recipe: Recipe, lanes: int) -> int:
     """How many samples are scored at a time."""
     return recipe.evaluate.batch or recipe.batch.micro or max(1, recipe.batch.size // lanes)
+
+
+def first_lanes(recipe: Recipe, world: int) -> int:
+    """The recipe's lanes; `auto` are those that fit so many processes at the first start. Raises as `choose_lanes`."""
+    if recipe.lanes != "auto":
+        return recipe.lanes
+    batch, exact = recipe.batch, recipe.exact
+    whole = batch.micro if exact and batch.micro else 1  # samples that stay together
+    return choose_lanes(math.gcd(*batch.sizes) // whole, world, apart=exact)
 
 
 def run_scale(recipe: Recipe, samples: int) -> Scale:

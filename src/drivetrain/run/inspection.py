@@ -15,9 +15,8 @@ from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import AttemptRecord
-from drivetrain.run.build import build_task, only_training, open_inputs, run_scale
+from drivetrain.run.build import build_task, first_lanes, only_training, open_inputs, run_scale
 from drivetrain.run.proof import Orders
-from drivetrain.spec.check import source_names
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 
@@ -35,10 +34,12 @@ def inspect_recipe(
     recipe = load(what, overrides).recipe
     train = recipe.data.train
     with tempfile.TemporaryDirectory() as folder:
-        sources = list(open_inputs(only_training(recipe), Path(folder), build_task(recipe)).train.values())
-    names = source_names(train.sources)
+        opened = open_inputs(only_training(recipe), Path(folder), build_task(recipe)).train
+    sources = list(opened.values())
     scale = run_scale(recipe, sum(map(len, sources)))
-    source, order = reading_order(train, names, sources, recipe.seed, scale)
+    # Of a run without a commit the order is that of its ledger, whatever the processes were.
+    lanes = first_lanes(recipe, recipe.parallel.sizes(recipe.launch.processes).data)
+    source, order = reading_order(train, opened, recipe.seed, scale, lanes)
     quarantine = Quarantine([(1, recipe.guard.quarantine)])
     if not overrides and (ledger := Path(what) / "ledger.jsonl").is_file():
         order, quarantine = _as_it_went(ledger, order, quarantine)
@@ -50,7 +51,7 @@ def inspect_recipe(
     ids = order.ids(start, start + len(positions))
     steps = np.array([scale.batches.steps(place + 1) for place in positions.tolist()])
     firsts = [sum(map(len, sources[:number])) for number in range(len(sources))]
-    owners = [Owner(*owner) for owner in zip(firsts, names, train.sources, strict=True)]
+    owners = [Owner(*owner) for owner in zip(firsts, opened, train.sources, strict=True)]
     return describe_samples(source, positions, ids, owners, quarantine.kept(steps, ids))
 
 

@@ -415,9 +415,12 @@ def _prove_recipe(recipe: Recipe, attempt: AttemptRecord) -> None:
         raise _broken("the recipe in resolved.json is not the one that the newest attempt has trained")
     order = attempt.order
     buckets = recipe.data.train.buckets
-    dealt = None if buckets is None else [recipe.batch.size, buckets]
-    if (order["seed"], order["shuffle"], order.get("buckets")) != (recipe.seed, recipe.data.train.shuffle, dealt):
+    turned = None if buckets is None else [recipe.batch.size, buckets]
+    if (order["seed"], order["shuffle"], order.get("buckets")) != (recipe.seed, recipe.data.train.shuffle, turned):
         raise _broken("the order of the samples does not follow from the recipe")
+    dealt = (attempt.lanes, attempt.batch.size, [list(change) for change in attempt.batch.ramp])
+    if "lanes" in order and (order["lanes"], order["batch"], order["ramp"]) != dealt:
+        raise _broken("the order of the samples does not follow from lanes and batches")
 
 
 def _prove_data(run: Path, recipe: Recipe, attempt: AttemptRecord, certificate: Certificate) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -10,7 +9,6 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from drivetrain.checkpoint.commits import LoadedCommit
-from drivetrain.data.geometry import choose_lanes
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
 from drivetrain.ledger.queue import LedgerQueue
@@ -28,6 +26,7 @@ from drivetrain.run.build import (
     build_on_mesh,
     digests_beside,
     execution_of,
+    first_lanes,
     freeze_networks,
     masters_for,
     run_scale,
@@ -203,10 +202,6 @@ def _timetable(recipe: Recipe, tuned: Recipe, inputs: Inputs) -> Timetable:
 
 def _lanes(recipe: Recipe, world: int, commit: LoadedCommit | None) -> int:
     """The recipe's lanes; `auto` are those of the commit to go on from, or at the first start what fits."""
-    if recipe.lanes != "auto":
-        return recipe.lanes
-    if commit:
+    if recipe.lanes == "auto" and commit:
         return commit.metadata["lanes"]
-    batch, exact = recipe.batch, recipe.exact
-    whole = batch.micro if exact and batch.micro else 1  # samples that stay together
-    return choose_lanes(math.gcd(*batch.sizes) // whole, world, apart=exact)
+    return first_lanes(recipe, world)

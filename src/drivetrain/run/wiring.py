@@ -179,7 +179,7 @@ def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSy
     train, timetable = recipe.data.train, restored.timetable
     names = list(inputs.train)
     stages = [stage_of(stage) for stage in restored.commands.stages]
-    source, order = reading_order(train, names, list(inputs.train.values()), recipe.seed, timetable.scale, stages)
+    source, order = reading_order(train, inputs.train, recipe.seed, timetable.scale, restored.lanes, stages)
     geometry = Geometry(timetable.scale.batches, restored.lanes, data.world, recipe.batch.micro, apart=recipe.exact)
     quarantine = _quarantine(guard, order)
     even = not opened.mesh.replicated

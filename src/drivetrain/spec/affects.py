@@ -174,11 +174,12 @@ def _is_filled(path: str, one: Mapping[str, tuple[Any, Affects]], other: Mapping
 
 
 def settings_classes(hint: Any) -> Iterator[type]:
-    """The settings classes in an annotation such as `X`, `X | None`, `tuple[X, ...]`, `Annotated[X | Y, ...]`."""
+    """The settings classes in an annotation such as `X`, `X | None`, `tuple[X, ...]`, `Annotated[X | Y, ...]`,
+    `Mapping[str, X]`."""
     if get_origin(hint) is typing.Annotated:
         hint = get_args(hint)[0]
     if is_dataclass(hint) and isinstance(hint, type):
         yield hint
-    elif get_origin(hint) in (types.UnionType, typing.Union, tuple, list):
+    elif get_origin(hint) in (types.UnionType, typing.Union, tuple, list, Mapping):
         for arg in get_args(hint):
             yield from settings_classes(arg)

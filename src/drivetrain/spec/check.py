@@ -12,6 +12,7 @@ from drivetrain.spec.amount import Amount
 from drivetrain.spec.components import (
     CountsTokens,
     Decays,
+    FindsMistakes,
     FollowsScore,
     GivesTokens,
     HasLength,
@@ -45,6 +46,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
     checks = (
         _name,
+        _task,
         _batch,
         _parallel,
         _meshed,
@@ -82,6 +84,12 @@ def _name(recipe: Recipe) -> Iterator[Contradiction]:
             yield Contradiction(path, f"names of {part} sets are letters, digits, '_' and '-', at most 64")
         if part == "test" and name in recipe.data.validation:
             yield Contradiction(path, "a validation set has this name")
+
+
+def _task(recipe: Recipe) -> Iterator[Contradiction]:
+    if isinstance(recipe.task, FindsMistakes):
+        for path, message in recipe.task.mistakes(recipe):
+            yield Contradiction(("task", *path), message)
 
 
 def _batch(recipe: Recipe) -> Iterator[Contradiction]:

@@ -5,7 +5,7 @@ A settings class has what it can answer; a kind of the user's own (`Custom`) has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from drivetrain.spec.amount import Amount
@@ -62,6 +62,22 @@ class Derives(Protocol):
     @staticmethod
     def derive(task: Any, source: Any) -> dict[str, Any]:
         """Values by the source's field, for this task's settings and this source's."""
+        ...
+
+
+@runtime_checkable
+class Nests(Protocol):
+    """A component with others inside: `nested` says of which section each of these fields is."""
+
+    nested: Mapping[str, str]
+
+
+@runtime_checkable
+class FindsMistakes(Protocol):
+    """A task whose settings may each be fine and not go together, or not with the rest of the recipe."""
+
+    def mistakes(self, recipe: Any) -> Iterable[tuple[tuple[str | int, ...], str]]:
+        """Paths inside the task's settings, and what is wrong there."""
         ...
 
 

@@ -120,6 +120,7 @@ POINTS: Mapping[str, ExtensionPoint] = {
         {"state": (), "merge": ("state",), "value": (), "compute": ()},
         either=(("compute", "add_state"), ("state", "merge", "value")),
     ),
+    "ranker": ExtensionPoint(("forward",), {"forward": ("inputs",)}, base="torch.nn:Module", given=("shapes",)),
     "target": ExtensionPoint(base="drivetrain.launch.targets.recipe:ResourceSpec"),
 }
 """By section."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from decimal import Decimal
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from drivetrain.spec.affects import settings_classes, settings_of
 from drivetrain.spec.amount import Amount
@@ -175,8 +175,13 @@ def _owner(cls: Any, data: Any, path: Path_) -> type | None:
     for number, part in enumerate(path):
         # The place in a list is no step: the list's hint names the class of its items too.
         if not isinstance(part, int):
-            hint = _hint(_chosen(hint, at(data, path[:number])), part)
+            hint = _by_name(hint) or _hint(_chosen(hint, at(data, path[:number])), part)
     return _chosen(hint, at(data, path))
+
+
+def _by_name(hint: Any) -> Any:
+    """The annotation of what a mapping has by name; None where it is no mapping."""
+    return get_args(hint)[1] if get_origin(hint) is Mapping else None
 
 
 def _hint(owner: type | None, key: str) -> Any:

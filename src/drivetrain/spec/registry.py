@@ -15,6 +15,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "speech": "drivetrain.tasks.speech.recipe:Speech",
         "vocoder": "drivetrain.tasks.speech.recipe:Vocoding",
         "enhancer": "drivetrain.tasks.speech.recipe:Enhancing",
+        "ranking": "drivetrain.tasks.ranking.recipe:Ranking",
     },
     "source": {
         "text": "drivetrain.data.recipe:Text",
@@ -25,9 +26,11 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "datasets": "drivetrain.data.recipe:Datasets",
         "hub": "drivetrain.data.recipe:Hub",
         "table": "drivetrain.data.recipe:Table",
+        "columns": "drivetrain.data.recipe:ColumnFiles",
         "glue": "drivetrain.tasks.classification.recipe:Glue",
         "speech": "drivetrain.tasks.speech.recipe:SpeechFolders",
         "harmonics": "drivetrain.tasks.speech.recipe:Harmonics",
+        "clicks": "drivetrain.tasks.ranking.recipe:Clicks",
     },
     "optimizer": {
         "adamw": "drivetrain.optim.recipe:AdamW",
@@ -55,6 +58,11 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "steps": "drivetrain.optim.recipe:StepSchedule",
     },
     "launch": {"local": "drivetrain.launch.recipe:Local"},
+    "ranker": {
+        "deepfm": "drivetrain.tasks.ranking.recipe:DeepFM",
+        "mmoe": "drivetrain.tasks.ranking.recipe:MMoE",
+        "two_tower": "drivetrain.tasks.ranking.recipe:TwoTower",
+    },
 }
 """Settings classes by section and kind."""
 

@@ -53,6 +53,9 @@ def recipe_schema() -> dict[str, Any]:
         if name in BY_NETWORK:
             component["anyOf"].append({"type": "object", "additionalProperties": {"anyOf": list(component["anyOf"])}})
         schema["properties"][name] |= component
+    for task in schema["properties"]["task"]["anyOf"]:
+        if task["properties"]["kind"].get("const") == "ranking":
+            task["properties"]["model"] |= _component_schema("ranker")
     data = schema["properties"]["data"]["properties"]
     source = _component_schema("source")
     data["train"]["properties"]["sources"]["items"] = source
@@ -135,9 +138,10 @@ def _describe(schema: dict[str, Any], cls: type) -> None:
 
 
 def _options(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schema, what may stand in its place, and its items."""
+    """A schema, what may stand in its place, and what it has in a list or by name."""
     yield schema
     for part in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
         yield from _options(part)
-    if "items" in schema:
-        yield from _options(schema["items"])
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from _options(schema[key])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from drivetrain.spec.affects import settings_of
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.check import contradictions, shown
-from drivetrain.spec.components import Derives
+from drivetrain.spec.components import Derives, Nests
 from drivetrain.spec.custom import ARGUMENTS, OWN, POINTS, Custom, section_keys
 from drivetrain.spec.installed import OWN_PATH, installed_kinds, path_of
 from drivetrain.spec.keys import key_of
@@ -303,7 +303,7 @@ class Checker:
         kinds = KINDS.get(section, {})
         kind = data.get("kind", DEFAULT_KINDS.get(section))
         if isinstance(kind, str) and kind in kinds:
-            return self._settings(imported(kinds[kind]), data, path)
+            return self._nested(self._settings(imported(kinds[kind]), data, path), data, path)
         if own := path_of(section, kind):
             return self._custom(section, own, data, path)
         known = list(kinds)
@@ -315,6 +315,16 @@ class Checker:
             near = nearest(str(kind), known) or (_own_kind(kind) if section in POINTS else "")
             self._notes.add((*path, "kind"), f"unknown kind {shown(kind)}; there are {', '.join(known)}{near}")
         return None
+
+    def _nested(self, settings: Any, data: Mapping[str, Any], path: Path_) -> Any:
+        """Settings with the components inside them; None where one has mistakes, which are noted."""
+        if not isinstance(settings, Nests):
+            return settings
+        found = {}
+        for name, section in settings.nested.items():
+            if name in data:
+                found[name] = self._component(section, data[name], (*path, name))
+        return None if None in found.values() else replace(settings, **found)  # type: ignore[type-var]
 
     def _custom(self, section: str, kind: str, data: Mapping[str, Any], path: Path_) -> Any:
         """A component of the user's own: a `Custom`, by itself or in the settings that its section has besides; None

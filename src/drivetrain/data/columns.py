@@ -1,0 +1,279 @@
+"""Rows of files as columns: arrays of many rows, which an encoder of the task's makes, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from drivetrain.data.block_cache import BlockCache
+from drivetrain.data.fingerprint import combined
+from drivetrain.data.lane_order import Blocks, LaneOrder
+from drivetrain.data.plain_rows import taken
+from drivetrain.data.recipe import ColumnFiles
+
+_KEPT = 512 << 20  # bytes of blocks, where no more of them are wanted
+_AHEAD = 2  # windows, or in the files' order blocks, that are wanted ahead
+_LOOKS = 16  # at what is wanted next, in the time that a window takes
+
+ROW = "row"
+"""What `Columns.arrays` calls the samples' numbers."""
+
+
+class Ragged(NamedTuple):
+    """Rows of any length: row k has values[offsets[k] : offsets[k + 1]].
+
+    `offsets` are int64 [rows + 1], from 0 on.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both arrays."""
+        return self.values.nbytes + self.offsets.nbytes
+
+
+Arrays = Mapping[str, "np.ndarray | Ragged"]
+"""Arrays [rows], [rows, d] or ragged, by name."""
+
+
+class BadValue(Exception):  # noqa: N818 - it is a value, and who reads the file makes an error of it
+    """A value that an encoder cannot take: which row of the block it was given (from 0 on), which column, and why."""
+
+    def __init__(self, row: int, column: str, why: str) -> None:
+        super().__init__(f"row {row}: column {column!r}: {why}")
+        self.row, self.column, self.why = row, column, why
+
+
+class BadColumn(Exception):  # noqa: N818 - as above
+    """A column whose type cannot be read as it is to be, in words."""
+
+
+class Encoder(Protocol):
+    """What makes arrays of decoded columns: pure, and pickled for data workers."""
+
+    columns: Mapping[str, str]
+    """The columns that are read, and as what: `string`, `integer` (int64), `number` (float64), or `list`, which is as
+    the file has it: a list of any of these or, in CSV, a string that the encoder splits."""
+    digest: str
+    """Of all that decides what `encode` gives."""
+
+    def encode(self, table: Any) -> dict[str, np.ndarray | Ragged]:
+        """The arrays of a `pyarrow.Table`: one block, whose columns have one chunk each.
+
+        Strings come as `string` or as `dictionary<int32, string>`. Raises BadValue.
+        """
+        ...
+
+
+class Columns(Sequence[dict[str, Any]]):
+    """Samples as columns: `arrays` by name, with the samples along the first dimension. `arrays["row"]`, int64, are
+    their numbers."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = dict(arrays)
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.arrays[ROW])  # type: ignore[arg-type]
+
+    def __getitem__(self, place: Any) -> Any:
+        """One sample as a dict, or some of them as `Columns`."""
+        if isinstance(place, slice):
+            return Columns(gathered(self.arrays, np.arange(len(self))[place]))
+        place = range(len(self))[place]
+        return {name: _value(column, place) for name, column in self.arrays.items()}
+
+
+def _value(column: np.ndarray | Ragged, row: int) -> Any:
+    if isinstance(column, Ragged):
+        return column.values[column.offsets[row] : column.offsets[row + 1]]
+    return column[row]
+
+
+def gathered(arrays: Arrays, rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+    """These rows (int64) of all arrays, copied."""
+    found: dict[str, np.ndarray | Ragged] = {}
+    for name, column in arrays.items():
+        if isinstance(column, Ragged):
+            found[name] = _gathered_ragged(column, rows)
+        else:
+            found[name] = column.take(rows, axis=0)
+    return found
+
+
+def _gathered_ragged(column: Ragged, rows: np.ndarray) -> Ragged:
+    starts = column.offsets[rows]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(column.offsets[rows + 1] - starts, out=offsets[1:])
+    # Within a row values stand side by side, so a value's place is its own number and what its row is shifted by.
+    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
+    return Ragged(column.values.take(places, axis=0), offsets)
+
+
+def _concatenated_ragged(columns: Sequence[Ragged]) -> Ragged:
+    lengths = [np.diff(column.offsets) for column in columns]
+    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
+    np.cumsum(np.concatenate(lengths), out=offsets[1:])
+    return Ragged(np.concatenate([column.values for column in columns]), offsets)
+
+
+def scattered(parts: Sequence[tuple[np.ndarray, Arrays]], count: int) -> dict[str, np.ndarray | Ragged]:
+    """`count` rows, of which each part has some: where they stand (int64), and their arrays."""
+    if len(parts) == 1:
+        return dict(parts[0][1])
+    found: dict[str, np.ndarray | Ragged] = {}
+    back: np.ndarray | None = None
+    for name, first in parts[0][1].items():
+        columns = [arrays[name] for _, arrays in parts]
+        if isinstance(first, Ragged):
+            if back is None:
+                back = np.argsort(np.concatenate([places for places, _ in parts]))
+            found[name] = _gathered_ragged(_concatenated_ragged(columns), back)  # type: ignore[arg-type]
+            continue
+        found[name] = whole = np.empty((count, *first.shape[1:]), first.dtype)
+        for (places, _), column in zip(parts, columns, strict=True):
+            whole[places] = column
+    return found
+
+
+class BlockFile(Protocol):
+    """One file, in blocks of rows."""
+
+    path: str
+    schema: Mapping[str, str]
+    """Column -> Arrow type in words; none where the file has no byte."""
+    rows: np.ndarray
+    """Of each block, int64."""
+    fingerprint: str
+    notes: tuple[str, ...]
+
+    def decode(self, number: int, columns: Mapping[str, str | None]) -> Any:
+        """A block as a `pyarrow.Table` of these columns, each with one chunk, read as the words of `Encoder.columns`;
+        None: as the file has them. Raises Failure(65), BadValue, BadColumn."""
+        ...
+
+    def place(self, number: int, row: int) -> str:
+        """Where a row of a block stands, in words."""
+        ...
+
+
+class BlocksOfFiles(Protocol):
+    """The blocks of all files, numbered through."""
+
+    settings: ColumnFiles
+    schema: Mapping[str, str]
+    counts: np.ndarray
+    """The rows of each block that are of the part that is read, int64."""
+    fingerprint: str
+    notes: tuple[str, ...]
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raises Failure(65) where a file lacks a column."""
+        ...
+
+    def table(self, number: int) -> Any:
+        """A block's rows as a `pyarrow.Table` of plain columns. Raises Failure(65)."""
+        ...
+
+    def encode(self, number: int, encoder: Encoder) -> Arrays:
+        """A block's rows as arrays. Raises Failure(65)."""
+        ...
+
+    def place(self, number: int, row: int) -> str:
+        """Where a row of a block stands, in words."""
+        ...
+
+
+class ColumnSource:
+    """Rows of files, or a part of them. Without an encoder samples are dicts of plain values, with one `Columns`.
+
+    Blocks are decoded and encoded whole, by threads; in files' order, and in that of a `LaneOrder` that it follows, two
+    blocks ahead.
+    """
+
+    thread_safe = True
+
+    def __init__(self, files: BlocksOfFiles, encoder: Encoder | None = None, order: LaneOrder | None = None) -> None:
+        self._files, self._encoder, self._order = files, encoder, order
+        self.schema, self.notes = files.schema, files.notes
+        self.blocks = Blocks.of(files.counts, files.settings.window)
+        self.fingerprint = files.fingerprint
+        if encoder is not None:
+            self.fingerprint = combined([files.fingerprint, encoder.digest])
+        self._starts = np.concatenate([[0], np.cumsum(files.counts)]).astype(np.int64)
+        self._cache: BlockCache[Any] = BlockCache(self._block, _bytes_of, _KEPT)
+        self._lanes: set[int] = set()
+        self._looked = -1
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return int(self._starts[-1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process decodes blocks of its own."""
+        return ColumnSource, (self._files, self._encoder, self._order)
+
+    def encoded(self, encoder: Encoder) -> ColumnSource:
+        """The same rows as arrays that an encoder makes.
+
+        Raises Failure(65) where a file lacks a column of the encoder's.
+        """
+        self._files.require(list(encoder.columns))
+        return ColumnSource(self._files, encoder, self._order)
+
+    def following(self, order: LaneOrder) -> ColumnSource:
+        """The same rows, read in this order: blocks are decoded ahead of the lanes that are read."""
+        return ColumnSource(self._files, self._encoder, order)
+
+    def read(self, ids: np.ndarray, positions: np.ndarray) -> Sequence[dict[str, Any]]:
+        """The rows with these numbers."""
+        if not len(ids):
+            return []
+        owners = self._starts.searchsorted(ids, side="right") - 1
+        numbers = [int(owners[0])]
+        if (owners != owners[0]).any():
+            numbers = np.unique(owners).tolist()
+        self._look_ahead(ids, positions, numbers)
+        if self._encoder is None:
+            return taken(self._starts, ids, self._cache.get)
+        parts = []
+        for number in numbers:
+            (places,) = (owners == number).nonzero()
+            parts.append((places, gathered(self._cache.get(number), ids[places] - self._starts[number])))
+        return Columns({**scattered(parts, len(ids)), ROW: ids.astype(np.int64)})
+
+    def place(self, number: int) -> str:
+        """FILE:LINE of a row, or its row group and its number in it."""
+        block = int(self._starts.searchsorted(number, side="right")) - 1
+        return self._files.place(block, number - int(self._starts[block]))
+
+    def _block(self, number: int) -> Any:
+        """A block as it is kept: arrays, or without an encoder a table."""
+        if self._encoder is None:
+            return self._files.table(number)
+        return self._files.encode(number, self._encoder)
+
+    def _look_ahead(self, ids: np.ndarray, positions: np.ndarray, numbers: list[int]) -> None:
+        """Have blocks decoded that will be needed next, once in a while."""
+        order = self._order
+        if order is None:
+            if len(ids) > 1 and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # in the files' order
+                self._cache.want(range(numbers[0], min(numbers[-1] + _AHEAD + 1, len(self._starts) - 1)))
+            return
+        first = int(positions[0])
+        looked = first * _LOOKS // (order.window * order.lanes)
+        if looked == self._looked and self._cache.wanted.issuperset(numbers):
+            return
+        self._looked = looked
+        self._lanes.update(order.lanes_of(positions))
+        self._cache.want(order.blocks_ahead(first, self._lanes, _AHEAD * order.window))
+
+
+def _bytes_of(block: Any) -> int:
+    if isinstance(block, Mapping):
+        return sum(column.nbytes for column in block.values())
+    return block.nbytes

@@ -1,0 +1,1 @@
+"""Ranking: which of many things somebody will choose, from columns of ids and numbers."""
