@@ -66,6 +66,15 @@ def test_who_holds_a_table_changes_no_bit(tmp_path):
     require_same_bits(tmp_path / "whole", tmp_path / "rows")
 
 
+def test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_whoever_holds_rows(tmp_path):
+    exact = {"exact": True, "batch": {"size": 16, "micro": 2}}
+    worlds = {"one": (), "two": (*TWO, *WHOLE), "rows": (*TWO, *BY_ROWS), "four": FOUR}
+    for name, asked in worlds.items():
+        assert run_under_supervisor(recipe(**exact), tmp_path / name, *asked, most_steps=8).code is Exit.STOPPED
+    for name in ("two", "rows", "four"):
+        require_same_bits(tmp_path / name, tmp_path / "one")
+
+
 @pytest.mark.parametrize("asked", [(), TWO], ids=["one", "two"])
 def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, asked):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -124,13 +133,12 @@ def test_a_network_that_stands_still_keeps_its_tables(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"exact": True, "batch": {"size": 16, "micro": 4}}, "exact does not go with embedding tables"),
         ({"parameters": {"dtype": "bf16"}, "precision": "bf16"}, "parameters.dtype bf16 does not go"),
         ({"networks": {"model": {"micro": 2}}}, "a micro of their own"),
         ({"embeddings": {"groups": [{"match": "users2", "optimizer": {"kind": "sgd"}}]}}, "'users2' takes no table"),
         ({"embeddings": {"hold": {"nothing": "row"}}}, "'nothing' takes no table"),
     ],
-    ids=["exact", "bf16", "micro", "group", "hold"],
+    ids=["bf16", "micro", "group", "hold"],
 )
 def test_what_tables_cannot_do_is_refused_with_its_key(tmp_path, asked, told):
     outcome = run_under_supervisor(recipe(**asked), tmp_path / "run")

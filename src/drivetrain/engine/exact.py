@@ -60,6 +60,12 @@ class TreeAccumulator:
             level += 1
         self._held.append((level, flat))
 
+    @property
+    def total(self) -> Tensor:
+        """The sum of all that was pushed, of which there were a power of two."""
+        ((_, flat),) = self._held
+        return flat.whole
+
 
 class LaneTree(BucketReduction):
     """Sums over the lanes of all processes. Each process has `lanes / world` of them, with or without samples.

@@ -82,7 +82,16 @@ class NetworkGroups:
         dense, tables = self._dense_reduction(names, parameters), self._execution.placement.tables
         if tables is None:
             return dense
-        return WithRows(names, dense, tables, lambda: [self._network_optimizers[name] for name in names])
+        return WithRows(names, dense, tables, lambda: [self._network_optimizers[name] for name in names], self._lanes)
+
+    @property
+    def _lanes(self) -> range | None:
+        """This rank's lanes, where sums are made as a tree of them."""
+        lanes, data = self._execution.exact, self._execution.placement.data
+        if lanes is None:
+            return None
+        own = lanes // data.world
+        return range(data.rank * own, (data.rank + 1) * own)
 
     def _dense_reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
         if not self._execution.placement.mesh.replicated:

@@ -359,7 +359,6 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
 def require_plain_tables(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
     """Raises Failure(78) where networks with tables are to do what these cannot."""
     refused = {
-        "exact": recipe.exact,
         "compile": recipe.compile,
         "guard.recompute": recipe.guard.recompute is not None,
         "statistics.gradients": recipe.statistics is not None and recipe.statistics.gradients,

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from drivetrain.engine.tables.row_plan import RowPlan, in_order
+from drivetrain.engine.tables.row_plan import RowPlan
 
 
 class Asked(NamedTuple):
@@ -41,15 +41,35 @@ class Exchange:
     def push(self, plan: RowPlan, asked: Asked, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The rows here that any rank has asked for, each once (int64 [n]), and the sums of their gradients, [n, dim].
 
-        They are added in the order of the ranks, so a row's sum is the same wherever it lies.
+        Ranks are added as a tree, neighbours first, so a row's sum is the same wherever it lies; and where lanes are
+        summed as a tree on each rank, it is the same on any number of ranks.
         """
         if self._group is None:
-            return plan.local, gradients
+            return plan.local, gradients.add_(0.0)
         arrived = gradients.new_empty(len(asked.rows), gradients.shape[1])
         dist.all_to_all_single(arrived, gradients.contiguous(), asked.counts, plan.counts, group=self._group)
-        ordered, order, first = in_order(asked.rows)
-        segments = torch.cat([first.nonzero().squeeze(1), torch.tensor([len(ordered)])])
-        return ordered[first], F.embedding_bag(order, arrived, segments, mode="sum", include_last_offset=True)
+        ranks = torch.arange(len(asked.counts)).repeat_interleave(torch.tensor(asked.counts))
+        return tree_sums(asked.rows, ranks, arrived)
+
+
+def tree_sums(rows: Tensor, ranks: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of several ranks, ascending, each once (int64 [n]), and the sums of their gradients ([all, dim]).
+
+    `ranks` int64 [all] ascend. Level by level two neighbours are added where both have the row.
+    """
+    rows, order = torch.sort(rows, stable=True)
+    ranks = ranks[order]
+    places = int(ranks.max()) + 1 if len(ranks) else 1
+    for _ in range((places - 1).bit_length()):
+        ranks = ranks >> 1
+        first = torch.ones(len(rows), dtype=torch.bool)
+        first[1:] = (rows[1:] != rows[:-1]) | (ranks[1:] != ranks[:-1])
+        segments = torch.cat([first.nonzero().squeeze(1), torch.tensor([len(rows)])])
+        gradients = F.embedding_bag(order, gradients, segments, mode="sum", include_last_offset=True)
+        rows, ranks = rows[first], ranks[first]
+        order = torch.arange(len(rows))
+    # Where a lane has not asked for a row its gradient is no zero but not there: -0 + 0 is 0, and -0 alone is not.
+    return rows, gradients[order].add_(0.0)
 
 
 def ask(plan: RowPlan, group: dist.ProcessGroup | None) -> Asked:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drivetrain.engine.exact import TreeAccumulator
+from drivetrain.engine.reduce import Flat
 from drivetrain.engine.tables.exchange import Asked, Exchange
 from drivetrain.engine.tables.layout import Layout, Stretch
 from drivetrain.engine.tables.module import Lookup, Table, parameter_name
@@ -67,10 +69,12 @@ class PulledRows:
     source: Tensor
     addresses: Tensor | None
     leaf: Tensor = field(init=False)
+    _lanes: TreeAccumulator = field(init=False)
 
     def __post_init__(self) -> None:
         shape = len(self.plan.addresses), self.source.shape[1]
         self.leaf = torch.zeros((), dtype=self.source.dtype).expand(shape).requires_grad_()
+        self._lanes = TreeAccumulator(lambda: Flat(torch.empty(shape), []))
 
     def pooled(self, micro: MicroRows) -> tuple[Tensor, ...]:
         """What a micro-batch's bags come to, [bags, dim] for each lookup."""
@@ -85,6 +89,17 @@ class PulledRows:
         if found is None:
             return torch.zeros(self.leaf.shape, dtype=self.leaf.dtype)
         return found
+
+    def close_lane(self) -> None:
+        """What was handed back since the lane before joins the tree of lanes."""
+        flat = self._lanes.take()
+        flat.whole.copy_(self.take_gradient())
+        self._lanes.push(flat)
+
+    @property
+    def of_lanes(self) -> Tensor:
+        """The sum over all lanes of this rank, [rows, dim]."""
+        return self._lanes.total
 
 
 class _Pool(torch.autograd.Function):
@@ -132,10 +147,11 @@ class MatrixRows:
         addresses = plan.addresses if source is self.matrix.weight else None
         return PulledRows(plan, asked, source, addresses)
 
-    def push(self) -> None:
+    def push(self, *, by_lane: bool) -> None:
         """Hand the mover what the step at work has come to: the rows here that any rank has asked for, and the sums of
         their gradients."""
         assert self.pulled is not None, "rows are pulled before their gradients are pushed"
         assert self.mover is not None
         pulled, self.pulled = self.pulled, None
-        self.mover.rows, self.mover.gradient = self._exchange.push(pulled.plan, pulled.asked, pulled.take_gradient())
+        gradient = pulled.of_lanes if by_lane else pulled.take_gradient()
+        self.mover.rows, self.mover.gradient = self._exchange.push(pulled.plan, pulled.asked, gradient)

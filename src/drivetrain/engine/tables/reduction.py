@@ -27,21 +27,27 @@ class WithRows:
         dense: Reduction,
         tables: Tables,
         optimizers: Callable[[], Sequence[NetworkOptimizer]],
+        lanes: range | None = None,
     ) -> None:
-        """`optimizers` are asked for in each step: a `set` may replace them."""
+        """`optimizers` are asked for in each step: a `set` may replace them. `lanes` are this rank's, where gradients
+        are summed as a tree of lanes."""
         self.norms: Sequence[Tensor] = ()
         self._names = tuple(names)
         self._dense = dense
         self._tables = tables
         self._optimizers = optimizers
+        self._lanes = lanes
+        self._lane = 0
 
     def reset(self) -> None:
         """Before the first micro-batch."""
         self._dense.reset()
+        self._lane = self._lanes.start if self._lanes else 0
 
     def enter(self, lane: int, sums: Sums) -> None:
         """A micro-batch of this lane comes next."""
         self._dense.enter(lane, sums)
+        self._close_lanes(lane)
 
     def arm(self, sums: Sums) -> None:
         """Only one backward pass is left."""
@@ -51,7 +57,9 @@ class WithRows:
         """Gradients and `sums` are those of all ranks, and `norms` those of whole networks: each row counts once, at
         its owner's."""
         self._dense.finish(sums)
-        self._tables.push(self._names)
+        if self._lanes:
+            self._close_lanes(self._lanes.stop)
+        self._tables.push(self._names, by_lane=self._lanes is not None)
         group, optimizers = self._tables.group, self._optimizers()
         magnitudes = torch.stack([magnitudes_of(optimizer.row_gradients) for optimizer in optimizers])
         if group.world > 1:
@@ -61,3 +69,9 @@ class WithRows:
             of_parameters = gradient_norm(optimizer.parameter_gradients, sums.device).double().square()
             norms.append((of_parameters + sum_of(of_rows)).sqrt())
         self.norms = norms
+
+    def _close_lanes(self, lane: int) -> None:
+        """The lanes before this one are through, with samples or without."""
+        while self._lanes and self._lane < lane:
+            self._tables.close_lane()
+            self._lane += 1

@@ -93,11 +93,18 @@ class Tables:
         """The micro-batch that starts at this position comes next."""
         self._place = self._places[start]
 
-    def push(self, networks: Sequence[str]) -> None:
-        """Hand the gradients of rows to the movers of these networks; those of others are dropped."""
+    def close_lane(self) -> None:
+        """A lane's micro-batches are through."""
+        for work in self._at_work:
+            if work.pulled:
+                work.pulled.close_lane()
+
+    def push(self, networks: Sequence[str], *, by_lane: bool) -> None:
+        """Hand the gradients of rows to the movers of these networks; those of others are dropped. `by_lane`: they are
+        the trees of lanes that were closed."""
         for work in self._at_work:
             if work.matrix.network in networks:
-                work.push()
+                work.push(by_lane=by_lane)
             work.pulled = None
 
     @contextmanager

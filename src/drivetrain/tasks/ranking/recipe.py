@@ -242,9 +242,7 @@ class Negatives(Settings):
         Literal["in_batch", "uniform", "popularity"],
         bits("those of the samples beside it; or drawn: every item alike, or by how often it was chosen"),
     ] = "in_batch"
-    group: Annotated[
-        Count, bits("in_batch: so many samples that follow each other are one another's negatives")
-    ] = 64
+    group: Annotated[Count, bits("in_batch: so many samples that follow each other are one another's negatives")] = 64
     count: Annotated[Count, bits("drawn: how many for each sample")] = 8
     power: Annotated[NonNegative, bits("popularity: an item is drawn by this power of how often it was chosen")] = 0.75
     seed: Annotated[Whole, bits("drawn: they follow from this and the sample's position")] = 0

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from drivetrain.data.columns import Columns
 from drivetrain.data.source import Source
 from drivetrain.engine.losses import Losses
-from drivetrain.engine.tables.module import Embeddings, Lookup, Table
+from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
 from drivetrain.loop.metrics import Metric
 from drivetrain.loop.task import Part, Task
 from drivetrain.runtime.mistakes import returned
@@ -58,9 +57,7 @@ class RankingTask(Task):
 
     def networks(self) -> dict[str, nn.Module]:
         """Tables and model together, as "model"."""
-        seed = int(torch.randint(1 << 62, ()))
         embeddings = Embeddings(self._tables(), self._lookups())
-        embeddings.draw(seed)
         model = self._model()
         self._flops = float(linear_flops(model))
         return {"model": Ranker(embeddings, model)}
@@ -69,6 +66,10 @@ class RankingTask(Task):
         """The batch of a source's columns."""
         assert isinstance(samples, Columns), "`prepare` sees to that"
         return batch_of(samples, self._towers.item if self._towers is not None else ())
+
+    def lookups(self, batch: Batch) -> dict[str, Ids]:
+        """The ids of all features."""
+        return {"model": Ids(batch["ids"], batch["id_weights"])}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         """How many samples have each label that is optional, or are learned from."""
@@ -177,4 +178,6 @@ def _require_outputs(network: nn.Module, outputs: Any, settings: Ranking) -> Non
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         assert isinstance(network, Ranker)
         cause = f"the model gives {found}, and the labels are {wanted}"
-        raise returned(network.model.forward, cause, "return a dict of logits by label, [samples] or [samples, classes]")
+        raise returned(
+            network.model.forward, cause, "return a dict of logits by label, [samples] or [samples, classes]"
+        )

@@ -1,0 +1,29 @@
+"""Sums of rows over ranks, as a tree."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drivetrain.engine.tables.exchange import tree_sums
+
+ROWS = st.lists(st.lists(st.integers(0, 6), unique=True, max_size=5), min_size=1, max_size=8)
+
+
+@given(ROWS, st.integers(0, 99))
+def test_a_rows_sum_is_the_tree_of_the_ranks_that_have_it(asked, seed):
+    draw = torch.Generator().manual_seed(seed)
+    given_rows = [(rank, row) for rank, rows in enumerate(asked) for row in rows]
+    gradients = torch.randn(len(given_rows), 3, generator=draw)
+    by_place = dict(zip(given_rows, gradients, strict=True))
+    ranks, rows = (torch.tensor([pair[k] for pair in given_rows], dtype=torch.int64) for k in (0, 1))
+    found_rows, found = tree_sums(rows, ranks, gradients)
+
+    def tree(row, ranks):
+        if len(ranks) == 1:
+            return by_place.get((ranks[0], row), torch.zeros(3))
+        half = len(ranks) // 2
+        return tree(row, ranks[:half]) + tree(row, ranks[half:])
+
+    assert found_rows.tolist() == sorted({row for _, row in given_rows})
+    for row, total in zip(found_rows.tolist(), found, strict=True):
+        assert torch.equal(total, tree(row, range(8)))
