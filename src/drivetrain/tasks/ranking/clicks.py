@@ -82,7 +82,7 @@ class ComputedClicks:
         kinds = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64()}
         arrays = {}
         for name in columns:
-            arrays[name] = pa.array(found[name])
+            arrays[name] = pa.array(found[name], from_pandas=True)  # NaN is null
             if isinstance(columns, Mapping) and columns[name] in kinds:
                 arrays[name] = arrays[name].cast(kinds[columns[name]])
         return pa.table(arrays)
