@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from drivetrain.data.columns import ROW, Columns, Ragged
+from drivetrain.data.columns import ROW, Arrays, Columns, Ragged, scattered
 
 Batch = dict[str, Any]
 """Tensors whose first dimension are the samples. `rows`, int64 [samples], their numbers; by feature `ids`, int64
@@ -49,6 +49,18 @@ def batch_of(samples: Columns, candidates: Collection[str] = ()) -> Batch:
 def weights_of(batch: Batch) -> Tensor | None:
     """What the samples count, float32 [samples]; None where all count alike."""
     return batch.get("sample_weights")
+
+
+def one_after_other(parts: Sequence[Arrays]) -> dict[str, np.ndarray | Ragged]:
+    """The rows of several sets of the same arrays."""
+    counts = [_rows(next(iter(arrays.values()))) for arrays in parts]
+    ends = np.cumsum(counts)
+    places = [np.arange(end - count, end) for count, end in zip(counts, ends.tolist(), strict=True)]
+    return scattered(list(zip(places, parts, strict=True)), int(ends[-1]))
+
+
+def _rows(column: np.ndarray | Ragged) -> int:
+    return len(column.offsets) - 1 if isinstance(column, Ragged) else len(column)
 
 
 def _padded(lists: Ragged, empty: int) -> Tensor:

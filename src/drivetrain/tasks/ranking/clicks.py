@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drivetrain.data.columns import ROW, Arrays, BadValue, Columns, Encoder, concatenated, gathered
+from drivetrain.data.columns import ROW, Arrays, BadValue, Columns, Encoder, gathered
 from drivetrain.data.fingerprint import combined
 from drivetrain.data.order import GOLDEN, mix64
 from drivetrain.data.rows import no_column
 from drivetrain.data.split import choose, marks
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.tasks.ranking.batches import one_after_other
 from drivetrain.tasks.ranking.metrics import auc
 from drivetrain.tasks.ranking.recipe import Clicks
 
@@ -68,7 +69,7 @@ class ComputedClicks:
                 place = f"clicks: row {self._rows[start + bad.row]}"
                 cause = f"{place}: column {bad.column!r}: {bad.why}"
                 raise Failure(Exit.BAD_DATA, cause, "mend the recipe", file=place) from bad
-        return EncodedClicks(concatenated(parts), len(self), combined([self.fingerprint, encoder.digest]))
+        return EncodedClicks(one_after_other(parts), len(self), combined([self.fingerprint, encoder.digest]))
 
     def _table(self, ids: np.ndarray, columns: Collection[str]) -> pa.Table:
         """Some columns of rows; the values of a mapping say what each is read as."""
@@ -81,7 +82,7 @@ class ComputedClicks:
         kinds = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64()}
         arrays = {}
         for name in columns:
-            arrays[name] = pa.array(found[name])
+            arrays[name] = pa.array(found[name], from_pandas=True)  # NaN is null
             if isinstance(columns, Mapping) and columns[name] in kinds:
                 arrays[name] = arrays[name].cast(kinds[columns[name]])
         return pa.table(arrays)

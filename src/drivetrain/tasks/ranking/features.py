@@ -29,6 +29,7 @@ _UNKNOWN = 1  # that of values that a vocabulary does not have
 _VERSION = "1"  # of all below: another one gives other arrays of the same columns
 _DECIDING = ("column", "cross", "buckets", "hash", "vocab", "boundaries", "normalize")
 _DECIDING_TOO = ("default", "width", "length", "separator", "weights")
+_WIDENING = ("list", "integer", "number", "string")  # what holds all values of those before it, lists aside
 _OF_A_LABEL = ("column", "loss", "at_least", "classes", "optional")
 
 
@@ -80,8 +81,8 @@ class FeatureEncoder:
             if "list" in found and len(found) > 1:
                 cause = f"task: column {column!r} is read as lists and as single values"
                 raise Failure(Exit.BAD_RECIPE, cause, "give all features of it a length, or none")
-            # Whatever reads it otherwise casts text.
-            readings[column] = found.pop() if len(found) == 1 else "string"
+            # Whatever wants another type casts it.
+            readings[column] = max(found, key=_WIDENING.index)
         return readings
 
     def _wanted(self) -> Iterator[tuple[str, str]]:

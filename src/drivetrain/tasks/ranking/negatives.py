@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.columns import Columns, concatenated, gathered
+from drivetrain.data.columns import Columns, gathered, scattered
 from drivetrain.data.fingerprint import combined
 from drivetrain.data.order import GOLDEN, mix64
 from drivetrain.data.rows import place_of
 from drivetrain.data.source import Source
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.tasks.ranking.batches import one_after_other
 from drivetrain.tasks.ranking.recipe import Negatives
 
 NONE = -1
@@ -117,7 +118,7 @@ class Catalogue:
             chosen = np.full(len(rows), True) if keys.label is None else arrays[keys.label] > 0
             users.append(arrays[keys.user][chosen])
             items.append(arrays[keys.item][chosen])
-        together = concatenated(firsts)
+        together = one_after_other(firsts)
         ids, first = np.unique(together[keys.item], return_index=True)  # type: ignore[arg-type] - it is single
         pairs = np.concatenate(users), np.searchsorted(ids, np.concatenate(items))
         if not len(pairs[0]):
@@ -149,11 +150,11 @@ class WithNegatives:
         drawn = catalogue.sampler.draw(arrays[keys.user], positions, self._settings.count)
         others = gathered(catalogue.arrays, np.maximum(drawn.ravel(), 0))
         others[keys.item][drawn.ravel() == NONE] = NONE  # type: ignore[index] - it is single
-        # Behind all own items stand all drawn ones: of both, each sample's own and then its others.
-        own = np.arange(len(ids))[:, None]
-        order = np.concatenate([own, len(ids) + np.arange(drawn.size).reshape(drawn.shape)], axis=1).ravel()
-        together = concatenated([{key: arrays[key] for key in keys.features}, others])
-        return Columns(arrays | gathered(together, order))
+        # Each sample's own item, and behind it the drawn ones.
+        places = np.arange(len(ids) * (1 + drawn.shape[1])).reshape(len(ids), -1)
+        own = {key: arrays[key] for key in keys.features}
+        parts = [(places[:, 0], own), (places[:, 1:].ravel(), others)]
+        return Columns(arrays | scattered(parts, places.size))
 
     def place(self, number: int) -> str:
         """Where a sample stands, in words."""
