@@ -89,22 +89,30 @@ class AskedAhead:
     """What a step's plans ask of other ranks, told while the step before it is made: on a thread of its own, and a
     group of its own, so that these messages meet no others."""
 
-    def __init__(self, plans: Sequence[RowPlan], group: dist.ProcessGroup) -> None:
-        self._plans, self._group = plans, group
+    def __init__(self, plans: Sequence[RowPlan], group: dist.ProcessGroup, before: AskedAhead | None = None) -> None:
+        """`before` is that of the step before, which may still be under way: messages of a group are matched by order."""
+        self._plans, self._group, self._before = plans, group, before
         self._found: list[Asked] = []
         self._error: BaseException | None = None
         # A daemon: where a peer is lost it may wait for long, and nobody waits for it then.
         self._thread = threading.Thread(target=self._ask, name="rows", daemon=True)
         self._thread.start()
 
+    def join(self) -> None:
+        """Wait until it has ended, be it with an error."""
+        self._thread.join()
+
     def wait(self) -> list[Asked]:
         """What is wanted of this rank, for each plan. Raises RuntimeError where a peer is lost."""
-        self._thread.join()
+        self.join()
         if self._error is not None:
             raise self._error
         return self._found
 
     def _ask(self) -> None:
+        if self._before is not None:
+            self._before.join()
+            self._before = None
         try:
             self._found = [ask(plan, self._group) for plan in self._plans]
         except BaseException as error:

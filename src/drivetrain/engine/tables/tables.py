@@ -27,13 +27,14 @@ ROWS = "rows"
 """What the names of rows' optimizer state in commits begin with."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class StepRows:
     """What a step's micro-batches ask for: a plan for each matrix, and the place of each micro-batch in them, by the
-    position at which it starts."""
+    position at which it starts. `ahead` is what others ask for, where the ranks have begun to tell each other."""
 
     plans: tuple[RowPlan, ...]
     places: Mapping[int, int]
+    ahead: AskedAhead | None = None
 
 
 class Tables:
@@ -45,7 +46,7 @@ class Tables:
         self.group = group
         self._main = main
         self._side: Any = dist.new_group(backend="gloo") if main else None
-        self._ahead: tuple[StepRows, AskedAhead] | None = None
+        self._last: AskedAhead | None = None
         self.matrices = tuple(matrices)
         self._modules = dict(modules)
         self._at_work = [MatrixRows(matrix, Exchange(matrix.weight, main)) for matrix in matrices]
@@ -74,9 +75,9 @@ class Tables:
         return StepRows(tuple(plans), {micro.start: place for place, micro in enumerate(micros)})
 
     def announce(self, rows: StepRows) -> None:
-        """Begin to tell the other ranks what the next step asks for. It is left to `training` where nobody is told."""
+        """Begin to tell the other ranks what the next step asks for."""
         if self._side is not None:
-            self._ahead = rows, AskedAhead(rows.plans, self._side)
+            rows.ahead = self._last = AskedAhead(rows.plans, self._side, self._last)
 
     @contextmanager
     def training(self, rows: StepRows) -> Iterator[None]:
@@ -179,10 +180,10 @@ class Tables:
                 module.engine = None
 
     def _asked(self, rows: StepRows) -> list[Asked]:
-        """What is wanted of this rank in a step: as it was announced, unless the run has gone back since then."""
-        if self._ahead is None or self._ahead[0] is not rows:
+        """What is wanted of this rank in a step. Only the first one after a start was not announced."""
+        if rows.ahead is None:
             return [ask(plan, self._main) for plan in rows.plans]
-        return self._ahead[1].wait()
+        return rows.ahead.wait()
 
     def _own_rows(self, work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
         plan = work.planner.plan([given])
