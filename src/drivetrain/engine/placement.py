@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +109,18 @@ class Placement:
             network, _, name = path.partition("/")
             found.setdefault(network, {})[name] = held.here
         return found
+
+    def numbers(self, network: str, module: nn.Module) -> tuple[int, int]:
+        """How many numbers a network's parameters have on all ranks together, and how many of them train."""
+        tables = self.tables.boxes if self.tables else {}
+        whole = trainable = 0
+        for name, parameter in module.named_parameters():
+            box = tables.get(f"{network}/{name}")
+            size = parameter.numel() if box is None else prod(box.whole)
+            whole += size
+            if parameter.requires_grad or box is not None:
+                trainable += size
+        return whole, trainable
 
     def counts(self, parameter: nn.Parameter) -> bool:
         """Whether this rank counts a parameter that its optimizers move, and not another one that holds the same."""

@@ -32,7 +32,7 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
     batch = batches.read(1)
     _try_step(loop, batch)
     engine = loop.state.engine
-    networks = {name: _parameters(network) for name, network in engine.networks.items()}
+    networks = {name: _parameters(engine.placement, name, network) for name, network in engine.networks.items()}
     sources = sizes_of(inputs.train)
     shown = _try_show(loop)
     summary = {
@@ -65,7 +65,7 @@ def _told(batch: LocalBatch) -> list[dict[str, Any]]:
 def _held_parts(placement: Placement) -> dict[str, Any]:
     """What the first rank holds of each parameter, and how many numbers each rank has. Every rank calls it."""
     parts, own = {}, 0
-    for name, part in placement.held.items():
+    for name, part in (*placement.held.items(), *placement.rows.items()):
         parts[name] = {"whole": list(part.box.whole), "here": list(part.box.shape), "along": list(part.along)}
         own += part.box.size
     return {"mesh": str(placement.mesh.sizes), "parts": parts, "ranks": placement.group.gather_json(own)}
@@ -88,13 +88,9 @@ def _try_show(loop: Loop) -> list[str]:
         return loop.due.showing.rehearse(Path(folder))
 
 
-def _parameters(network: nn.Module) -> dict[str, int]:
+def _parameters(placement: Placement, name: str, network: nn.Module) -> dict[str, int]:
     """How many numbers a network's parameters have, and how many of them train."""
-    whole = trainable = 0
-    for parameter in network.parameters():
-        whole += parameter.numel()
-        if parameter.requires_grad:
-            trainable += parameter.numel()
+    whole, trainable = placement.numbers(name, network)
     return {"parameters": whole, "trainable": trainable}
 
 

@@ -40,7 +40,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     sizes = timetable.scale.batches
     parameters = {}
     for name, network in restored.engine.networks.items():
-        parameters[name] = sum(parameter.numel() for parameter in network.parameters())
+        parameters[name], _ = restored.engine.placement.numbers(name, network)
     sources = sizes_of(inputs.train)
     quarantine = tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries)
     ramp = tuple((change[0], change[1]) for change in sizes.ramp)

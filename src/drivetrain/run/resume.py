@@ -22,6 +22,7 @@ from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.state import AVERAGES, has_any, restore
 from drivetrain.checkpoint.survivors import OWED, RECORDS
 from drivetrain.engine.engine import Engine
+from drivetrain.engine.tables.tables import ROWS
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import prepare
 from drivetrain.ledger.ledger import LedgerFile, contains
@@ -209,6 +210,8 @@ class Resumer:
     ) -> None:
         """What a commit from before an accepted change of the recipe does not have begins anew."""
         known = has_any(tensors, engine.others)
+        if not optimizers:
+            known -= {ROWS}  # rows' state is an optimizer's, too
         others = {other: tensor for other, tensor in engine.others.items() if other.partition("/")[0] in known}
         restore(tensors, engine.networks, optimizers, others)
         if engine.averages and AVERAGES not in known:

@@ -1,0 +1,119 @@
+"""A step with embedding tables beside torch's own layers and fbgemm's kernels: `python benchmarks/ranking/step.py`.
+
+26 tables of 100,000 rows of 16 numbers, one to three ids of each in a sample, 4,096 samples a step, and a dense part
+that is the same for all. Every step of ours begins with a step of each of the others, so that a slow moment is slow for
+all. Ours is the whole product: data, vote, clip and ledger; the others are handed the batch. `--reduced` shows that all
+of it works; fbgemm is left out, and said so, where it cannot be had. It makes its own environment.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent))
+
+from environments import environment  # noqa: E402
+
+WHOLE = {"tables": 26, "rows": 100_000, "dim": 16, "batch": 4096, "steps": 40}
+REDUCED = {"tables": 4, "rows": 1000, "dim": 8, "batch": 256, "steps": 10}
+SKIPPED = 4
+PAIRS = {"sgd": ("plain sgd", "fbgemm sgd"), "adagrad": ("plain adagrad", "fbgemm adagrad")}
+PAIRS |= {"rowwise_adagrad": ("plain adagrad", "fbgemm rowwise_adagrad"), "adam": ("plain adam",)}
+"""Whom each optimizer of ours is held against. Torch has no row-wise Adagrad; its Adagrad is the nearest."""
+
+
+def trained(asked: dict, folder: Path) -> None:
+    """One run of ours; what was timed in it is in `told.json` of the folder."""
+    import drivetrain
+
+    recipe = {
+        "name": "step",
+        "task": {"kind": "beside:Beside"},
+        "data": {"train": {"sources": [{"kind": "beside:Clicks"}], "shuffle": False}},
+        "lanes": 1,
+        "batch": {"size": asked["batch"]},
+        "budget": {"steps": asked["steps"]},
+        "optimizer": {"kind": "adam", "lr": 1e-3, "clip": 1e6},
+        "embeddings": {"optimizer": {"kind": asked["optimizer"], "lr": 0.05}},
+        "checkpoint": {"every": {"steps": 100_000}, "keep": 1},
+        "launch": {"threads": asked["threads"], "hang_after": None},
+        "watch": {"tensorboard": False},
+    }
+    drivetrain.train(recipe, run=folder / "run", progress=False)
+
+
+def measured(python: Path, asked: dict) -> dict[str, list[float]]:
+    """All times of a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = os.environ | {"RANKING_BENCHMARK": json.dumps(asked | {"folder": folder})}
+        settings["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run([str(python), __file__, "--train"], env=settings, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stdout[-2000:] + done.stderr[-3000:])
+        return json.loads((Path(folder) / "told.json").read_text())
+
+
+def show(optimizer: str, told: dict[str, list[float]]) -> None:
+    """Medians, and the medians of ratios of steps that were made in turn."""
+    own = told["ours"][SKIPPED:]
+    print(
+        f"{optimizer}: {1e3 * statistics.median(own):.1f} ms (dense part alone {_median(told['dense'], len(own))} ms)"
+    )
+    for name in PAIRS[optimizer]:
+        if name not in told:
+            print(f"  {name}: not here")
+            continue
+        theirs = told[name][SKIPPED : SKIPPED + len(own)]
+        ratios = [a / b for a, b in zip(own, theirs, strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        print(
+            f"  {statistics.median(ratios):.3f} of {name}, {_median(told[name], len(own))} ms "
+            f"(half of the pairs from {low:.3f} to {high:.3f})"
+        )
+
+
+def _median(values: Sequence[float], count: int) -> str:
+    return f"{1e3 * statistics.median(values[SKIPPED : SKIPPED + count]):.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--optimizers", nargs="+", default=list(PAIRS), choices=list(PAIRS))
+    parser.add_argument("--skew", type=float, nargs="+", default=[1.0, 4.0], help="1: uniform ids; 4: skewed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--reduced", action="store_true")
+    parser.add_argument("--here", action="store_true", help="in this environment, which may lack fbgemm")
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.train:
+        asked = json.loads(os.environ["RANKING_BENCHMARK"])
+        trained(asked, Path(asked["folder"]))
+        return
+    python = Path(sys.executable) if given.here else _environment()
+    for skew in given.skew:
+        print(f"ids of skew {skew:g}")
+        for optimizer in given.optimizers:
+            asked = (REDUCED if given.reduced else WHOLE) | {"skew": skew, "optimizer": optimizer}
+            show(optimizer, measured(python, asked | {"threads": given.threads, "peers": list(PAIRS[optimizer])}))
+
+
+def _environment() -> Path:
+    """One with fbgemm, which asks for a torch of its own: it is installed as it is."""
+    python = environment("ranking", "-r", str(HERE / "requirements.txt"))
+    have = subprocess.run([str(python), "-c", "import fbgemm_gpu"], capture_output=True)
+    if have.returncode:
+        wanted = [str(python), "-m", "pip", "install", "-q", "--no-deps", "fbgemm-gpu-cpu==1.8.0"]
+        subprocess.run(wanted, check=False)
+    return python
+
+
+if __name__ == "__main__":
+    main()
