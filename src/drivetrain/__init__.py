@@ -1,7 +1,8 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
-For a task of your own: `Task`, `Losses`, `Mean`, `Metric`; on many processes `ParallelPlan`, `Dropout`, `once`,
-`added`. To run one from Python: `train`, `evaluate`, `predict`, `generate`, `export`, `report`, `compare`, `diff`.
+For a task of your own: `Task`, `Losses`, `Mean`, `Metric`; with tables `Embeddings`, `Table`, `Lookup`, `Ids`; on many
+processes `ParallelPlan`, `Dropout`, `once`, `added`. To run one from Python: `train`, `evaluate`, `predict`,
+`generate`, `export`, `report`, `compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from drivetrain.engine.dropout import Dropout as Dropout
     from drivetrain.engine.losses import Losses as Losses
     from drivetrain.engine.parallel_plan import ParallelPlan as ParallelPlan
+    from drivetrain.engine.tables.module import Embeddings as Embeddings
+    from drivetrain.engine.tables.module import Ids as Ids
+    from drivetrain.engine.tables.module import Lookup as Lookup
+    from drivetrain.engine.tables.module import Table as Table
     from drivetrain.loop.metrics import Mean as Mean
     from drivetrain.loop.metrics import Metric as Metric
     from drivetrain.loop.task import Task as Task
@@ -52,6 +57,10 @@ _HOMES = {
     "Dropout": "drivetrain.engine.dropout",
     "Losses": "drivetrain.engine.losses",
     "ParallelPlan": "drivetrain.engine.parallel_plan",
+    "Embeddings": "drivetrain.engine.tables.module",
+    "Ids": "drivetrain.engine.tables.module",
+    "Lookup": "drivetrain.engine.tables.module",
+    "Table": "drivetrain.engine.tables.module",
     "Mean": "drivetrain.loop.metrics",
     "Metric": "drivetrain.loop.metrics",
     "Task": "drivetrain.loop.task",

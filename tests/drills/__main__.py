@@ -16,11 +16,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import own_tables
 from conftest import TEXT, tiny_recipe
 from drills import stalls, storage
 from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
-from drills.kills import CUT, REPLICAS, kill_at_random
+from drills.kills import CUT, REPLICAS, TABLES, kill_at_random
 from drills.runs import drill, leftovers, one_server, reference, sweep
 
 Row = dict[str, object]
@@ -127,8 +128,17 @@ def kills_on_meshes(recipe: dict, folder: Path, asked: argparse.Namespace) -> Ro
     began = time.monotonic()
     with one_server():
         score = kill_at_random(
-            recipe, folder, seed=asked.seed, seconds=60 * asked.minutes, most=2 * asked.kills, cut=True
+            recipe, folder, seed=asked.seed, seconds=60 * asked.minutes, most=2 * asked.kills, places=CUT
         )
+    return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
+
+
+def kills_with_tables(_recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """The same where processes hold rows of embedding tables."""
+    began, recipe = time.monotonic(), own_tables.recipe()
+    with one_server():
+        settings = {"seconds": 60 * asked.minutes, "most": asked.kills, "places": TABLES}
+        score = kill_at_random(recipe, folder, seed=asked.seed, **settings)
     return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
 
 
@@ -188,6 +198,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "kills in stalls": kills_in_stalls,
     "random kills": random_kills,
     "kills on meshes": kills_on_meshes,
+    "kills with tables": kills_with_tables,
 }
 """What is drilled, in this order."""
 

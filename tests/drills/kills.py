@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -55,6 +55,12 @@ CUT = [
     (2, ("parallel.tensor=2",)),
     (4, ("parallel.shard=2", "parallel.tensor=2")),
 ]
+TABLES = [
+    (1, ()),
+    (2, ('embeddings.hold={".*": table}',)),
+    (2, ('embeddings.hold={".*": row}',)),
+    (4, ()),
+]
 
 
 def kill_at_random(
@@ -65,10 +71,11 @@ def kill_at_random(
     seconds: float,
     most: int | None = None,
     stalls: bool = False,
-    cut: bool = False,
+    places: Sequence[tuple[int, tuple[str, ...]]] = REPLICAS,
 ) -> Score:
     """Train again and again under random kills until the time is over, or `most` kills are made; with `stalls` the run
-    directory stalls again and again meanwhile, as the workers see it. `cut`: on meshes that cut tensors."""
+    directory stalls again and again meanwhile, as the workers see it."""
+    cut = places is not REPLICAS  # processes hold parts
     generator = random.Random(seed)
     steps = STEPS // 4 if stalls or cut else STEPS  # each takes longer
     recipe = recipe | {"budget": {"steps": steps}, "evaluate": {"every": {"steps": steps * 3 // 8}, "batch": 64}}
@@ -76,7 +83,7 @@ def kill_at_random(
     score, began = Score(), time.monotonic()
     while time.monotonic() - began < seconds and (most is None or score.kills < most):
         # Where tensors are cut nobody hands over a state: what was committed is all that a run goes on from.
-        place, every = generator.choice(CUT if cut else REPLICAS), generator.choice([1, 2, 3] if cut else [2, 5, 20])
+        place, every = generator.choice(places), generator.choice([1, 2, 3] if cut else [2, 5, 20])
         world, layout = place
         blocking = generator.choice([True, False])
         asked = [f"launch.processes={world}", *layout, f"checkpoint.every={{steps: {every}}}", "launch.restarts=1000"]

@@ -45,8 +45,8 @@ class RowMover(Generic[S]):
             self.slots[name] = torch.full_like(weight, self.initial)
         for name in self.narrow:
             self.slots[name] = weight.new_full((len(weight),), self.initial)
-        self.moves = torch.zeros((), dtype=torch.int64)
-        """Steps that were made, also where no row here moved: the same on all ranks."""
+        self.moves = torch.zeros(())
+        """Steps that were made, also where no row here moved: the same on all ranks. A float, as torch's step counts."""
         self.rows: Tensor | None = None
         self.gradient: Tensor | None = None
         self._factor = factor

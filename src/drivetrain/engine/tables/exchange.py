@@ -90,7 +90,7 @@ class AskedAhead:
     group of its own, so that these messages meet no others."""
 
     def __init__(self, plans: Sequence[RowPlan], group: dist.ProcessGroup, before: AskedAhead | None = None) -> None:
-        """`before` is that of the step before, which may be under way still: a group matches messages by their order."""
+        """`before` is that of the step before, which may be under way: a group matches messages by their order."""
         self._plans, self._group, self._before = plans, group, before
         self._found: list[Asked] = []
         self._error: BaseException | None = None
