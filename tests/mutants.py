@@ -101,6 +101,13 @@ MUTANTS = (
         SHARDS,
     ),
     of_table(
+        "4 averages are swapped in by memory, of which a cut network does not hear",
+        "engine/average.py",
+        "elif self._cut:",
+        "elif False:",
+        SHARDS,
+    ),
+    of_table(
         "5 passes of ranks without samples count",
         "engine/engine.py",
         "self._backward(moving, losses, work, weight=0.0)",
@@ -134,6 +141,27 @@ MUTANTS = (
         "if held.holders[0] == rank and held.here.grad is not None:",
         "if held.here.grad is not None:",
         GROUPS,
+    ),
+    of_table(
+        "8 a NaN in a part stays with the rank that holds it",
+        "engine/sharded.py",
+        "own = torch.stack([self._square(of_network, packed) for of_network in self._held])",
+        "own = torch.stack([self._square(of_network, packed) for of_network in self._held]).nan_to_num()",
+        SHARDS,
+    ),
+    of_table(
+        "fp16: norms are told with the loss scale",
+        "engine/engine.py",
+        "norms = [norm / scaler.scale for norm in norms]",
+        "pass",
+        SHARDS,
+    ),
+    Mutant(
+        "fp16: the loss scale is in no commit",
+        "engine/engine.py",
+        "tensors |= self.scaler.tensors",
+        "pass",
+        f"{MESHES}::test_any_mesh_loads_the_commits_of_any_other_to_the_bit",
     ),
     Mutant(
         "9 what several ranks hold is not compared",
