@@ -149,6 +149,14 @@ MUTANTS = (
         "own = torch.stack([self._square(of_network, packed) for of_network in self._held]).nan_to_num()",
         SHARDS,
     ),
+    Mutant(
+        "what a penalty on gradients needs again is given up before",
+        "engine/cut_networks.py",
+        "self._passed_back = True",
+        "pass",
+        "tests/engine/test_cuttable.py::"
+        "test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone[Penalized-sizes2]",
+    ),
     of_table(
         "fp16: norms are told with the loss scale",
         "engine/engine.py",

@@ -14,7 +14,7 @@ from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
-from ranks_odd import PartlySplit, Penalized, Scaled, odd_engine, odd_steps
+from ranks_odd import Encoding, PartlySplit, Penalized, PenalizedEncoding, Scaled, odd_engine, odd_steps
 
 pytestmark = [
     pytest.mark.xdist_group("meshes"),
@@ -38,6 +38,8 @@ def said(folder, kind, sizes, sequence=False):
         (Scaled, {"shard": 2}),
         (Scaled, {"replicate": 2, "shard": 2}),  # a single micro-batch for each
         (Penalized, {"shard": 2}),
+        (Encoding, {"shard": 2}),
+        (PenalizedEncoding, {"shard": 2}),
         (PartlySplit, {"tensor": 2}),
         (PartlySplit, {"shard": 2, "tensor": 2}),
     ],

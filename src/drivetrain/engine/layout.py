@@ -67,6 +67,11 @@ def shards_of(network: nn.Module) -> list[FSDPModule]:
     return [module for module in network.modules() if isinstance(module, FSDPModule)]
 
 
+def methods_of(network: nn.Module) -> tuple[str, ...]:
+    """The methods of a network that is sharded which gather it, beside `forward`."""
+    return getattr(network, "methods_laid_out", ())
+
+
 def roots_of(networks: Iterable[nn.Module]) -> list[FSDPModule]:
     """The networks that are sharded."""
     return [network for network in networks if isinstance(network, FSDPModule)]
@@ -198,6 +203,7 @@ def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh)
         module.set_reduce_scatter_unused_params(True)
     for method in plan.methods:
         register_fsdp_forward_method(network, method)
+    network.methods_laid_out = plan.methods  # type: ignore[assignment] - any object
 
 
 def _require_knobs(module: FSDPModule) -> None:
