@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MESHES = "tests/engine/test_meshes.py"
+MESSAGES = f"{MESHES}::test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits"
 TABLE = f"{MESHES}::test_a_mesh_comes_to_what_one_process_does"
 
 
@@ -148,6 +149,22 @@ MUTANTS = (
         "own = torch.stack([self._square(of_network, packed) for of_network in self._held])",
         "own = torch.stack([self._square(of_network, packed) for of_network in self._held]).nan_to_num()",
         SHARDS,
+    ),
+    Mutant(
+        "every micro-batch sums its gradients over ranks",
+        "engine/sharded.py",
+        """            self._wide.reset()
+        self._sum_in_backward(False)""",
+        """            self._wide.reset()
+        self._sum_in_backward(True)""",
+        f"{MESSAGES}[{SHARDS}]",
+    ),
+    Mutant(
+        "logits are gathered",
+        "engine/layout.py",
+        "ColwiseParallel(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False)",
+        "ColwiseParallel(input_layouts=layout, output_layouts=Replicate(), use_local_output=False)",
+        f"{MESSAGES}[{BOTH}]",
     ),
     Mutant(
         "what a penalty on gradients needs again is given up before",

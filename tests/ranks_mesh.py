@@ -15,6 +15,8 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from drivetrain.checkpoint.commits import Committer, newest
 from drivetrain.checkpoint.retention import Retention
@@ -22,6 +24,7 @@ from drivetrain.checkpoint.state import restore
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.average import Averages
+from drivetrain.engine.cut import cut
 from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layout import lay_out
@@ -480,6 +483,39 @@ def pass_on(job, place, descriptors):
     return leave(job, place, end(0))
 
 
+class Messages(TorchDispatchMode):
+    """Which collective operations are called, in order: what is called, and how many numbers the largest tensor has
+    that it is given or gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func.namespace in ("c10d", "_c10d_functional"):
+            sizes = [leaf.numel() for leaf in tree_leaves((args, made)) if isinstance(leaf, Tensor)]
+            self.seen.append((func.name().partition(".")[0], max(sizes, default=0)))
+        return made
+
+
+def messages(job, place, descriptors):
+    """The messages of a step whose samples come one by one."""
+    group = joined(place, descriptors)
+    torch.set_num_threads(1)
+    sizes, given = job["overrides"]
+    mesh, case = Mesh(group, MeshSizes(**sizes)), Case(**given)
+    engine, seen = engine_of(mesh, case), Messages()
+    train(engine, case, last=1)
+    work = work_of(mesh, 2, case)
+    work = work._replace(micros=cut(work.micros, 1))
+    with seen:
+        engine.minimize(("model",), loss_of(case, 2), work)
+    said(job, group, {"micros": len(work.micros), "seen": seen.seen})
+    group.close()
+    return leave(job, place, end(0))
+
+
 def refusals(job, place, descriptors):
     """What is said to each of the cases where it cannot be placed."""
     group = joined(place, descriptors)
@@ -503,13 +539,13 @@ def given_gradients(job, place, descriptors):
     mesh, found = Mesh(group, MeshSizes(**sizes)), {}
     for name, given in cases.items():
         case = Case(**given)
-        cut, alone = engine_of(mesh, case), engine_of(Mesh(Group()), case)
+        parts, alone = engine_of(mesh, case), engine_of(Mesh(Group()), case)
         for step in range(case.steps):
-            for engine in (cut, alone):
+            for engine in (parts, alone):
                 give_gradients(engine, step)
                 engine.network_optimizers["model"].advance(8 * (step + 1))
                 engine.network_optimizers["model"].optimizer.step()
-        found[name] = distance(cut, alone)
+        found[name] = distance(parts, alone)
     said(job, group, found)
     group.close()
     return leave(job, place, end(0))
@@ -524,11 +560,11 @@ def give_gradients(engine: Engine, step: int) -> None:
         parameter.grad = numbers[held.box.slices].clone() if held else numbers
 
 
-def distance(cut: Engine, alone: Engine) -> float:
+def distance(parts: Engine, alone: Engine) -> float:
     """The largest relative distance of what is here of a parameter from the same numbers of another engine."""
     whole, worst = parameters_of(alone), 0.0
-    for name, parameter in parameters_of(cut).items():
-        slices = cut.placement.held[f"model/{name}"].box.slices
+    for name, parameter in parameters_of(parts).items():
+        slices = parts.placement.held[f"model/{name}"].box.slices
         other = whole[name].detach()[slices].double()
         if not other.numel():
             continue

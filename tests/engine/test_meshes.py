@@ -19,7 +19,7 @@ from drivetrain.launch.preparation import CUTTING
 from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
-from ranks_mesh import Case, adversaries_of, contest, engine_of, train
+from ranks_mesh import CONTEXT, VOCABULARY, Case, adversaries_of, contest, engine_of, train
 
 # One at a time: each starts as many processes as this machine has cores, or more.
 pytestmark = [
@@ -199,3 +199,15 @@ def test_any_mesh_loads_the_commits_of_any_other_to_the_bit(tmp_path, importable
     for tensors in others:
         assert tensors.keys() == first.keys()
         assert all(torch.equal(tensors[name], first[name]) for name in first)
+
+
+@pytest.mark.parametrize("sizes", [{"shard": 2}, {"shard": 2, "tensor": 2}], ids=str)
+def test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits(sizes, tmp_path, importable):
+    for told in started(tmp_path, "messages", sizes, asdict(Case())):
+        assert told["micros"] == 4
+        names = [name for name, _ in told["seen"]]
+        assert names.count("c10d::_reduce_scatter_base_") == 3, "one for each layer, and one for the rest"
+        assert names.count("c10d::allreduce_") == 1
+        gathered = [size for name, size in told["seen"] if name == "_c10d_functional::all_gather_into_tensor"]
+        assert bool(gathered) == ("tensor" in sizes)
+        assert max(gathered, default=0) < CONTEXT * VOCABULARY, "those of one sample"
