@@ -83,6 +83,21 @@ class PartlySplit(nn.Module):
         return self.last(self.down(torch.tanh(self.up(x)))).mean(1) * self.scale
 
 
+class Classifying(nn.Module):
+    """All of its layers are split, and work on some of the positions in between; it says of each sign what comes to
+    it, and takes signs for tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.dropout = nn.Embedding(2, 8), nn.LayerNorm(8), Dropout(0.2)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed((x > 0).long())
+        return self.head(x + self.dropout(self.mlp(self.norm(x))))
+
+
 class Dropping(nn.Sequential):
     """All that trains is split; nothing says where it drops."""
 
@@ -94,6 +109,17 @@ PLANS: dict[type[nn.Module], ParallelPlan] = {
     Encoding: ParallelPlan(units=("blocks.*",), methods=("encode",)),
     PenalizedEncoding: ParallelPlan(units=("blocks.*",), methods=("encode",)),
     PartlySplit: ParallelPlan(split={"up": "column", "down": "row"}),
+    Classifying: ParallelPlan(
+        split={
+            "embed": "embedding",
+            "norm": "sequence",
+            "dropout": "sequence",
+            "mlp": "gather",
+            "mlp.0": "column",
+            "mlp.2": "row",
+            "head": "head",
+        }
+    ),
     Dropping: ParallelPlan(split={"0": "column", "1": "row"}),
 }
 
@@ -132,6 +158,8 @@ def odd_steps(engine: Engine, steps: int = 3) -> dict[str, Any]:
 
 def _loss(nets: Mapping[str, nn.Module], batch: dict[str, Tensor]) -> Tensor:
     model, x = nets["model"], batch["x"]
+    if isinstance(model, Classifying):
+        return nn.functional.cross_entropy(model(x).flatten(0, 1), x.abs().mul(2).long().clamp(max=3).flatten())
     beside = torch.zeros(())
     # Before the rest of the loss: of what comes later, the backward pass gives parameters up first.
     if isinstance(model, Penalized):

@@ -14,7 +14,7 @@ from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
-from ranks_odd import Encoding, PartlySplit, Penalized, PenalizedEncoding, Scaled, odd_engine, odd_steps
+from ranks_odd import Classifying, Encoding, PartlySplit, Penalized, PenalizedEncoding, Scaled, odd_engine, odd_steps
 
 pytestmark = [
     pytest.mark.xdist_group("meshes"),
@@ -42,6 +42,8 @@ def said(folder, kind, sizes, sequence=False):
         (PenalizedEncoding, {"shard": 2}),
         (PartlySplit, {"tensor": 2}),
         (PartlySplit, {"shard": 2, "tensor": 2}),
+        (Classifying, {"tensor": 2}),
+        (Classifying, {"shard": 2, "tensor": 2}),
     ],
 )
 def test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone(kind, sizes, tmp_path, importable):
@@ -49,7 +51,7 @@ def test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone(kind, si
     torch.set_num_threads(1)
     wanted = odd_steps(odd_engine(Mesh(Group()), kind))
     torch.set_num_threads(threads)
-    first, *others = said(tmp_path, kind.__name__, sizes)
+    first, *others = said(tmp_path, kind.__name__, sizes, sequence=kind is Classifying)
     assert all(other == first for other in others)
     for what in ("losses", "norms"):
         assert first[what] == pytest.approx(wanted[what], rel=1e-4)
