@@ -18,6 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MESHES = "tests/engine/test_meshes.py"
+PENALIZED = (
+    "tests/engine/test_cuttable.py::"
+    "test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone[Penalized-sizes2]"
+)
 MESSAGES = f"{MESHES}::test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits"
 TABLE = f"{MESHES}::test_a_mesh_comes_to_what_one_process_does"
 
@@ -151,6 +155,37 @@ MUTANTS = (
         SHARDS,
     ),
     Mutant(
+        "7 torch's dropout is taken where layers are split",
+        "engine/layout.py",
+        "if isinstance(module, nn.Dropout) and module.p and not isinstance(module, Dropout):",
+        "if False:",
+        "tests/engine/test_cuttable.py::"
+        "test_dropout_that_draws_the_same_on_all_parts_is_refused_where_layers_are_split",
+    ),
+    of_table(
+        "1 the gradient of a table of tokens stays whole, beside rows of it",
+        "engine/sharded.py",
+        "gradient = gradient.redistribute(placements=held.parameter.placements)",
+        "pass",
+        PARTS,
+    ),
+    Mutant(
+        "what stays gathered for a penalty on gradients stays after the step, and does not see weights change",
+        "engine/sharded.py",
+        """            unit.reshard()
+        packed""",
+        """            pass
+        packed""",
+        PENALIZED,
+    ),
+    Mutant(
+        "survivors hand over parts as if they were all",
+        "loop/replicas.py",
+        "if tracker is None or not self._engine.placement.replicated:",
+        "if tracker is None:",
+        "tests/loop/test_replicas.py::test_a_rank_that_holds_parts_stands_for_nobody",
+    ),
+    Mutant(
         "every micro-batch sums its gradients over ranks",
         "engine/sharded.py",
         """            self._wide.reset()
@@ -171,8 +206,7 @@ MUTANTS = (
         "engine/cut_networks.py",
         "self._passed_back = True",
         "pass",
-        "tests/engine/test_cuttable.py::"
-        "test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone[Penalized-sizes2]",
+        PENALIZED,
     ),
     of_table(
         "fp16: norms are told with the loss scale",

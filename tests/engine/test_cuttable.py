@@ -1,19 +1,25 @@
 """What a mesh cannot cut is told before it is cut, and what it can is trained as one process trains it."""
 
 import json
+import re
 from math import prod
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from drivetrain.engine.cuttable import require_apart, require_shardable, require_unwatched
+from drivetrain.engine.layout import _require_knobs, lay_out
+from drivetrain.engine.narrow import narrow
+from drivetrain.engine.parallel_plan import ParallelPlan
 from drivetrain.launch.job import Job
 from drivetrain.launch.preparation import CUTTING
 from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.mesh import MeshSizes
 from ranks_odd import Classifying, Encoding, PartlySplit, Penalized, PenalizedEncoding, Scaled, odd_engine, odd_steps
 
 pytestmark = [
@@ -85,6 +91,32 @@ class Blocks(nn.Module):
         super().__init__()
         self.first = nn.Linear(2, 2)
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2)) for _ in range(2)])
+
+
+def test_dropout_that_draws_the_same_on_all_parts_is_refused_where_layers_are_split():
+    network = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Linear(16, 8))
+    plan = ParallelPlan(split={"0": "column", "2": "row"})
+    with pytest.raises(Failure, match=r"model\.1 is torch's Dropout") as error:
+        lay_out("model", network, plan, elsewhere(tensor=2))
+    assert error.value.outcome.code is Exit.BAD_RECIPE
+
+
+def elsewhere(**sizes: int) -> Mesh:
+    """A mesh of other processes, none of which is asked for anything."""
+    mesh = Mesh.__new__(Mesh)
+    mesh.sizes, mesh.replicated = MeshSizes(**sizes), False
+    return mesh
+
+
+def test_a_torch_without_what_a_mesh_needs_is_told_with_its_version():
+    """An older one cannot be installed here: things without the attributes stand for it."""
+    with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no FSDPModule\.set_") as error:
+        _require_knobs(object())
+    assert error.value.outcome.code is Exit.BAD_RECIPE
+    old = SimpleNamespace(parameters=lambda: [SimpleNamespace(is_floating_point=lambda: True)])
+    with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no Tensor\.grad_dtype") as error:
+        narrow(old)
+    assert error.value.outcome.code is Exit.BAD_RECIPE
 
 
 def tied(network):
