@@ -132,3 +132,16 @@ def test_what_was_not_finite_is_in_no_later_pass_of_a_rank_without_samples(guard
         assert [skipped for *_, skipped in steps] == [None, None, None, {"model": "not finite"}, None]
     else:
         assert undone == [(4, 3, [bad, beside])]
+
+
+def test_a_block_that_ranks_skip_at_different_times_ends_as_a_hang(tmp_path, importable):
+    """The first rank in its first micro-batch, the second in its last: each waits for what the other does not send."""
+    places = Order(240, 0, True).ids(8, 16).tolist()  # of step 2: the first one may take long, as it may compile
+    recipe = flipped(tmp_path) | {
+        "task": {"kind": "guarded:Skipped", "begin": [places[0], places[6]]},
+        "guard": {},
+        "launch": {"threads": 1, "restarts": 0, "hang_after": 2},
+    }
+    outcome = run_under_supervisor(recipe, tmp_path / "run", *SHARDS)
+    assert outcome.code is Exit.HANG
+    assert outcome.where["step"] == 2
