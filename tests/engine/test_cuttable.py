@@ -101,6 +101,12 @@ def test_dropout_that_draws_the_same_on_all_parts_is_refused_where_layers_are_sp
     assert error.value.outcome.code is Exit.BAD_RECIPE
 
 
+def test_a_plan_that_names_a_method_which_is_not_there_is_refused():
+    with pytest.raises(Failure, match="its methods name 'encode', which Linear does not have") as error:
+        lay_out("model", nn.Linear(2, 2), ParallelPlan(methods=("encode",)), elsewhere(shard=2))
+    assert error.value.outcome.code is Exit.BAD_RECIPE
+
+
 def elsewhere(**sizes: int) -> Mesh:
     """A mesh of other processes, none of which is asked for anything."""
     mesh = Mesh.__new__(Mesh)

@@ -53,6 +53,7 @@ def lay_out(
     require_unwatched(name, network)
     if mesh.sizes.data > 1:
         require_shardable(name, network, list(units))
+        _require_methods(asked, network, plan)
     if mesh.sizes.tensor > 1:
         _require_split(name, network, split)
         _split(name, network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
@@ -89,6 +90,13 @@ def reshard(networks: Iterable[nn.Module]) -> None:
     for network in networks:
         for unit in shards_of(network):
             unit.reshard()
+
+
+def _require_methods(asked: str, network: nn.Module, plan: ParallelPlan) -> None:
+    for method in plan.methods:
+        if not callable(getattr(network, method, None)):
+            cause = f"{asked}: its methods name {method!r}, which {type(network).__name__} does not have"
+            raise Failure(Exit.BAD_RECIPE, cause, "name what the task calls beside `forward`")
 
 
 def _require_split(name: str, network: nn.Module, split: Mapping[str, str]) -> None:
