@@ -120,6 +120,13 @@ MUTANTS = (
         SHARDS,
     ),
     Mutant(
+        "5 such a pass is made over samples of an earlier step, which may not be finite",
+        "loop/step_runner.py",
+        "if batches.ending is not None and self._spare is not None:",
+        "if self._spare is not None:",
+        "tests/run/test_meshes.py::test_what_was_not_finite_is_in_no_later_pass_of_a_rank_without_samples",
+    ),
+    Mutant(
         "6 a loss that reaches a layer on one rank only is waited for",
         "engine/layout.py",
         "module.set_reduce_scatter_unused_params(True)",

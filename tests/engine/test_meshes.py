@@ -162,7 +162,9 @@ def test_networks_that_train_against_each_other_come_to_what_one_process_does(si
 @pytest.mark.parametrize("sizes", RESUMED, ids=str)
 def test_a_run_that_is_resumed_on_its_mesh_has_the_same_bits(sizes, tmp_path, importable):
     """Where fp16 moves the loss scale and averages are kept, too."""
-    case = Case(dropout=0.2, precision="fp16", average=True, kv_heads=max(2, sizes.get("tensor", 1)), steps=5)
+    case = Case(
+        dropout=0.2, precision="fp16", average=True, evaluated=False, kv_heads=max(2, sizes.get("tensor", 1)), steps=5
+    )
     case, straight, cut = asdict(case), tmp_path / "straight", tmp_path / "cut"
     found = []
     for run, ends in ((straight, [5]), (cut, [3, 5])):
@@ -183,7 +185,7 @@ def test_a_run_that_is_resumed_on_its_mesh_has_the_same_bits(sizes, tmp_path, im
 
 def test_any_mesh_loads_the_commits_of_any_other_to_the_bit(tmp_path, importable):
     """Weights, moments, averages and the loss scale, through every kind of mesh and back, without a step in between."""
-    case, run = asdict(Case(tied=False, average=True, precision="fp16")), tmp_path / "run"
+    case, run = asdict(Case(tied=False, average=True, evaluated=False, precision="fp16")), tmp_path / "run"
     run.mkdir()
     chain = [{}, {"shard": 2}, {"tensor": 2}, {"shard": 4}, {"replicate": 2, "shard": 2}, {"shard": 2, "tensor": 2}, {}]
     steps = 4  # of which two overflow

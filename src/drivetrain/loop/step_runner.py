@@ -53,7 +53,7 @@ class StepRunner:
         engine.buffers.begin()  # before a step that is left out, too: `changed` speaks of the step that begins here
         probe = checks.probe(batch)
         limits = partial(self._guard.limits, number)
-        if batch.gaps and not engine.placement.replicated:
+        if not engine.placement.replicated:
             batch = batch._replace(spare=self._spare_of(batch))
         step = Step(engine, batch, counts, limits, probe, checks.recompute(batch, self._reader))
         self.open, self.updated = OpenStep(step, batch, counts), False
