@@ -18,6 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MESHES = "tests/engine/test_meshes.py"
+PENALIZED = (
+    "tests/engine/test_cuttable.py::"
+    "test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone[Penalized-sizes2]"
+)
+MESSAGES = f"{MESHES}::test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits"
 TABLE = f"{MESHES}::test_a_mesh_comes_to_what_one_process_does"
 
 
@@ -101,11 +106,25 @@ MUTANTS = (
         SHARDS,
     ),
     of_table(
+        "4 averages are swapped in by memory, of which a cut network does not hear",
+        "engine/average.py",
+        "elif self._cut:",
+        "elif False:",
+        SHARDS,
+    ),
+    of_table(
         "5 passes of ranks without samples count",
         "engine/engine.py",
         "self._backward(moving, losses, work, weight=0.0)",
         "self._backward(moving, losses, work)",
         SHARDS,
+    ),
+    Mutant(
+        "5 such a pass is made over samples of an earlier step, which may not be finite",
+        "loop/step_runner.py",
+        "if batches.ending is not None and self._spare is not None:",
+        "if self._spare is not None:",
+        "tests/run/test_meshes.py::test_what_was_not_finite_is_in_no_later_pass_of_a_rank_without_samples",
     ),
     Mutant(
         "6 a loss that reaches a layer on one rank only is waited for",
@@ -134,6 +153,81 @@ MUTANTS = (
         "if held.holders[0] == rank and held.here.grad is not None:",
         "if held.here.grad is not None:",
         GROUPS,
+    ),
+    of_table(
+        "8 a NaN in a part stays with the rank that holds it",
+        "engine/sharded.py",
+        "own = torch.stack([self._square(of_network, packed) for of_network in self._held])",
+        "own = torch.stack([self._square(of_network, packed) for of_network in self._held]).nan_to_num()",
+        SHARDS,
+    ),
+    Mutant(
+        "7 torch's dropout is taken where layers are split",
+        "engine/layout.py",
+        "if isinstance(module, nn.Dropout) and module.p and not isinstance(module, Dropout):",
+        "if False:",
+        "tests/engine/test_cuttable.py::"
+        "test_dropout_that_draws_the_same_on_all_parts_is_refused_where_layers_are_split",
+    ),
+    of_table(
+        "1 the gradient of a table of tokens stays whole, beside rows of it",
+        "engine/sharded.py",
+        "gradient = gradient.redistribute(placements=held.parameter.placements)",
+        "pass",
+        PARTS,
+    ),
+    Mutant(
+        "what stays gathered for a penalty on gradients stays after the step, and does not see weights change",
+        "engine/sharded.py",
+        """            unit.reshard()
+        packed""",
+        """            pass
+        packed""",
+        PENALIZED,
+    ),
+    Mutant(
+        "survivors hand over parts as if they were all",
+        "loop/replicas.py",
+        "if tracker is None or not self._engine.placement.replicated:",
+        "if tracker is None:",
+        "tests/loop/test_replicas.py::test_a_rank_that_holds_parts_stands_for_nobody",
+    ),
+    Mutant(
+        "every micro-batch sums its gradients over ranks",
+        "engine/sharded.py",
+        """            self._wide.reset()
+        self._sum_in_backward(False)""",
+        """            self._wide.reset()
+        self._sum_in_backward(True)""",
+        f"{MESSAGES}[{SHARDS}]",
+    ),
+    Mutant(
+        "logits are gathered",
+        "engine/layout.py",
+        "ColwiseParallel(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False)",
+        "ColwiseParallel(input_layouts=layout, output_layouts=Replicate(), use_local_output=False)",
+        f"{MESSAGES}[{BOTH}]",
+    ),
+    Mutant(
+        "what a penalty on gradients needs again is given up before",
+        "engine/cut_networks.py",
+        "self._passed_back = True",
+        "pass",
+        PENALIZED,
+    ),
+    of_table(
+        "fp16: norms are told with the loss scale",
+        "engine/engine.py",
+        "norms = [norm / scaler.scale for norm in norms]",
+        "pass",
+        SHARDS,
+    ),
+    Mutant(
+        "fp16: the loss scale is in no commit",
+        "engine/engine.py",
+        "tensors |= self.scaler.tensors",
+        "pass",
+        f"{MESHES}::test_any_mesh_loads_the_commits_of_any_other_to_the_bit",
     ),
     Mutant(
         "9 what several ranks hold is not compared",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from drivetrain.checkpoint.commits import Committer, newest
 from drivetrain.checkpoint.retention import Retention
@@ -21,13 +24,15 @@ from drivetrain.checkpoint.state import restore
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.average import Averages
+from drivetrain.engine.cut import cut
 from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layout import lay_out
 from drivetrain.engine.narrow import masters_of, narrow, widen_gradients
 from drivetrain.engine.parallel_plan import derived
 from drivetrain.engine.placement import placed
-from drivetrain.engine.recipe import Average, Parameters
+from drivetrain.engine.recipe import Average, Parameters, Scaling
+from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Guard as GuardSettings
@@ -61,16 +66,24 @@ class Case:
     clip: float = 1.0
     steps: int = 20
     average: bool = False
+    evaluated: bool = True
+    """Whether averages are, after each step."""
     ragged: bool = False
     """Whether the last step has two samples only, so that most ranks have none."""
     optimizer: Mapping[str, Any] = field(default_factory=lambda: {"kind": "adamw", "lr": 3e-3})
     wide: bool = False
     """Whether matrices are large enough to be quantized, and shared evenly."""
-    activations: str = "keep"
+    activations: str | Mapping[str, str] = "keep"
     parameters: Mapping[str, str] | None = None
     """What the weights are kept as, where that is not fp32."""
     poisoned: int | None = None
     """The step in which the third lane's loss is not finite."""
+    in_last_row: bool = False
+    """Whether it is the gradient that is not, and only that of the last row of the table of tokens."""
+    precision: str = "fp32"
+    """Of forward and backward passes; with fp16 the loss scale is too large at the start, and grows again."""
+    sequence: bool = True
+    kv_heads: int = 2
 
 
 @dataclass
@@ -80,6 +93,9 @@ class Told:
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     whys: list[str] = field(default_factory=list)
+    scales: list[float | None] = field(default_factory=list)
+    scores: list[list[float]] = field(default_factory=list)
+    """By step, the loss of averages that are evaluated, and that of the weights themselves."""
     guilty: list[list] = field(default_factory=list)
     """By rank, the samples of the micro-batches that are not finite by themselves."""
     gradients: dict[str, list] = field(default_factory=dict)
@@ -94,7 +110,7 @@ def network(case: Case) -> Llama:
         width=128 if case.wide else 32,
         depth=2,
         heads=4,
-        kv_heads=2,
+        kv_heads=case.kv_heads,
         hidden=128 if case.wide else 48,
         context=CONTEXT,
         tied=case.tied,
@@ -127,7 +143,7 @@ def engine_of(mesh: Mesh, case: Case) -> Engine:
     )
     if mesh.replicated:
         recompute()
-    lay_out("model", networks["model"], PLAN, mesh, between=recompute)
+    lay_out("model", networks["model"], PLAN, mesh, sequence=case.sequence, between=recompute)
     kept = TypeAdapter(Parameters).validate_python(case.parameters or {})
     if case.parameters:
         widen_gradients(networks["model"], sharded=not mesh.replicated and mesh.sizes.data > 1)
@@ -145,9 +161,11 @@ def engine_of(mesh: Mesh, case: Case) -> Engine:
     if case.average:
         moved = placement.masters.moved if placement.masters else {}
         averages = Averages({"model": Average(decay=0.5)}, networks, placement.here, moved)
-    precision = "bf16" if case.parameters else "fp32"
-    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=case.poisoned is not None)
-    return Engine(networks, built, execution, averages=averages)
+    half = case.precision == "fp16"
+    scaler = Scaler(Scaling(start=2.0**22, window=3), torch.device("cpu")) if half else None
+    precision = "bf16" if case.parameters else case.precision
+    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=half or case.poisoned is not None)
+    return Engine(networks, built, execution, scaler=scaler, averages=averages)
 
 
 def optimizer_of(case: Case) -> Optimizer:
@@ -175,12 +193,49 @@ def loss_of(case: Case, step: int) -> Any:
     task = LanguageModelTask(LanguageModel(model=network(case).settings))
 
     def poisoned(nets, batch):
+        if step != case.poisoned or not torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"]):
+            return task.loss(nets, batch)
+        if case.in_last_row:
+            return spoiled_behind(nets["model"].embed, lambda: task.loss(nets, of_last_token(batch)))
         losses = task.loss(nets, batch)
-        if step == case.poisoned and torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"]):
-            losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * float("nan"))
+        losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * float("nan"))
         return losses
 
     return poisoned
+
+
+def of_last_token(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    return batch | {"tokens": torch.full_like(batch["tokens"], VOCABULARY - 1)}
+
+
+def spoiled_behind(module: nn.Module, compute: Callable[[], Any]) -> Any:
+    """What is computed, with a gradient that is not finite where it comes back to a module."""
+
+    def spoil(_module, _given, made):
+        made.register_hook(lambda gradient: gradient * float("nan"))
+
+    handle = module.register_forward_hook(spoil)
+    try:
+        return compute()
+    finally:
+        handle.remove()
+
+
+def scored(engine: Engine) -> float:
+    """The loss of a batch in an evaluation."""
+    with engine.evaluating() as nets:
+        engine.seed(0)
+        value = loss_of(Case(), 0)(nets, lanes(1000)[0].batch)["loss"].value
+        return float(value.full_tensor() if isinstance(value, DTensor) else value)
+
+
+def scored_twice(engine: Engine) -> list[float]:
+    """The loss of the averages, and that of the weights that train."""
+    averaged, averages = scored(engine), engine.averages
+    engine.averages = None
+    plain = scored(engine)
+    engine.averages = averages
+    return [averaged, plain]
 
 
 def train(engine: Engine, case: Case, first: int = 1, last: int | None = None) -> Told:
@@ -194,15 +249,15 @@ def train(engine: Engine, case: Case, first: int = 1, last: int | None = None) -
         told.losses.append(scalars.losses["loss"])
         told.norms.append(scalars.norms["model"])
         told.whys.append(scalars.why)
-        if scalars.why:
+        told.scales.append(scalars.scale)
+        if scalars.why == "not finite":
             guilty = engine.nonfinite_micro_batches(("model",), loss_of(case, step), work)
             told.guilty += engine.placement.group.gather_json([micro.ids.tolist() for micro in guilty])
         if engine.averages:
             engine.averages.update(step, ["model"])
-            with engine.evaluating() as nets:  # in between: training must not notice
-                engine.seed(0)
-                loss_of(Case(), 0)(nets, lanes(1000)[0].batch)
-        if step == 1:
+            if case.evaluated:  # in between: training must not notice
+                told.scores.append(scored_twice(engine))
+        if not (told.gradients or scalars.why):  # of the first step that is made
             gradients = {f"networks/model/{name}": tensor for name, tensor in gradients_of(engine).items()}
             told.gradients = whole(engine, gradients)
     held = {f"networks/model/{name}": tensor for name, tensor in parameters_of(engine).items()}
@@ -428,6 +483,39 @@ def pass_on(job, place, descriptors):
     return leave(job, place, end(0))
 
 
+class Messages(TorchDispatchMode):
+    """Which collective operations are called, in order: what is called, and how many numbers the largest tensor has
+    that it is given or gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func.namespace in ("c10d", "_c10d_functional"):
+            sizes = [leaf.numel() for leaf in tree_leaves((args, made)) if isinstance(leaf, Tensor)]
+            self.seen.append((func.name().partition(".")[0], max(sizes, default=0)))
+        return made
+
+
+def messages(job, place, descriptors):
+    """The messages of a step whose samples come one by one."""
+    group = joined(place, descriptors)
+    torch.set_num_threads(1)
+    sizes, given = job["overrides"]
+    mesh, case = Mesh(group, MeshSizes(**sizes)), Case(**given)
+    engine, seen = engine_of(mesh, case), Messages()
+    train(engine, case, last=1)
+    work = work_of(mesh, 2, case)
+    work = work._replace(micros=cut(work.micros, 1))
+    with seen:
+        engine.minimize(("model",), loss_of(case, 2), work)
+    said(job, group, {"micros": len(work.micros), "seen": seen.seen})
+    group.close()
+    return leave(job, place, end(0))
+
+
 def refusals(job, place, descriptors):
     """What is said to each of the cases where it cannot be placed."""
     group = joined(place, descriptors)
@@ -451,13 +539,13 @@ def given_gradients(job, place, descriptors):
     mesh, found = Mesh(group, MeshSizes(**sizes)), {}
     for name, given in cases.items():
         case = Case(**given)
-        cut, alone = engine_of(mesh, case), engine_of(Mesh(Group()), case)
+        parts, alone = engine_of(mesh, case), engine_of(Mesh(Group()), case)
         for step in range(case.steps):
-            for engine in (cut, alone):
+            for engine in (parts, alone):
                 give_gradients(engine, step)
                 engine.network_optimizers["model"].advance(8 * (step + 1))
                 engine.network_optimizers["model"].optimizer.step()
-        found[name] = distance(cut, alone)
+        found[name] = distance(parts, alone)
     said(job, group, found)
     group.close()
     return leave(job, place, end(0))
@@ -472,11 +560,11 @@ def give_gradients(engine: Engine, step: int) -> None:
         parameter.grad = numbers[held.box.slices].clone() if held else numbers
 
 
-def distance(cut: Engine, alone: Engine) -> float:
+def distance(parts: Engine, alone: Engine) -> float:
     """The largest relative distance of what is here of a parameter from the same numbers of another engine."""
     whole, worst = parameters_of(alone), 0.0
-    for name, parameter in parameters_of(cut).items():
-        slices = cut.placement.held[f"model/{name}"].box.slices
+    for name, parameter in parameters_of(parts).items():
+        slices = parts.placement.held[f"model/{name}"].box.slices
         other = whole[name].detach()[slices].double()
         if not other.numel():
             continue

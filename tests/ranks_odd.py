@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,19 @@ class Penalized(Scaled):
     """Its loss looks at the slope by what it is given."""
 
 
+class Encoding(Scaled):
+    """Its loss calls a method of it beside `forward`."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x * self.row
+
+
+class PenalizedEncoding(Encoding):
+    """Its loss looks at the slope of what that method gives."""
+
+
 class PartlySplit(nn.Module):
     """Two layers of four are split; nothing says what becomes of the others."""
 
@@ -70,6 +83,21 @@ class PartlySplit(nn.Module):
         return self.last(self.down(torch.tanh(self.up(x)))).mean(1) * self.scale
 
 
+class Classifying(nn.Module):
+    """All of its layers are split, and work on some of the positions in between; it says of each sign what comes to
+    it, and takes signs for tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.dropout = nn.Embedding(2, 8), nn.LayerNorm(8), Dropout(0.2)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed((x > 0).long())
+        return self.head(x + self.dropout(self.mlp(self.norm(x))))
+
+
 class Dropping(nn.Sequential):
     """All that trains is split; nothing says where it drops."""
 
@@ -78,7 +106,20 @@ class Dropping(nn.Sequential):
 
 
 PLANS: dict[type[nn.Module], ParallelPlan] = {
+    Encoding: ParallelPlan(units=("blocks.*",), methods=("encode",)),
+    PenalizedEncoding: ParallelPlan(units=("blocks.*",), methods=("encode",)),
     PartlySplit: ParallelPlan(split={"up": "column", "down": "row"}),
+    Classifying: ParallelPlan(
+        split={
+            "embed": "embedding",
+            "norm": "sequence",
+            "dropout": "sequence",
+            "mlp": "gather",
+            "mlp.0": "column",
+            "mlp.2": "row",
+            "head": "head",
+        }
+    ),
     Dropping: ParallelPlan(split={"0": "column", "1": "row"}),
 }
 
@@ -117,16 +158,29 @@ def odd_steps(engine: Engine, steps: int = 3) -> dict[str, Any]:
 
 def _loss(nets: Mapping[str, nn.Module], batch: dict[str, Tensor]) -> Tensor:
     model, x = nets["model"], batch["x"]
-    loss = (model(x) - x.sum(1)).square().mean()
+    if isinstance(model, Classifying):
+        return nn.functional.cross_entropy(model(x).flatten(0, 1), x.abs().mul(2).long().clamp(max=3).flatten())
+    beside = torch.zeros(())
+    # Before the rest of the loss: of what comes later, the backward pass gives parameters up first.
     if isinstance(model, Penalized):
-        x = x.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-        loss = loss + (slope.norm(dim=1) - 1).square().mean()
+        beside = _slope(model, x)
+    elif isinstance(model, PenalizedEncoding):
+        beside = _slope(model.encode, x)
+    elif isinstance(model, Encoding):
+        beside = model.encode(x).square().mean()
+    loss = (model(x) - x.sum(1)).square().mean() + beside
     if isinstance(model, Parted):
         loss = loss + model.blocks[0][0](x).square().mean()
     if isinstance(model, Decayed):
         loss = loss + sum(parameter.square().sum() for parameter in model.parameters())
     return loss
+
+
+def _slope(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A penalty on how steep a function is."""
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+    return (slope.norm(dim=1) - 1).square().mean()
 
 
 def odd(job, place, descriptors):

@@ -100,9 +100,12 @@ def test_a_language_model_has_the_same_bits(chosen, tied):
     assert vars(train(engine_of(Mesh(Group()), chosen), chosen)) == wanted
 
 
-@pytest.mark.parametrize("sizes", [{"shard": 2}, {"tensor": 2}, {"shard": 2, "tensor": 2}], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [{"shard": 2}, {"tensor": 2}, {"replicate": 2, "shard": 2}, {"shard": 2, "tensor": 2}], ids=str
+)
 def test_a_mesh_has_the_same_bits(sizes, tmp_path, importable):
-    cases = [Case(dropout=0.2, steps=3, activations=chosen) for chosen in CHOICES]
+    by_name = {"layers.0": "recompute", "layers.1.mlp": "selective"}
+    cases = [Case(dropout=0.2, steps=3, activations=chosen) for chosen in (*CHOICES, by_name)]
     keep, *others = started(tmp_path, "tables", sizes, [asdict(case) for case in cases])[0]
     assert all(other == keep for other in others)
 

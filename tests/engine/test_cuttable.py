@@ -1,20 +1,26 @@
 """What a mesh cannot cut is told before it is cut, and what it can is trained as one process trains it."""
 
 import json
+import re
 from math import prod
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from drivetrain.engine.cuttable import require_apart, require_shardable, require_unwatched
+from drivetrain.engine.layout import _require_knobs, lay_out
+from drivetrain.engine.narrow import narrow
+from drivetrain.engine.parallel_plan import ParallelPlan
 from drivetrain.launch.job import Job
 from drivetrain.launch.preparation import CUTTING
 from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
-from ranks_odd import PartlySplit, Penalized, Scaled, odd_engine, odd_steps
+from drivetrain.spec.mesh import MeshSizes
+from ranks_odd import Classifying, Encoding, PartlySplit, Penalized, PenalizedEncoding, Scaled, odd_engine, odd_steps
 
 pytestmark = [
     pytest.mark.xdist_group("meshes"),
@@ -38,8 +44,12 @@ def said(folder, kind, sizes, sequence=False):
         (Scaled, {"shard": 2}),
         (Scaled, {"replicate": 2, "shard": 2}),  # a single micro-batch for each
         (Penalized, {"shard": 2}),
+        (Encoding, {"shard": 2}),
+        (PenalizedEncoding, {"shard": 2}),
         (PartlySplit, {"tensor": 2}),
         (PartlySplit, {"shard": 2, "tensor": 2}),
+        (Classifying, {"tensor": 2}),
+        (Classifying, {"shard": 2, "tensor": 2}),
     ],
 )
 def test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone(kind, sizes, tmp_path, importable):
@@ -47,7 +57,7 @@ def test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone(kind, si
     torch.set_num_threads(1)
     wanted = odd_steps(odd_engine(Mesh(Group()), kind))
     torch.set_num_threads(threads)
-    first, *others = said(tmp_path, kind.__name__, sizes)
+    first, *others = said(tmp_path, kind.__name__, sizes, sequence=kind is Classifying)
     assert all(other == first for other in others)
     for what in ("losses", "norms"):
         assert first[what] == pytest.approx(wanted[what], rel=1e-4)
@@ -81,6 +91,38 @@ class Blocks(nn.Module):
         super().__init__()
         self.first = nn.Linear(2, 2)
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2)) for _ in range(2)])
+
+
+def test_dropout_that_draws_the_same_on_all_parts_is_refused_where_layers_are_split():
+    network = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Linear(16, 8))
+    plan = ParallelPlan(split={"0": "column", "2": "row"})
+    with pytest.raises(Failure, match=r"model\.1 is torch's Dropout") as error:
+        lay_out("model", network, plan, elsewhere(tensor=2))
+    assert error.value.outcome.code is Exit.BAD_RECIPE
+
+
+def test_a_plan_that_names_a_method_which_is_not_there_is_refused():
+    with pytest.raises(Failure, match="its methods name 'encode', which Linear does not have") as error:
+        lay_out("model", nn.Linear(2, 2), ParallelPlan(methods=("encode",)), elsewhere(shard=2))
+    assert error.value.outcome.code is Exit.BAD_RECIPE
+
+
+def elsewhere(**sizes: int) -> Mesh:
+    """A mesh of other processes, none of which is asked for anything."""
+    mesh = Mesh.__new__(Mesh)
+    mesh.sizes, mesh.replicated = MeshSizes(**sizes), False
+    return mesh
+
+
+def test_a_torch_without_what_a_mesh_needs_is_told_with_its_version():
+    """An older one cannot be installed here: things without the attributes stand for it."""
+    with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no FSDPModule\.set_") as error:
+        _require_knobs(object())
+    assert error.value.outcome.code is Exit.BAD_RECIPE
+    old = SimpleNamespace(parameters=lambda: [SimpleNamespace(is_floating_point=lambda: True)])
+    with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no Tensor\.grad_dtype") as error:
+        narrow(old)
+    assert error.value.outcome.code is Exit.BAD_RECIPE
 
 
 def tied(network):

@@ -38,6 +38,15 @@ def committed(run):
     return sorted(int(path.name[5:]) for path in (run / "checkpoints").glob("step-*"))
 
 
+def test_a_rank_that_holds_parts_stands_for_nobody():
+    """What it would hand over to the next start, if another one died, is not the state of all."""
+    engine = engines.build()
+    engine.placement = placement.replicas(Group(1, 2))
+    assert replicas.Replicas(engine).stands_for_all(within=False)
+    engine.placement.mesh.replicated = False
+    assert not replicas.Replicas(engine).stands_for_all(within=False)
+
+
 @pytest.mark.parametrize(
     ("name", "what", "tensor"),
     [

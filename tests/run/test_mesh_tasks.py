@@ -4,11 +4,12 @@ import json
 import shutil
 
 import pytest
+import torch
 
 import adversarial
 import glues
 import sounds
-from conftest import run_under_supervisor, trace
+from conftest import run_under_supervisor, tensors, trace
 from drills import commands
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
@@ -56,6 +57,30 @@ def require_near(run, alone):
     for sharded, one in zip(of_kind(run, "step"), of_kind(alone, "step"), strict=True):
         for what in ("losses", "norm"):
             assert sharded[what] == pytest.approx(one[what], rel=1e-3, abs=1e-5)
+
+
+def test_what_the_recipe_freezes_stays_still_on_a_mesh_and_may_be_of_any_type(tmp_path, importable):
+    """By network, and by pattern; what does not train beside it is loaded."""
+    recipe = {
+        "name": "taught",
+        "task": {"kind": "frozen:Taught"},
+        "data": {"train": {"sources": [{"kind": "guarded:Rows"}]}},
+        "lanes": 4,
+        "batch": {"size": 8, "micro": 2},
+        "budget": {"steps": 4},
+        "optimizer": {"kind": "adamw", "lr": 0.01},
+        "networks": {"teacher": {"freeze": True}},
+        "launch": {"threads": 1},
+    }
+    assert run_under_supervisor(recipe, tmp_path / "before").code is Exit.DONE
+    recipe["init"] = {"from": str(tmp_path / "before"), "freeze": ["pupil/0"]}
+    for run, asked in (("one", ()), ("mesh", SHARDS)):
+        assert run_under_supervisor(recipe, tmp_path / run, *asked).code is Exit.DONE
+    require_near(tmp_path / "mesh", tmp_path / "one")
+    before, after = tensors(tmp_path / "before"), tensors(tmp_path / "mesh")
+    still = {name for name in before if name.startswith("networks/") and torch.equal(before[name], after[name])}
+    teacher = {"networks/teacher/layer.weight", "networks/teacher/layer.bias", "networks/teacher/table"}
+    assert still == teacher | {"networks/pupil/0.weight", "networks/pupil/0.bias"}
 
 
 def test_a_step_of_which_one_rank_has_quarantined_samples_only_is_made_of_the_others(tmp_path, importable):

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from conftest import run_under_supervisor, tensors, trace
+from drivetrain.data.order import Order
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit
 
@@ -99,3 +100,48 @@ def test_a_bad_step_is_undone_on_all_ranks_of_a_mesh(tmp_path, importable):
         found.append([(each["step"], each["to"], each["samples"]) for each in records(tmp_path / name, "rollback")])
     assert found[0], "there is a bad step"
     assert found[0] == found[1]
+
+
+def ragged(tmp_path, nan: int, **guard) -> dict:
+    """Four steps of two micro-batches, one for each of two ranks, and one of which the second rank has nothing."""
+    return flipped(tmp_path) | {
+        "task": {"kind": "guarded:Still", "nan": [nan]},
+        "lanes": 2,
+        "batch": {"size": 4, "micro": 2},
+        "budget": {"samples": 18},
+        "guard": guard,
+    }
+
+
+@pytest.mark.parametrize(
+    "guard", [{"nonfinite": "skip"}, {"nonfinite": "rollback", "rollback": {"back": 1, "every": 1}}]
+)
+def test_what_was_not_finite_is_in_no_later_pass_of_a_rank_without_samples(guard, tmp_path, importable):
+    """It has to make a pass beside the other rank, and no weight makes up for a NaN."""
+    at = 14  # the second rank's, in the last whole step; a run that goes back makes that step of the first rank's alone
+    bad, beside = map(int, Order(240, 0, True).ids(at, at + 2))
+    recipe, made = ragged(tmp_path, bad, **guard), []
+    for name, mesh in (("one", ()), ("mesh", SHARDS)):
+        assert run_under_supervisor(recipe, tmp_path / name, *mesh).code is Exit.DONE
+        steps = [(each["step"], each["samples"], each.skipped) for each in records(tmp_path / name, "step")]
+        undone = [(each["step"], each["to"], each["samples"]) for each in records(tmp_path / name, "rollback")]
+        made.append((steps, undone))
+    assert made[1] == made[0]
+    steps, undone = made[0]
+    if guard["nonfinite"] == "skip":
+        assert [skipped for *_, skipped in steps] == [None, None, None, {"model": "not finite"}, None]
+    else:
+        assert undone == [(4, 3, [bad, beside])]
+
+
+def test_a_block_that_ranks_skip_at_different_times_ends_as_a_hang(tmp_path, importable):
+    """The first rank in its first micro-batch, the second in its last: each waits for what the other does not send."""
+    places = Order(240, 0, True).ids(8, 16).tolist()  # of step 2: the first one may take long, as it may compile
+    recipe = flipped(tmp_path) | {
+        "task": {"kind": "guarded:Skipped", "begin": [places[0], places[6]]},
+        "guard": {},
+        "launch": {"threads": 1, "restarts": 0, "hang_after": 2},
+    }
+    outcome = run_under_supervisor(recipe, tmp_path / "run", *SHARDS)
+    assert outcome.code is Exit.HANG
+    assert outcome.where["step"] == 2

@@ -65,6 +65,7 @@ def test_auto_is_what_the_others_leave(processes, asked, mesh):
         (2, ("parallel.shard=2", "guard.recompute={steps: 10}"), "replicate alone"),
         (2, ("parallel.shard=2", "statistics={every: {steps: 10}}"), "replicate alone"),
         (2, ("parallel.shard=2", "optimizer.layerwise=true"), "replicate alone"),
+        (2, ("parallel.shard=2", "optimizer={kind: galore, lr: 0.1, reduce: projected}"), "replicate alone"),
         (2, ("parallel.shard=2", "optimizer.kind=adafactor"), "adafactor takes means over whole tensors"),
         (2, ("parallel.tensor=2", "optimizer.kind=galore"), "moves parts of whole rows, and tensor 2 cuts columns"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -53,3 +53,10 @@ class Init(Settings):
     freeze: Annotated[
         bool | tuple[Pattern, ...], bits("true: what was loaded does not train; or patterns of parameters that do not")
     ] = False
+
+
+def each_init(given: Init | Sequence[Init] | None) -> Sequence[Init]:
+    """What a recipe's `init` has, which may be several, or null."""
+    if given is None:
+        return ()
+    return [given] if isinstance(given, Init) else given

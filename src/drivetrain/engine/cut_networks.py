@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -31,11 +32,13 @@ class CutNetworks:
         self._units: list[FSDPModule] = []
         self._looking = self._passed_back = False
         if placement.mesh.sizes.data > 1:
-            from drivetrain.engine.layout import shards_of
+            from drivetrain.engine.layout import methods_of, shards_of
 
             self._units = [unit for network in networks.values() for unit in shards_of(network)]
             for network in networks.values():
-                network.register_forward_hook(self._watch)
+                network.register_forward_hook(lambda _module, _given, result: self._watch(result))
+                for name in methods_of(network):
+                    setattr(network, name, self._watched(getattr(network, name)))
 
     @contextmanager
     def training(self, names: Sequence[str]) -> Iterator[None]:
@@ -100,7 +103,18 @@ class CutNetworks:
         for unit in self._units:
             unit.set_reshard_after_backward(after_backward, recurse=False)
 
-    def _watch(self, _module: nn.Module, _given: Any, result: Any) -> None:
+    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that gathers its network, as a forward pass does: no hook of modules hears of it."""
+
+        @wraps(method)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            self._watch(result)
+            return result
+
+        return watched
+
+    def _watch(self, result: Any) -> None:
         """Hear of passes back through what a network has come to."""
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.requires_grad:

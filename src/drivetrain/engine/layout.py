@@ -53,6 +53,7 @@ def lay_out(
     require_unwatched(name, network)
     if mesh.sizes.data > 1:
         require_shardable(name, network, list(units))
+        _require_methods(asked, network, plan)
     if mesh.sizes.tensor > 1:
         _require_split(name, network, split)
         _split(name, network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
@@ -65,6 +66,11 @@ def lay_out(
 def shards_of(network: nn.Module) -> list[FSDPModule]:
     """All units of a network that is sharded, itself among them."""
     return [module for module in network.modules() if isinstance(module, FSDPModule)]
+
+
+def methods_of(network: nn.Module) -> tuple[str, ...]:
+    """The methods of a network that is sharded which gather it, beside `forward`."""
+    return getattr(network, "methods_laid_out", ())
 
 
 def roots_of(networks: Iterable[nn.Module]) -> list[FSDPModule]:
@@ -84,6 +90,13 @@ def reshard(networks: Iterable[nn.Module]) -> None:
     for network in networks:
         for unit in shards_of(network):
             unit.reshard()
+
+
+def _require_methods(asked: str, network: nn.Module, plan: ParallelPlan) -> None:
+    for method in plan.methods:
+        if not callable(getattr(network, method, None)):
+            cause = f"{asked}: its methods name {method!r}, which {type(network).__name__} does not have"
+            raise Failure(Exit.BAD_RECIPE, cause, "name what the task calls beside `forward`")
 
 
 def _require_split(name: str, network: nn.Module, split: Mapping[str, str]) -> None:
@@ -198,6 +211,7 @@ def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh)
         module.set_reduce_scatter_unused_params(True)
     for method in plan.methods:
         register_fsdp_forward_method(network, method)
+    network.methods_laid_out = plan.methods  # type: ignore[assignment] - any object
 
 
 def _require_knobs(module: FSDPModule) -> None:

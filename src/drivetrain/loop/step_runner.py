@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from drivetrain.data.batch_reader import LocalBatch, MicroBatch
 from drivetrain.engine.engine import Engine
@@ -68,14 +69,18 @@ class StepRunner:
         checks.report(probe, step.calls, number, counts)
 
     def _spare_of(self, batch: LocalBatch) -> MicroBatch | None:
-        """A micro-batch for passes of no weight; any will do."""
+        """A micro-batch for passes of no weight: of this step, whose numbers count anyway. One of another step may not
+        be finite, and nothing times NaN is NaN.
+
+        A stream is not read a second time for it where this rank has had a micro-batch before."""
         if batch.micro_batches:
             self._spare = batch.micro_batches[0]
-        elif self._spare is None:  # the attempt begins with a step that has nothing for this rank
-            batches = self._reader.batches
-            for rank in range(batches.geometry.processes):
-                self._spare = next(iter(batches.first(rank, batch.step)), self._spare)
-        return self._spare
+            return self._spare
+        batches = self._reader.batches
+        if batches.ending is not None and self._spare is not None:
+            return self._spare
+        spares = (batches.first(rank, batch.step) for rank in range(batches.geometry.processes))
+        return next(chain.from_iterable(spares), None)
 
     def close_step(self) -> OpenStep:
         """The open step, which is from now on the records' to keep."""

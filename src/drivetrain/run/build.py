@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from drivetrain.checkpoint.initial import freeze
+from drivetrain.checkpoint.recipe import each_init
 from drivetrain.data.geometry import choose_lanes
 from drivetrain.data.opening import open_source
 from drivetrain.data.source import ENDLESS, Source
@@ -327,6 +329,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
         networks = dict(_made_networks(task))
     if not mesh.replicated:
         require_apart(networks)
+        _stop_frozen(recipe, networks)
     tables = build_tables(networks, recipe.embeddings, mesh.data)
     if tables:
         require_plain_tables(recipe, mesh, built_on_meta=task.build_on_meta)
@@ -439,6 +442,16 @@ def _made_networks(task: Task) -> Mapping[str, nn.Module]:
         cause = f"the task's networks gives {', '.join(made) or 'none'}: there is no parameter that could train"
         raise returned(task.networks, cause, "return networks that have some")
     return made
+
+
+def _stop_frozen(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
+    """Take out of training what the recipe freezes before it is cut: what does not train may be of any type, and needs
+    no word in a plan."""
+    for settings in each_init(recipe.init):
+        freeze(settings, networks)
+    for name, network in networks.items():
+        if name in recipe.networks and recipe.networks[name].freeze:
+            network.requires_grad_(False)
 
 
 def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:

@@ -17,7 +17,7 @@ from drivetrain.checkpoint.commits import LoadedCommit, newest, pick
 from drivetrain.checkpoint.compatible import accept_data
 from drivetrain.checkpoint.export import export, tied_names
 from drivetrain.checkpoint.initial import load_initial
-from drivetrain.checkpoint.recipe import Init
+from drivetrain.checkpoint.recipe import Init, each_init
 from drivetrain.checkpoint.state import averaged, restore
 from drivetrain.data.text_tokens import TextTokens, text_tokens
 from drivetrain.engine.engine import Engine
@@ -103,10 +103,8 @@ def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None
     `samples` as for `evaluate_run`. Raises Failure: 64 where there are no weights to score, and what `load_initial`
     raises.
     """
-    given = recipe.init if isinstance(recipe.init, tuple) else (recipe.init,)
-    if init:
-        given = (Init(from_=init),)
-    if given == (None,):
+    given = [Init(from_=init)] if init else each_init(recipe.init)
+    if not given:
         raise Failure(Exit.BAD_COMMAND, "the recipe has no init, so there are no weights to score", "name some: --init")
     device, task = _device(recipe), build_task(recipe)
     with tempfile.TemporaryDirectory() as nothing_kept:

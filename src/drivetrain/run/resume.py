@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from drivetrain.checkpoint.initial import freeze, load_initial
 from drivetrain.checkpoint.manifest import step_of
 from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.checkpoint.published import Names
-from drivetrain.checkpoint.recipe import Init
+from drivetrain.checkpoint.recipe import each_init
 from drivetrain.checkpoint.state import AVERAGES, has_any, restore
 from drivetrain.checkpoint.survivors import OWED, RECORDS
 from drivetrain.engine.engine import Engine
@@ -163,13 +163,8 @@ class Resumer:
 
         Returns what the ledger keeps of the weights that were loaded.
         """
-        given: Sequence[Init] = ()
-        if isinstance(self.recipe.init, tuple):
-            given = self.recipe.init
-        elif self.recipe.init:
-            given = (self.recipe.init,)
         records = []
-        for settings in given:
+        for settings in each_init(self.recipe.init):
             report = load_initial(settings, networks, layouts, group, masters) if fresh else None
             # In every attempt: a commit has weights, not whether they train.
             frozen = freeze(settings, networks)
