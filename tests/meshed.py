@@ -1,0 +1,76 @@
+"""A shipped decoder whose samples can go wrong, so that all that a run does can be looked at on every mesh."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from drivetrain.data.order import Order
+from drivetrain.tasks.language_model.recipe import LanguageModel, Llama, Sample
+from drivetrain.tasks.language_model.task import LanguageModelTask
+
+SAMPLES, CONTEXT = 240, 16
+MESHES = {
+    "shard": {"shard": 2},
+    "tensor": {"tensor": 2},
+    "replicate x shard": {"replicate": 2, "shard": 2},
+    "shard x tensor": {"shard": 2, "tensor": 2},
+}
+
+
+class Windows:
+    """Windows of bytes that go up by one; the first byte is the number of the sample."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.array([index, *(np.arange(CONTEXT) + 7 * index) % 256])
+
+
+class Decoder(LanguageModelTask):
+    """`nan` and `spike` are the samples whose loss is not finite, or a thousand times too large."""
+
+    def __init__(self, nan: list = (), spike: list = ()):
+        model = Llama(width=16, depth=1, heads=2, context=CONTEXT, dropout=0.1)
+        super().__init__(LanguageModel(model=model, sample=Sample(prompt="abc", tokens=20, temperature=0)))
+        self._bad = {float("nan"): nan, 1000.0: spike}
+
+    def loss(self, nets, batch):
+        losses = super().loss(nets, batch)
+        if nets["model"].training:
+            for factor, samples in self._bad.items():
+                if torch.isin(batch["tokens"][:, 0], torch.tensor(samples, dtype=torch.long)).any():
+                    losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * factor)
+        return losses
+
+
+def laid_out(sizes: dict) -> tuple[str, str]:
+    """What a mesh of these sizes asks of a recipe."""
+    world = int(np.prod(list(sizes.values())))
+    return f"launch.processes={world}", f"parallel={sizes}".replace("'", "")
+
+
+def ids_of(step: int, first: int, last: int) -> list[int]:
+    """The samples at these places of a step."""
+    return Order(SAMPLES, 0, True).ids((step - 1) * 8 + first, (step - 1) * 8 + last).tolist()
+
+
+def recipe(**task) -> dict:
+    """Twenty steps of four micro-batches, of which a run tells all that it can tell."""
+    return {
+        "name": "meshed",
+        "task": {"kind": "meshed:Decoder", **task},
+        "data": {
+            "train": {"sources": [{"kind": "meshed:Windows"}]},
+            "validation": {"windows": {"kind": "meshed:Windows"}},
+        },
+        "lanes": 4,
+        "batch": {"size": 8, "micro": 2},
+        "budget": {"steps": 20},
+        "optimizer": {"kind": "adamw", "lr": 1e-2, "clip": 1.0},
+        "schedule": {"kind": "cosine", "warmup": {"steps": 2}},
+        "checkpoint": {"every": {"steps": 20}},
+        "evaluate": {"every": {"steps": 10}, "batch": 60},
+        "launch": {"threads": 1},
+    }

@@ -1,0 +1,118 @@
+"""What a run does beside its steps, on every mesh as on one process."""
+
+import os
+from math import prod
+
+import pytest
+
+import meshed
+from conftest import run_under_supervisor, trace
+from drivetrain.launch.inbox import post
+from drivetrain.ledger.derive import lineage
+from drivetrain.ledger.ledger import read
+from drivetrain.spec.commands import Command
+from drivetrain.spec.exits import Exit
+
+# One at a time: each starts as many processes as this machine has cores, or more.
+pytestmark = [
+    pytest.mark.xdist_group("meshes"),
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("forked", "importable"),
+]
+
+
+def meshes(*some: str) -> list[str]:
+    """What `make test` has of the meshes; `make drill-meshes` has all."""
+    return list(meshed.MESHES) if "DRILL" in os.environ else list(some)
+
+
+def of_kind(run, kind):
+    return [record for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == kind]
+
+
+def asked(name):
+    return meshed.laid_out(meshed.MESHES[name])
+
+
+def everything() -> dict:
+    """A step that is not finite, one that stands out, and all that is measured."""
+    return meshed.recipe(nan=meshed.ids_of(7, 5, 6), spike=meshed.ids_of(14, 2, 3)) | {
+        "guard": {
+            "nonfinite": "rollback",
+            "spike": {"window": 8, "deviations": 50.0, "action": "rollback"},
+            "rollback": {"back": 2, "every": 1},
+        },
+        "statistics": {"every": {"steps": 5}, "gradients": False, "histograms": True},
+        "telemetry": {"every": {"steps": 10}},
+    }
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """The run on one process."""
+    run = tmp_path_factory.mktemp("one") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.path.dirname(meshed.__file__))
+        assert run_under_supervisor(everything(), run).code is Exit.DONE
+    return run
+
+
+@pytest.mark.parametrize("name", meshes("tensor", "replicate x shard"))
+def test_what_a_run_undoes_scores_shows_and_measures_is_that_of_one_process(name, one, tmp_path):
+    run = tmp_path / "run"
+    assert run_under_supervisor(everything(), run, *asked(name)).code is Exit.DONE
+    undone = [[(each["step"], each["to"], each["samples"]) for each in of_kind(at, "rollback")] for at in (run, one)]
+    assert [step for step, _, _ in undone[1]] == [7, 14]
+    assert undone[0] == undone[1]
+    assert trace(run).samples == trace(one).samples
+    assert of_kind(run, "step")[13]["skipped"] == {"model": "quarantined"}
+    for here, there in zip(of_kind(run, "evaluation"), of_kind(one, "evaluation"), strict=True):
+        assert here["metrics"]["windows"] == pytest.approx(there["metrics"]["windows"], rel=1e-5)
+    texts = [[show["text"] for show in of_kind(at, "show")] for at in (run, one)]
+    assert len(texts[1]) == 2
+    assert texts[1][-1]["sample"].startswith("abc")
+    assert texts[0] == texts[1]
+    require_same_statistics(of_kind(run, "statistics"), of_kind(one, "statistics"))
+    require_heard(of_kind(run, "telemetry"), prod(meshed.MESHES[name].values()))
+
+
+def require_same_statistics(found, wanted):
+    assert len(wanted) == 4
+    for here, there in zip(found, wanted, strict=True):
+        assert here["networks"]["model"] == pytest.approx(there["networks"]["model"], rel=1e-4)
+        for what, histogram in there["histograms"]["model"].items():
+            own = here["histograms"]["model"][what]
+            assert sum(own["counts"]) == sum(histogram["counts"])
+            assert (own["low"], own["high"]) == pytest.approx((histogram["low"], histogram["high"]), rel=1e-3)
+
+
+def require_heard(telemetry, world):
+    assert [record["step"] for record in telemetry] == [10, 20]
+    for record in telemetry:
+        assert record["world"] == world
+        for spread in record["ranks"].values():
+            assert 0 < spread["least"] <= spread["most"]
+            assert 0 <= spread["rank"] < world
+
+
+@pytest.mark.parametrize("name", meshes("tensor"))
+def test_deadlines_and_commands_act_on_all_ranks_of_a_mesh_and_a_replay_is_bit_equal(name, tmp_path):
+    run, again = tmp_path / "run", tmp_path / "again"
+    plain = meshed.recipe() | {"schedule": {"kind": "constant"}, "checkpoint": {"every": None}}
+    late = run_under_supervisor(plain, run, *asked(name), "stop.deadline=0.001")
+    assert (late.code, late.where["last_committed_step"]) == (Exit.STOPPED, late.where["step"])
+    for verb, argument in (("set", "optimizer.lr=0.5"), ("save", ""), ("pause", ""), ("resume", ""), ("stop", "")):
+        post(run, Command(verb, argument))
+    assert run_under_supervisor(plain, run, *asked(name)).code is Exit.STOPPED
+    told = {record["verb"]: record for record in of_kind(run, "command")}
+    assert not any(record.get("refused") for record in told.values())
+    assert {"set", "save", "pause", "resume", "stop"} <= told.keys()
+    assert told["save"]["step"] in {record["step"] for record in of_kind(run, "commit")}
+    assert run_under_supervisor(plain, run, *asked(name)).code is Exit.DONE
+    changed = told["set"]["step"]
+    assert 0 < changed < 20
+    rates = {record["step"]: record["lr"]["model"] for record in of_kind(run, "step")}
+    assert rates == {step: 0.5 if step > changed else 0.01 for step in range(1, 21)}
+    # Had a rank done it at another step, its weights would be others than those of a run that does it at this one.
+    assert run_under_supervisor(plain, again, *asked(name), replay=str(run)).code is Exit.DONE
+    assert trace(again) == trace(run)
