@@ -1,12 +1,15 @@
 """What a run does beside its steps, on every mesh as on one process."""
 
 import os
+from itertools import product
 from math import prod
 
 import pytest
+import torch
 
 import meshed
-from conftest import run_under_supervisor, trace
+from conftest import run_under_supervisor, tensors, trace
+from drivetrain.cli.main import run as command
 from drivetrain.launch.inbox import post
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
@@ -74,6 +77,38 @@ def test_what_a_run_undoes_scores_shows_and_measures_is_that_of_one_process(name
     assert texts[0] == texts[1]
     require_same_statistics(of_kind(run, "statistics"), of_kind(one, "statistics"))
     require_heard(of_kind(run, "telemetry"), prod(meshed.MESHES[name].values()))
+
+
+PAIRS = [("tensor", "bf16", "export"), ("replicate x shard", "fp32", "sharded run")]
+if "DRILL" in os.environ:
+    PAIRS = list(product(meshed.MESHES, ["fp32", "bf16"], ["export", "run", "sharded run"]))
+
+
+@pytest.mark.parametrize(("name", "kept", "source"), PAIRS)
+def test_a_run_begins_on_a_mesh_with_the_bits_of_another_one_or_of_an_export(tiny, tmp_path, name, kept, source):
+    before = tmp_path / "before"
+    mesh = asked("shard") if source == "sharded run" else ()
+    assert run_under_supervisor(tiny, before, *mesh, most_steps=3).code is Exit.STOPPED
+    wanted = networks_in(before)
+    if source == "export":
+        assert command(["export", str(before), "--to", str(tmp_path / "export")]) == 0
+    begun = tiny | {"init": {"from": str(tmp_path / "export" if source == "export" else before)}}
+    still = ["optimizer.lr=0", "optimizer.weight_decay=0"]  # so that a commit has what training began with
+    if kept == "bf16":
+        still += ["precision=bf16", "parameters.dtype=bf16"]
+    assert run_under_supervisor(begun, tmp_path / "run", *asked(name), *still, most_steps=1).code is Exit.STOPPED
+    found = networks_in(tmp_path / "run")
+    assert found.keys() == wanted.keys()
+    for tensor, there in wanted.items():
+        assert torch.equal(found[tensor], there.to(found[tensor].dtype)), tensor
+    masters = networks_in(tmp_path / "run", "masters")
+    assert bool(masters) == (kept == "bf16")
+    assert all(torch.equal(each, wanted[tensor]) for tensor, each in masters.items())
+
+
+def networks_in(run, kind="networks"):
+    """The newest commit's tensors of a kind, by NETWORK/NAME."""
+    return {name.removeprefix(f"{kind}/"): each for name, each in tensors(run).items() if name.startswith(f"{kind}/")}
 
 
 def require_same_statistics(found, wanted):

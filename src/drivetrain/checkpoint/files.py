@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import mmap
 import os
 import shutil
 import stat
@@ -220,6 +221,21 @@ def read_file(path: Path, within: int | None = None, seen: Callable[[Any], None]
                 seen(view[at : at + count])
             at += count
         return view[:at]
+
+
+def map_file(path: Path) -> tuple[memoryview, str]:
+    """The bytes of a regular file, and their SHA-256; Failure(77) for a link or anything else.
+
+    The bytes are pages of the file: processes of a machine share them, and what is not looked at again takes no
+    memory. The file has to stay as it is meanwhile. Raises ValueError for an empty one.
+    """
+    with _opened(path, None) as file:
+        # Private: torch wants memory that can be written, and nothing is.
+        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    digest = hashlib.sha256()
+    for at in range(0, len(view), CHUNK):
+        digest.update(view[at : at + CHUNK])
+    return view, digest.hexdigest()
 
 
 def _filled(file: FileIO, array: np.ndarray) -> int:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drivetrain.checkpoint.files import read_file
+from drivetrain.checkpoint.files import map_file
 from drivetrain.checkpoint.tensors import parse_tensors
+from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 
 Names = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
@@ -21,33 +22,47 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 class Published(NamedTuple):
-    """What is in the files at a path: SHA-256 of one file, or over those of several; tensors by NETWORK/NAME."""
+    """What is in the files at a path: SHA-256 of one file, or over those of several; tensors by NETWORK/NAME, of the
+    files' types. They are the files' own pages, so that whoever wants a part of each reads no more into its memory."""
 
     digest: str
     tensors: dict[str, Tensor]
+
+    @property
+    def shapes(self) -> dict[str, Tensor]:
+        """The tensors on the meta device, of the types that `read` gives."""
+        return {name: _widened(tensor.to("meta")) for name, tensor in self.tensors.items()}
+
+    def read(self, boxes: Mapping[str, Box]) -> dict[str, Tensor]:
+        """These boxes of tensors, by name. Numbers of 16 bits are widened, which loses nothing."""
+        return {name: _widened(self.tensors[name][box.slices]) for name, box in boxes.items()}
 
 
 def read_published(path: Path, networks: Collection[str], layouts: Mapping[str, Names | None]) -> Published:
     """The weights of these networks, from a file, a folder of files, or a folder of such folders by network.
 
-    Numbers of 16 bits are widened, which loses nothing. Raises Failure: 66 where there are no weights, 77 where they
-    are pickled, 78 where it is one network's and several are wanted; ValueError where a file is damaged.
+    Raises Failure: 66 where there are no weights, 77 where they are pickled, 78 where it is one network's and several
+    are wanted; ValueError where a file is damaged.
     """
     digests: list[str] = []
     tensors: dict[str, Tensor] = {}
     for network, files in _files(path, networks).items():
         own: dict[str, Tensor] = {}
         for file in files:
-            data = read_file(file.resolve())  # folders of a hub's cache are made of links
-            digests.append(hashlib.sha256(data).hexdigest())
+            data, digest = map_file(file.resolve())  # folders of a hub's cache are made of links
+            digests.append(digest)
             own |= parse_tensors(data)
         layout = layouts.get(network)
         named = layout(own) if layout else own
         for name, tensor in named.items():
-            tensors[f"{network}/{name}"] = tensor.float() if tensor.dtype in _HALVES else tensor
+            tensors[f"{network}/{name}"] = tensor
     if len(digests) == 1:
         return Published(digests[0], tensors)
     return Published(hashlib.sha256("".join(digests).encode()).hexdigest(), tensors)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in _HALVES else tensor
 
 
 def _files(path: Path, networks: Collection[str]) -> dict[str, list[Path]]:
