@@ -10,6 +10,7 @@ from drivetrain.tasks.language_model.recipe import LanguageModel, Llama, Sample
 from drivetrain.tasks.language_model.task import LanguageModelTask
 
 SAMPLES, CONTEXT = 240, 16
+MODEL = Llama(width=16, depth=1, heads=2, context=CONTEXT, dropout=0.1)
 MESHES = {
     "shard": {"shard": 2},
     "tensor": {"tensor": 2},
@@ -32,8 +33,7 @@ class Decoder(LanguageModelTask):
     """`nan` and `spike` are the samples whose loss is not finite, or a thousand times too large."""
 
     def __init__(self, nan: list = (), spike: list = ()):
-        model = Llama(width=16, depth=1, heads=2, context=CONTEXT, dropout=0.1)
-        super().__init__(LanguageModel(model=model, sample=Sample(prompt="abc", tokens=20, temperature=0)))
+        super().__init__(LanguageModel(model=MODEL, sample=Sample(prompt="abc", tokens=20, temperature=0)))
         self._bad = {float("nan"): nan, 1000.0: spike}
 
     def loss(self, nets, batch):

@@ -1,11 +1,13 @@
 """What a run does beside its steps, on every mesh as on one process."""
 
+import json
 import os
 from itertools import product
 from math import prod
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import meshed
 from conftest import run_under_supervisor, tensors, trace
@@ -13,8 +15,10 @@ from drivetrain.cli.main import run as command
 from drivetrain.launch.inbox import post
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
+from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
+from drivetrain.tasks.language_model.hugging_face import from_llama_layout
 
 # One at a time: each starts as many processes as this machine has cores, or more.
 pytestmark = [
@@ -37,6 +41,9 @@ def asked(name):
     return meshed.laid_out(meshed.MESHES[name])
 
 
+TABLE = meshes("tensor", "replicate x shard")
+
+
 def everything() -> dict:
     """A step that is not finite, one that stands out, and all that is measured."""
     return meshed.recipe(nan=meshed.ids_of(7, 5, 6), spike=meshed.ids_of(14, 2, 3)) | {
@@ -47,23 +54,28 @@ def everything() -> dict:
         },
         "statistics": {"every": {"steps": 5}, "gradients": False, "histograms": True},
         "telemetry": {"every": {"steps": 10}},
+        "average": {"decay": 0.5},
     }
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
-    """The run on one process."""
-    run = tmp_path_factory.mktemp("one") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.path.dirname(meshed.__file__))
-        assert run_under_supervisor(everything(), run).code is Exit.DONE
-    return run
+def runs(tmp_path_factory):
+    """By the mesh's name a run of everything; "" is one process."""
+    found = {}
+
+    def run_of(name):
+        if name not in found:
+            found[name] = tmp_path_factory.mktemp("everything") / "run"
+            mesh = asked(name) if name else ()
+            assert run_under_supervisor(everything(), found[name], *mesh).code is Exit.DONE
+        return found[name]
+
+    return run_of
 
 
-@pytest.mark.parametrize("name", meshes("tensor", "replicate x shard"))
-def test_what_a_run_undoes_scores_shows_and_measures_is_that_of_one_process(name, one, tmp_path):
-    run = tmp_path / "run"
-    assert run_under_supervisor(everything(), run, *asked(name)).code is Exit.DONE
+@pytest.mark.parametrize("name", TABLE)
+def test_what_a_run_undoes_scores_shows_and_measures_is_that_of_one_process(name, runs):
+    run, one = runs(name), runs("")
     undone = [[(each["step"], each["to"], each["samples"]) for each in of_kind(at, "rollback")] for at in (run, one)]
     assert [step for step, _, _ in undone[1]] == [7, 14]
     assert undone[0] == undone[1]
@@ -77,6 +89,33 @@ def test_what_a_run_undoes_scores_shows_and_measures_is_that_of_one_process(name
     assert texts[0] == texts[1]
     require_same_statistics(of_kind(run, "statistics"), of_kind(one, "statistics"))
     require_heard(of_kind(run, "telemetry"), prod(meshed.MESHES[name].values()))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_commands_read_a_run_of_a_mesh_like_any_other(name, runs, tmp_path, capsys):
+    run, one = runs(name), runs("")
+    scored = of_kind(run, "evaluation")[-1]["metrics"]["windows"]
+    assert said(capsys, "evaluate", run)["metrics"]["windows"] == pytest.approx(scored, rel=1e-6)
+    for weights, kind in (("averaged", "averages"), ("trained", "networks")):
+        said(capsys, "export", run, "--to", tmp_path / weights, "--weights", weights)
+        exported = from_llama_layout(load_file(tmp_path / weights / "model.safetensors"), meshed.MODEL)
+        there = networks_in(run, kind)
+        assert all(torch.equal(tensor, there[f"model/{path}"]) for path, tensor in exported.items())
+    assert not torch.equal(there["model/norm.weight"], networks_in(run, "averages")["model/norm.weight"])
+    greedy = ("--prompt", "abc", "--tokens", "20", "--temperature", "0")
+    assert said(capsys, "generate", run, *greedy) == said(capsys, "generate", one, *greedy)
+    said(capsys, "checkpoint", "pin", run, "20")
+    assert [(row["pinned"], row["damage"]) for row in said(capsys, "checkpoint", "verify", run)] == [(True, "")]
+    apart = said(capsys, "checkpoint", "diff", run, one)
+    assert apart["equal"] + len(apart["tensors"]) == len(tensors(one))
+    assert "parallel." in json.dumps(said(capsys, "diff", run, one))
+    assert prove(run).steps == 20
+
+
+def said(capsys, *arguments):
+    """What a command says for programs."""
+    assert command([*map(str, arguments), "--json"]) == Exit.DONE
+    return json.loads(capsys.readouterr().out)
 
 
 PAIRS = [("tensor", "bf16", "export"), ("replicate x shard", "fp32", "sharded run")]
