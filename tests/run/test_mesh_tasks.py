@@ -1,14 +1,18 @@
 """Shipped tasks, and all that acts on a run from outside, where tensors are cut."""
 
 import json
+import os
 import shutil
 
 import pytest
+import soundfile
+import torch
 
 import adversarial
+import drivetrain
 import glues
 import sounds
-from conftest import run_under_supervisor, trace
+from conftest import run_under_supervisor, tensors, trace
 from drills import commands
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
@@ -21,6 +25,15 @@ pytestmark = [
 ]
 
 SHARDS = ("launch.processes=2", "parallel.shard=2")
+GROUPS = ("launch.processes=4", "parallel.replicate=2", "parallel.shard=2")
+MESHES = [pytest.param(SHARDS, id="shard")]
+if "DRILL" in os.environ:
+    MESHES.append(pytest.param(GROUPS, id="replicate x shard"))
+drill = pytest.mark.skipif("DRILL" not in os.environ, reason="slow: `make drill-meshes`")
+
+
+BRIEF = {"budget": {"steps": 8}, "evaluate": {"every": None, "batch": 2}, "batch": {"size": 4, "micro": 1}}
+"""Numbers that a loss draws are those of the micro-batch: it has to be the same one on every mesh."""
 
 
 def classifier(folder):
@@ -29,6 +42,18 @@ def classifier(folder):
 
 def denoiser(folder):
     return sounds.tiny_recipe(sounds.folders(folder)) | {"budget": {"steps": 12}, "evaluate": {"every": {"steps": 6}}}
+
+
+def vocoder(folder):
+    """Its discriminator moves from step 4 on."""
+    return sounds.tiny_vocoder() | BRIEF | {"networks": {"discriminator": {"start": 4}}}
+
+
+def enhancer(folder):
+    """Behind a generator that does not train, from a run on a mesh."""
+    recipe = sounds.tiny_vocoder() | {"budget": {"steps": 1}}
+    assert run_under_supervisor(recipe, folder / "stage-one", *SHARDS, "networks.discriminator.start=1").code == 0
+    return sounds.tiny_enhancer(folder / "stage-one") | BRIEF
 
 
 def adversaries(folder):
@@ -40,16 +65,45 @@ def of_kind(run, kind):
     return [record for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == kind]
 
 
-@pytest.mark.parametrize("made", [classifier, denoiser, adversaries])
-def test_a_task_trains_sharded_as_it_does_alone_and_goes_on_to_the_same_bits(made, tmp_path, importable):
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("made", [classifier, denoiser, pytest.param(vocoder, marks=drill), enhancer, adversaries])
+def test_a_task_trains_sharded_as_it_does_alone_and_goes_on_to_the_same_bits(made, mesh, tmp_path, importable):
     recipe = made(tmp_path)
-    for run, asked in (("one", ()), ("straight", SHARDS)):
+    for run, asked in (("one", ()), ("straight", mesh)):
         assert run_under_supervisor(recipe, tmp_path / run, *asked).code is Exit.DONE
-    assert run_under_supervisor(recipe, tmp_path / "halves", *SHARDS, most_steps=7).code is Exit.STOPPED
-    assert run_under_supervisor(recipe, tmp_path / "halves", *SHARDS).code is Exit.DONE
+    assert run_under_supervisor(recipe, tmp_path / "halves", *mesh, most_steps=7).code is Exit.STOPPED
+    assert run_under_supervisor(recipe, tmp_path / "halves", *mesh).code is Exit.DONE
     assert trace(tmp_path / "halves") == trace(tmp_path / "straight")
     assert trace(tmp_path / "straight").samples == trace(tmp_path / "one").samples
     require_near(tmp_path / "straight", tmp_path / "one")
+    if made is enhancer:
+        before, after = tensors(tmp_path / "stage-one"), tensors(tmp_path / "straight")
+        kept = [name for name in after if "generator/" in name]
+        assert len(kept) > 30
+        assert all(torch.equal(after[name], before[name]) for name in kept)
+    if made in USED:
+        told = [USED[made](tmp_path, tmp_path / run) for run in ("straight", "one")]
+        assert told[0] == pytest.approx(told[1], abs=1e-3)
+
+
+def predictions(folder, run):
+    """What a classifier says of a set: how likely the first label is."""
+    to = run.with_suffix(".jsonl")
+    drivetrain.predict(run, "dev", to)
+    rows = [json.loads(line) for line in to.read_text().splitlines()]
+    return [next(iter(row["probabilities"].values())) for row in rows]
+
+
+def recordings(folder, run):
+    """What a run makes of a folder of sounds: some numbers of each."""
+    drivetrain.infer_speech(run, folder / "speech" / "s0", run.with_suffix(".out"))
+    found = []
+    for path in sorted(run.with_suffix(".out").iterdir()):
+        found += soundfile.read(path)[0][:100].tolist()
+    return found
+
+
+USED = {classifier: predictions, denoiser: recordings}
 
 
 def require_near(run, alone):
