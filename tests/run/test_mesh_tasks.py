@@ -75,7 +75,8 @@ def test_a_task_trains_sharded_as_it_does_alone_and_goes_on_to_the_same_bits(mad
     assert run_under_supervisor(recipe, tmp_path / "halves", *mesh).code is Exit.DONE
     assert trace(tmp_path / "halves") == trace(tmp_path / "straight")
     assert trace(tmp_path / "straight").samples == trace(tmp_path / "one").samples
-    require_near(tmp_path / "straight", tmp_path / "one")
+    # bf16 weights that are rounded by chance are one step apart where a sum is, which is 1/256 of the number.
+    require_near(tmp_path / "straight", tmp_path / "one", 5e-3 if made is adversaries else 1e-3)
     if made is enhancer:
         before, after = tensors(tmp_path / "stage-one"), tensors(tmp_path / "straight")
         kept = [name for name in after if "generator/" in name]
@@ -106,10 +107,10 @@ def recordings(folder, run):
 USED = {classifier: predictions, denoiser: recordings}
 
 
-def require_near(run, alone):
+def require_near(run, alone, apart=1e-3):
     for sharded, one in zip(of_kind(run, "step"), of_kind(alone, "step"), strict=True):
         for what in ("losses", "norm"):
-            assert sharded[what] == pytest.approx(one[what], rel=1e-3, abs=1e-5)
+            assert sharded[what] == pytest.approx(one[what], rel=apart, abs=1e-5)
 
 
 def test_a_step_of_which_one_rank_has_quarantined_samples_only_is_made_of_the_others(tmp_path, importable):
