@@ -56,11 +56,6 @@ class Preparation:
 Report = Callable[[Stand], None]
 
 
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def prepare(asked: Preparation, report: Report = lambda stand: None) -> dict[str, Any]:
     """Write the token file, or go on where a killed command was; returns its manifest.
 
