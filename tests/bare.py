@@ -1,4 +1,4 @@
-"""What only Linux has, taken away: `python bare.py ARGUMENTS` is `drivetrain ARGUMENTS` on a system that has none of it.
+"""What only Linux has, taken away: `python bare.py ARGUMENTS` is `drivetrain ARGUMENTS` where there is none of it.
 
 What a Mac has and Linux has not stays untried."""
 

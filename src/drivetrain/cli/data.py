@@ -46,9 +46,9 @@ def prepare(
     import json
 
     from drivetrain.data import prepare as preparing
-    from drivetrain.runtime.cores import cores
     from drivetrain.data.indexed import name_of
     from drivetrain.data.tokenizers import content_of
+    from drivetrain.runtime.cores import cores
 
     _one_of("--format", format_, ("drivetrain", "megatron"))
     _one_of("--kind", kind, ("auto", "text", "jsonl", "parquet"))

@@ -34,7 +34,7 @@ from drivetrain.data.unfinished import LENGTHS, MANIFEST, TOKENS, Stand, Unfinis
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder, write_json, write_private
 
-__all__ = ["Encoding", "Format", "Preparation", "Report", "Stand", "cores", "encoding", "prepare"]
+__all__ = ["Encoding", "Format", "Preparation", "Report", "Stand", "encoding", "prepare"]
 
 Format = Literal["drivetrain", "megatron"]
 

@@ -131,7 +131,7 @@ class LedgerFile:
             self._reserve()
 
     def _reserve(self) -> None:
-        """Take room beyond the end of the file; a file system or a kernel that cannot, or has none, leaves things as they are."""
+        """Take room beyond the end of the file; a system that cannot, or has none, leaves things as they are."""
         if _fallocate and _fallocate(self._descriptor, _KEEP_SIZE, self._size, RESERVE) == 0:
             self._reserved = self._size + RESERVE
 
