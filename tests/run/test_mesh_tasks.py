@@ -16,6 +16,7 @@ from conftest import run_under_supervisor, tensors, trace
 from drills import commands
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
+from drivetrain.run.restored import WHOLE
 from drivetrain.spec.exits import Exit
 
 pytestmark = [
@@ -113,16 +114,20 @@ def require_near(run, alone, apart=1e-3):
             assert sharded[what] == pytest.approx(one[what], rel=apart, abs=1e-5)
 
 
-def test_a_step_of_which_one_rank_has_quarantined_samples_only_is_made_of_the_others(tmp_path, importable):
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_step_of_which_one_rank_has_quarantined_samples_only_is_made_of_the_others(mesh, tmp_path, importable):
     held = sorted(adversarial.sample_of(3, place) for place in range(8, 16))
     recipe = adversarial.recipe(guard={"quarantine": held})
-    for run, asked in (("one", ()), ("mesh", SHARDS)):
+    for run, asked in (("one", ()), ("mesh", mesh)):
         assert run_under_supervisor(recipe, tmp_path / run, *asked).code is Exit.DONE
     assert trace(tmp_path / "mesh").samples == trace(tmp_path / "one").samples
     require_near(tmp_path / "mesh", tmp_path / "one")
     whole = adversarial.recipe()
-    assert run_under_supervisor(whole, tmp_path / "whole", *SHARDS).code is Exit.DONE
+    assert run_under_supervisor(whole, tmp_path / "whole", *mesh).code is Exit.DONE
     assert trace(tmp_path / "whole").samples != trace(tmp_path / "mesh").samples
+    # This task does not build on the meta device.
+    told = {run: [note["text"] for note in of_kind(tmp_path / run, "note")] for run in ("one", "mesh")}
+    assert (WHOLE in told["mesh"], WHOLE in told["one"]) == (True, False)
 
 
 @pytest.mark.parametrize("kills", [False, True])

@@ -7,6 +7,7 @@ import torch
 
 from conftest import run_under_supervisor, tensors, trace
 from drivetrain.ledger.ledger import read
+from drivetrain.run.restored import WHOLE
 from drivetrain.spec.exits import Exit
 
 # One at a time: each starts as many processes as this machine has cores, or more.
@@ -46,6 +47,7 @@ def test_initial_weights_are_the_same_bits_on_every_mesh(tiny, tmp_path, mesh):
     names = [name for name in one if name.startswith("networks/")]
     assert len(names) > 5
     assert all(torch.equal(found[name], one[name]) for name in names)
+    assert WHOLE not in [note["text"] for note in records(tmp_path / "mesh", "note")]
 
 
 def test_another_mesh_goes_on_with_the_same_samples_under_another_claim(tiny, tmp_path):
