@@ -22,8 +22,12 @@ from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
 from drills.kills import CUT, REPLICAS, kill_at_random
 from drills.runs import drill, leftovers, one_server, reference, sweep
+from drivetrain.spec.mesh import MeshSizes
+from states import World
 
 Row = dict[str, object]
+COLUMNS, GROUPS, BOTH = MeshSizes(tensor=2), MeshSizes(replicate=2, shard=2), MeshSizes(shard=2, tensor=2)
+"""Who writes parts of a commit: columns of tensors; half of the ranks; rows of columns."""
 
 
 def main() -> int:
@@ -155,7 +159,7 @@ def _storage(work: Callable[[Path, argparse.Namespace], storage.Scoreboard]) -> 
     return part
 
 
-def _flips(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
+def _flips(world: World) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
     def flips(folder: Path, asked: argparse.Namespace) -> storage.Scoreboard:
         writer = storage.writer_of(folder, world)
         for step in (1, 2):
@@ -165,19 +169,23 @@ def _flips(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboar
     return flips
 
 
-def _calls(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
+def _calls(world: World) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
     return lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True, world=world)
 
 
 PARTS: dict[str, Callable[..., Row]] = {
     "bit flips": _storage(_flips(1)),
     "bit flips, parts": _storage(_flips(3)),
-    "system calls": _storage(lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True)),
-    "system calls, parts": _storage(
-        lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True, world=2)
-    ),
+    "bit flips, a mesh": _storage(_flips(BOTH)),
+    "system calls": _storage(_calls(1)),
+    "system calls, parts": _storage(_calls(2)),
+    "system calls, columns": _storage(_calls(COLUMNS)),
+    "system calls, some write nothing": _storage(_calls(GROUPS)),
     "power loss": _storage(lambda folder, asked: storage.power_losses(folder / "run", before=(), steps=(1, 2, 3))),
     "power loss, parts": _storage(lambda folder, asked: storage.power_losses(folder / "run", world=2)),
+    "power loss, a mesh": _storage(
+        lambda folder, asked: storage.power_losses(folder / "run", world=GROUPS, limit=1 << 10)
+    ),
     "stalls": _storage(lambda folder, asked: stalls.sweep(folder)),
     "full disk": _storage(lambda folder, asked: storage.full_disk(folder, "size", 4 << 20)),
     "inodes": _storage(lambda folder, asked: storage.full_disk(folder, "nr_inodes", 64)),
