@@ -30,7 +30,6 @@ GROUPS = ("launch.processes=4", "parallel.replicate=2", "parallel.shard=2")
 MESHES = [pytest.param(SHARDS, id="shard")]
 if "DRILL" in os.environ:
     MESHES.append(pytest.param(GROUPS, id="replicate x shard"))
-drill = pytest.mark.skipif("DRILL" not in os.environ, reason="slow: `make drill-meshes`")
 
 
 BRIEF = {"budget": {"steps": 8}, "evaluate": {"every": None, "batch": 2}, "batch": {"size": 4, "micro": 1}}
@@ -39,6 +38,11 @@ BRIEF = {"budget": {"steps": 8}, "evaluate": {"every": None, "batch": 2}, "batch
 
 def classifier(folder):
     return glues.recipe(glues.folders(folder))
+
+
+def adapted(folder):
+    """Adapters and head train; all else is frozen, in the same units."""
+    return glues.recipe(glues.folders(folder), lora={"rank": 2})
 
 
 def denoiser(folder):
@@ -66,8 +70,12 @@ def of_kind(run, kind):
     return [record for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == kind]
 
 
+ALWAYS = [classifier, denoiser, enhancer, adversaries]
+SOMETIMES = [adapted, vocoder] if "DRILL" in os.environ else []
+
+
 @pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("made", [classifier, denoiser, pytest.param(vocoder, marks=drill), enhancer, adversaries])
+@pytest.mark.parametrize("made", ALWAYS + SOMETIMES)
 def test_a_task_trains_sharded_as_it_does_alone_and_goes_on_to_the_same_bits(made, mesh, tmp_path, importable):
     recipe = made(tmp_path)
     for run, asked in (("one", ()), ("straight", mesh)):
@@ -105,7 +113,7 @@ def recordings(folder, run):
     return found
 
 
-USED = {classifier: predictions, denoiser: recordings}
+USED = {classifier: predictions, adapted: predictions, denoiser: recordings}
 
 
 def require_near(run, alone, apart=1e-3):

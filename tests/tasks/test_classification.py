@@ -120,6 +120,17 @@ def test_exported_lora_scores_as_the_run_does(kind, recipe, tmp_path):
     require_same_predictions(run, model.eval(), AutoTokenizer.from_pretrained(to), tmp_path)
 
 
+def test_a_model_of_transformers_says_which_modules_are_units():
+    """The shipped classifiers have no other plan; behind adapters the names are the same."""
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, **sizes))
+    units = ("bert.embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1")
+    assert derived(model).units == units
+    peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["query"]), model)
+    assert derived(model).units == units
+
+
 def require_same_predictions(run, model, tokenizer, tmp_path):
     drivetrain.predict(run, "dev", tmp_path / "dev.jsonl")
     told = [json.loads(line) for line in (tmp_path / "dev.jsonl").read_text().splitlines()]
