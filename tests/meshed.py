@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from drivetrain.data.order import Order
+from drivetrain.runtime.together import added, once
 from drivetrain.tasks.language_model.recipe import LanguageModel, Llama, Sample
 from drivetrain.tasks.language_model.task import LanguageModelTask
 from drivetrain.worker import main
@@ -49,6 +51,31 @@ class Decoder(LanguageModelTask):
                 if torch.isin(batch["tokens"][:, 0], torch.tensor(samples, dtype=torch.long)).any():
                     losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * factor)
         return losses
+
+
+class Helped(Decoder):
+    """Asks something of all processes: to make a file once, and how many samples a step has."""
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self._file = Path(folder) / "made"
+
+    def networks(self):
+        once(self._made)
+        return super().networks()
+
+    def _made(self) -> str:
+        if self._file.exists():
+            return self._file.read_text()
+        with self._file.open("x") as file:  # an error where another process is making it
+            time.sleep(0.1)
+            file.write("by one")
+        return ""
+
+    def update(self, step):
+        own = sum(micro.size for micro in step._batch.micro_batches)
+        assert (added(own), self._file.read_text()) == (8.0, "by one")
+        super().update(step)
 
 
 def laid_out(sizes: dict) -> tuple[str, str]:

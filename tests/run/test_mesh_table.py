@@ -118,6 +118,12 @@ def said(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("name", meshes("replicate x shard"))
+def test_a_task_asks_something_of_all_processes_of_a_mesh(name, tmp_path):
+    recipe = meshed.recipe() | {"task": {"kind": "meshed:Helped", "folder": str(tmp_path)}}
+    assert run_under_supervisor(recipe, tmp_path / "run", *asked(name), "budget.steps=3").code is Exit.DONE
+
+
 PAIRS = [("tensor", "bf16", "export"), ("replicate x shard", "fp32", "sharded run")]
 if "DRILL" in os.environ:
     PAIRS = list(product(meshed.MESHES, ["fp32", "bf16"], ["export", "run", "sharded run"]))

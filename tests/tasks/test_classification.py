@@ -7,6 +7,7 @@ import torch
 import drivetrain
 import glues
 from conftest import run_under_supervisor, trace
+from drivetrain.engine.parallel_plan import derived
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.run_summary import summarize
