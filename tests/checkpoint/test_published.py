@@ -95,6 +95,18 @@ def test_a_part_of_what_is_published_takes_the_memory_of_the_part(tmp_path):
     assert own_memory() - before < 16 << 20
 
 
+def test_a_file_that_is_written_while_it_is_read_is_65(tmp_path):
+    save(tmp_path / "w.safetensors", net(1))
+    published = read_published(tmp_path / "w.safetensors", ["model"], {})
+    boxes = {name: Box.of_whole(tensor.shape) for name, tensor in published.shapes.items()}
+    assert len(published.read(boxes)) == 4
+    data = (tmp_path / "w.safetensors").read_bytes()
+    (tmp_path / "w.safetensors").write_bytes(data[:-1] + b"!")
+    with pytest.raises(Failure, match="was changed while it was read") as caught:
+        published.read(boxes)
+    assert caught.value.outcome.code is Exit.BAD_DATA
+
+
 def own_memory():
     """Bytes that this process shares with no file."""
     status = Path("/proc/self/status").read_text()

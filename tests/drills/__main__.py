@@ -26,8 +26,8 @@ from drivetrain.spec.mesh import MeshSizes
 from states import World
 
 Row = dict[str, object]
-COLUMNS, GROUPS, BOTH = MeshSizes(tensor=2), MeshSizes(replicate=2, shard=2), MeshSizes(shard=2, tensor=2)
-"""Who writes parts of a commit: columns of tensors; half of the ranks; rows of columns."""
+MESH = MeshSizes(replicate=2, tensor=2)
+"""Each of its ranks has columns of tensors, and half of them write nothing."""
 
 
 def main() -> int:
@@ -176,15 +176,14 @@ def _calls(world: World) -> Callable[[Path, argparse.Namespace], storage.Scorebo
 PARTS: dict[str, Callable[..., Row]] = {
     "bit flips": _storage(_flips(1)),
     "bit flips, parts": _storage(_flips(3)),
-    "bit flips, a mesh": _storage(_flips(BOTH)),
+    "bit flips, a mesh": _storage(_flips(MESH)),
     "system calls": _storage(_calls(1)),
     "system calls, parts": _storage(_calls(2)),
-    "system calls, columns": _storage(_calls(COLUMNS)),
-    "system calls, some write nothing": _storage(_calls(GROUPS)),
+    "system calls, a mesh": _storage(_calls(MESH)),
     "power loss": _storage(lambda folder, asked: storage.power_losses(folder / "run", before=(), steps=(1, 2, 3))),
     "power loss, parts": _storage(lambda folder, asked: storage.power_losses(folder / "run", world=2)),
     "power loss, a mesh": _storage(
-        lambda folder, asked: storage.power_losses(folder / "run", world=GROUPS, limit=1 << 10)
+        lambda folder, asked: storage.power_losses(folder / "run", world=MESH, limit=1 << 10)
     ),
     "stalls": _storage(lambda folder, asked: stalls.sweep(folder)),
     "full disk": _storage(lambda folder, asked: storage.full_disk(folder, "size", 4 << 20)),
