@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drivetrain.launch.machine import require_supervision
+from drivetrain.cli.main import run
 from drivetrain.ledger.ledger import read
-from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.exits import Exit
 
 BARE = [sys.executable, str(Path(__file__).parents[1] / "bare.py")]
 
@@ -35,9 +35,10 @@ def test_a_mesh_trains_where_torchrun_starts_its_processes(tiny, tmp_path):
     assert 0 < told["host"]["resident"] <= told["host"]["peak"]
 
 
-def test_a_supervisor_says_that_it_needs_linux(monkeypatch):
+def test_a_supervisor_says_that_it_needs_linux(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.delattr(os, "pidfd_open")
-    with pytest.raises(Failure, match="a supervisor watches processes as Linux lets it") as caught:
-        require_supervision()
-    assert caught.value.outcome.code is Exit.BAD_RECIPE
-    assert "torchrun" in caught.value.outcome.hint
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny))
+    assert run(["train", str(tmp_path / "tiny.yaml"), "--run", str(tmp_path / "run")]) == Exit.BAD_RECIPE
+    told = capsys.readouterr().err
+    assert "a supervisor watches processes as Linux lets it" in told
+    assert "torchrun" in told

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import Job
-from drivetrain.launch.machine import require_supervision, volatile_folder
+from drivetrain.launch.machine import volatile_folder
 from drivetrain.launch.restarts import Ended, GiveUp, next_start
 from drivetrain.launch.rundir import ANSWER, last_word, prepare, record_first, steps
 from drivetrain.launch.worker_group import WorkerGroup
@@ -41,9 +41,8 @@ def supervise(
 
     As one `node` among several it starts its own share of the ranks, once: whoever started the nodes starts them again
     together. The outcome is also in `exit.json`. Raises Failure(73) where the run directory cannot be made, 85 where
-    another run owns it, 78 on a system that cannot do it. `say` is told what the user should know meanwhile.
+    another run owns it. `say` is told what the user should know meanwhile.
     """
-    require_supervision()
     node = node or Node()
     if node.count > 1:
         job = replace(job, most_restarts=0)
