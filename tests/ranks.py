@@ -184,18 +184,19 @@ if __name__ == "__main__":
 
 
 def together(job, place, descriptors):
-    """What a task asks of all processes: a file that one of them makes, a sum, and a failure of the one that makes."""
+    """What a task asks of all processes: a file that one of them makes, a sum, and a failure of the one that makes.
+
+    `job["overrides"]` is how many processes a machine has."""
     from drivetrain.runtime.mesh import Mesh
     from drivetrain.runtime.together import added, once, standing
     from drivetrain.spec.exits import Failure
     from drivetrain.spec.mesh import MeshSizes
 
     group = joined(place, descriptors)
-    made, folder = [], Path(job["folder"])
+    (here,) = job["overrides"]
+    file = Path(job["folder"]) / f"downloaded-{group.rank // here}"
 
     def download():
-        made.append(group.rank)
-        file = folder / "downloaded"
         if not file.exists():
             file.write_text(f"by {group.rank}")
         return file.read_text()
@@ -203,7 +204,7 @@ def together(job, place, descriptors):
     def fails():
         raise ValueError("no network")
 
-    with standing(Mesh(group, MeshSizes(shard=2, tensor=group.world // 2)), first_here=group.rank == 0):
+    with standing(Mesh(group, MeshSizes(shard=2, tensor=group.world // 2)), first_here=group.rank % here == 0):
         text, total = once(download), added(1.0 + group.rank // 2)
         try:
             once(fails)

@@ -14,6 +14,7 @@ from drivetrain.checkpoint.boxes import Box
 from drivetrain.checkpoint.commit import StateTree
 from drivetrain.checkpoint.commits import Commit, CommitFailure, Committer
 from drivetrain.checkpoint.retention import Retention
+from drivetrain.spec.mesh import MeshSizes
 
 
 def state(value: float = 1.0, rows: int = 8) -> StateTree:
@@ -44,30 +45,51 @@ def same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
         assert torch.equal(one, two), name
 
 
-def cut(tree: StateTree, world: int) -> list[StateTree]:
-    """A state as so many ranks hold it: rows of each tensor, as evenly as they go; rank 0 has what has no rows."""
+World = int | MeshSizes
+"""Ranks that share rows, so many, or those of a mesh."""
+
+
+def laid_out(world: World) -> MeshSizes:
+    """The mesh of these ranks."""
+    return MeshSizes(shard=world) if isinstance(world, int) else world
+
+
+def cut(tree: StateTree, world: World) -> list[StateTree]:
+    """A state as ranks hold it, and what of it they count: rows along `shard` and columns along `tensor`, as evenly as
+    they go. What is not cut along an axis is its first rank's; along `replicate` the others have nothing to count."""
+    sizes = laid_out(world)
     trees = []
-    for rank in range(world):
-        tensors, boxes = {}, {}
+    for rank in range(sizes.world):
+        at, tensors, boxes = sizes.place(rank), {}, {}
         for name, whole in tree.tensors.items():
-            if whole.ndim:
-                first, last = (len(whole) * n // world for n in (rank, rank + 1))
-                offset = (first, *(0,) * (whole.ndim - 1))
-                tensors[name] = whole[first:last]
-                boxes[name] = Box(tuple(whole.shape), offset, tuple(tensors[name].shape))
-            elif rank == 0:
-                tensors[name] = whole
-        trees.append(StateTree(tensors, tree.values if rank == 0 else {}, boxes))
+            box, counts = _box(tuple(whole.shape), at, sizes)
+            if counts:
+                tensors[name] = whole[box.slices]
+                boxes |= {name: box} if whole.ndim else {}
+        trees.append(StateTree(tensors, {} if rank else tree.values, boxes))
     return trees
 
 
-class Ranks:
-    """The committers of so many ranks, in one process."""
+def _box(shape: tuple[int, ...], at: Mapping[str, int], sizes: MeshSizes) -> tuple[Box, bool]:
+    """What is at a place of a tensor, and whether it is counted there."""
+    offset, here, counts = [0] * len(shape), list(shape), not at["replicate"]
+    for axis, dimension, needed in (("shard", 0, 1), ("tensor", 1, 2)):
+        if len(shape) < needed:
+            counts = counts and not at[axis]
+            continue
+        first, last = (shape[dimension] * n // getattr(sizes, axis) for n in (at[axis], at[axis] + 1))
+        offset[dimension], here[dimension] = first, last - first
+    return Box(shape, tuple(offset), tuple(here)), counts
 
-    def __init__(self, run: Path, world: int, keep: int = 9, **options) -> None:
+
+class Ranks:
+    """The committers of so many ranks, or of those of a mesh, in one process."""
+
+    def __init__(self, run: Path, world: World, keep: int = 9, **options) -> None:
         lease = options.pop("lease", None)
+        self.sizes = laid_out(world)
         self.all = []
-        for rank in range(world):
+        for rank in range(self.sizes.world):
             own = {"rank": rank, "in_parts": True, "lease": None if rank else lease}
             self.all.append(committer(run, keep, **options, **own))
 
@@ -87,7 +109,7 @@ class Ranks:
         return leader.wait()
 
 
-def save_in_parts(run: Path, *steps: int, world: int = 3, **options) -> list[Commit | CommitFailure]:
+def save_in_parts(run: Path, *steps: int, world: World = 3, **options) -> list[Commit | CommitFailure]:
     """Commit the state of each of these steps as so many ranks do."""
     ranks = Ranks(run, world, **options)
     return [ranks.save(step, cut(state(float(step)), world)) for step in steps]

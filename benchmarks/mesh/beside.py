@@ -27,7 +27,9 @@ OURS = "drivetrain"
 
 
 def now() -> float:
-    """Once all ranks are here."""
+    """Once all ranks are here, and their devices have done what they were told."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
     dist.barrier()
     return time.perf_counter()
 
@@ -44,11 +46,12 @@ class Beside(LanguageModelTask):
 
     def update(self, step) -> None:
         if not self.peers:
-            self.peers = {name: STEPS[name](self.settings) for name in ASKED["peers"]}
+            device = step._engine.device
+            self.peers = {name: STEPS[name](self.settings, device) for name in ASKED["peers"]}
             self.saves = Saves(self.peers["by hand"], FOLDER) if ASKED["every"] else None
         elif step.index > 1:
             self.tell(f"step, {OURS}", now() - self.began)
-        batch = one_batch([micro.batch for micro in step._batch.micro_batches])
+        batch = one_batch([micro.batch for micro in step._batch.micro_batches], step._engine.device)
         every, turn = ASKED["every"], list(self.peers)
         if every and step.index % every == 0:
             self.chunk("save", batch, lambda: self.saves.sync())
@@ -99,6 +102,6 @@ def load(engine) -> None:
     restore(tensors, engine.networks, engine.optimizers, engine.others)
 
 
-def one_batch(parts: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+def one_batch(parts: list[dict[str, torch.Tensor]], device: torch.device) -> dict[str, torch.Tensor]:
     """This rank's samples in one micro-batch."""
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return {name: torch.cat([part[name] for part in parts]).to(device) for name in parts[0]}

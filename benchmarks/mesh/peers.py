@@ -11,13 +11,20 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from drivetrain.tasks.language_model.llama import Llama
 from drivetrain.tasks.language_model.recipe import Llama as Settings
 
 LR, DECAY, CLIP = 1e-3, 0.1, 1.0
+
+
+def mesh_of(device: torch.device) -> DeviceMesh:
+    """All processes along one axis, by the collectives that this kind of device has: the default group's are gloo's."""
+    backend = dist.get_default_backend_for_device(device)
+    shape, names = (dist.get_world_size(),), ("shard",)
+    return init_device_mesh(device.type, shape, mesh_dim_names=names, backend_override={"shard": backend})
 
 
 def optimizer_for(model: nn.Module) -> torch.optim.Optimizer:
@@ -35,10 +42,10 @@ class ByHand:
     """https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html: fully_shard for each block and the root, an
     optimizer on DTensors, torch's own clipping."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, device: torch.device) -> None:
         torch.manual_seed(0)
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-        self.model = Llama(settings)
+        mesh = mesh_of(device)
+        self.model = Llama(settings).to(device)
         for layer in self.model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(self.model, mesh=mesh)
@@ -57,12 +64,14 @@ class Accelerated:
     """https://huggingface.co/docs/accelerate/usage_guides/fsdp, with fsdp_version 2 and blocks wrapped by class.
 
     Accelerate takes FSDP on devices only; its state is told here that this is FSDP, after which all runs its own code.
+    So it is measured on the CPU alone: on a device it wants the default group to be the device's, which here is gloo.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, device: torch.device) -> None:
         from accelerate import Accelerator, FullyShardedDataParallelPlugin
         from accelerate.utils import DistributedType
 
+        assert device.type == "cpu", "`run.py` asks for it there alone"
         rank, world = str(dist.get_rank()), str(dist.get_world_size())
         os.environ.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")

@@ -4,6 +4,10 @@
 environment. A Llama of 20 million parameters on gloo, one thread a process, under `parallel: {shard: N}`: every step of
 ours is taken in turn with the same step of the others, in the same processes and on the same batch, so a slow moment is
 slow for all. Ours is the whole product, with ledger, vote and data; the others are handed the batch and read no loss.
+
+`--device cuda` (or what torch calls the accelerator) measures there, one process for each device, by its own
+collectives: it needs as many devices as processes, `--here` in an environment whose torch has the device, and leaves
+Accelerate out.
 """
 
 import argparse
@@ -40,6 +44,7 @@ def trained(folder: Path, processes: int, asked: dict[str, object]) -> None:
     source = {"kind": "tokens", "path": str(path), "context": model["context"], "vocabulary": model["vocabulary"]}
     recipe = {
         "name": "mesh",
+        "device": asked["device"],
         "task": {"kind": "beside:Beside"},
         "data": {"train": {"sources": [source]}},
         "batch": {"size": BATCH},
@@ -59,7 +64,9 @@ def measured(python: Path, processes: int, asked: dict[str, object]) -> tuple[di
     """All times of a run, and its records of commits."""
     with tempfile.TemporaryDirectory(dir=asked["disk"]) as folder:
         text = json.dumps(asked | {"folder": folder})
-        settings = os.environ | {"MESH_BENCHMARK": text, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        settings = os.environ | {"MESH_BENCHMARK": text, "OMP_NUM_THREADS": "1"}
+        if asked["device"] == "cpu":
+            settings["CUDA_VISIBLE_DEVICES"] = ""
         settings["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [str(python), __file__, "--train", str(processes)]
         done = subprocess.run(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -121,7 +128,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of each, in turn: 60, reduced 12")
     parser.add_argument("--saves", type=int, help="of each kind: 6, reduced 2")
     parser.add_argument("--every", type=int, default=12, help="steps from save to save")
-    parser.add_argument("--peers", nargs="+", default=["by hand", "accelerate"])
+    parser.add_argument("--peers", nargs="+", help="by default `by hand`, and on the CPU `accelerate`")
+    parser.add_argument("--device", default="cpu", help="what torch calls the accelerator; default: cpu")
     parser.add_argument("--reduced", action="store_true")
     parser.add_argument("--here", action="store_true", help="in this environment, which has all that is needed")
     parser.add_argument("--disk", help="a folder on the disk that is meant")
@@ -134,11 +142,12 @@ def main() -> None:
     python = Path(sys.executable) if asked.here else environment("mesh", "-r", str(HERE / "requirements.txt"))
     model, steps, saves = (REDUCED, 12, 2) if asked.reduced else (MODEL, 60, 6)
     steps, saves = asked.steps or steps, asked.saves or saves
-    common = {"model": model, "disk": asked.disk, "loads": 5}
+    peers = asked.peers or ["by hand", *(["accelerate"] if asked.device == "cpu" else [])]
+    common = {"model": model, "disk": asked.disk, "loads": 5, "device": asked.device}
     for processes in asked.processes:
         print(f"{processes} processes, steps of {BATCH} samples of {model['context']} tokens")
-        told, _ = measured(python, processes, common | {"steps": steps, "every": 0, "peers": asked.peers})
-        show_steps(told, asked.peers)
+        told, _ = measured(python, processes, common | {"steps": steps, "every": 0, "peers": peers})
+        show_steps(told, peers)
         # One more group than saves, since ours commits at the end of a step; and a step to load after it.
         saving = {"steps": (saves + 1) * asked.every - 1, "every": asked.every, "peers": ["by hand"]}
         show_saves(*measured(python, processes, common | saving), asked.every)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from drivetrain.launch import output
 from drivetrain.launch.job import Job, StartOptions
+from drivetrain.launch.machine import require_supervision
 from drivetrain.launch.node import prepare_node
 from drivetrain.launch.preparation import prepare_job, runs_with_other_code
 from drivetrain.launch.rundir import last_word, prepare, record_first
@@ -160,6 +161,7 @@ def start(
     prepare(run)
     place = from_environment(os.environ) or Place()
     if not in_process:
+        require_supervision()
         with _sinks(job, resolved, console, leads=node is None or node.rank == 0):
             return supervise(job, node=node, say=_say)
     from drivetrain.run.attempt import execute  # imports torch, which a supervisor does without

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from torch import nn
 import drivetrain
 from drivetrain.checkpoint.export import tied_names
 from drivetrain.checkpoint.initial import load_initial
+from drivetrain.checkpoint.published import read_published
 from drivetrain.checkpoint.recipe import Init
 from drivetrain.checkpoint.snapshot import pieces_of
 from drivetrain.checkpoint.tensors import write_tensors
+from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.language_model.recipe import LanguageModel, Llama
 from drivetrain.tasks.language_model.task import LanguageModelTask
@@ -77,6 +80,37 @@ def test_links_of_a_hubs_cache_are_followed_and_halves_are_widened(tmp_path):
     mine = net(2)
     load_initial(init(tmp_path / "snapshot"), {"model": mine})
     assert same(mine, whole)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells it there")
+def test_a_part_of_what_is_published_takes_the_memory_of_the_part(tmp_path):
+    weight = torch.ones(16 << 20, 2, dtype=torch.float16)  # 64 MB
+    write_tensors(tmp_path / "large.safetensors", pieces_of({"weight": weight}))
+    before = own_memory()
+    published = read_published(tmp_path / "large.safetensors", ["model"], {})
+    assert published.shapes["model/weight"].dtype is torch.float32
+    box = Box((16 << 20, 2), (5, 0), (1 << 20, 2))
+    part = published.read({"model/weight": box})["model/weight"]
+    assert part.equal(torch.ones(1 << 20, 2))
+    assert own_memory() - before < 16 << 20
+
+
+def test_a_file_that_is_written_while_it_is_read_is_65(tmp_path):
+    save(tmp_path / "w.safetensors", net(1))
+    published = read_published(tmp_path / "w.safetensors", ["model"], {})
+    boxes = {name: Box.of_whole(tensor.shape) for name, tensor in published.shapes.items()}
+    assert len(published.read(boxes)) == 4
+    data = (tmp_path / "w.safetensors").read_bytes()
+    (tmp_path / "w.safetensors").write_bytes(data[:-1] + b"!")
+    with pytest.raises(Failure, match="was changed while it was read") as caught:
+        published.read(boxes)
+    assert caught.value.outcome.code is Exit.BAD_DATA
+
+
+def own_memory():
+    """Bytes that this process shares with no file."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from conftest import trace
+from drivetrain.cli.dry_run import _lines
 
 
 @pytest.fixture
@@ -63,6 +64,20 @@ def test_a_dry_run_is_told_in_words(recipe, tmp_path):
     for words in ("language_model: model (", "12 steps, 96 samples", "4 lanes", "int64 [2, 16]", "held (", "AdamW's"):
         assert words in done.stdout
     assert done.stderr == ""
+
+
+def test_a_dry_run_on_a_mesh_tells_who_holds_what(recipe, tmp_path):
+    done = rehearse(recipe, tmp_path, "--processes", "2", "parallel.shard=2", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["mesh"] == "shard 2"
+    assert found["parts"]["model/embed.weight"] == {"whole": [256, 16], "here": [128, 16], "along": ["shard"]}
+    assert len(found["parts"]) > 5
+    assert [2 * count for count in found["ranks"]] == [found["networks"]["model"]["parameters"]] * 2
+    text = "\n".join(_lines(found))
+    assert "mesh            shard 2\n" in text
+    assert "model/layers.*.attention.query.weight 16 x 16: 8 x 16 here, along shard\n" in text
+    assert f"numbers held by process: {', '.join([f'{count:,}' for count in found['ranks']])}\n" in text
 
 
 @pytest.mark.parametrize(

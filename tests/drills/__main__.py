@@ -23,8 +23,12 @@ from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
 from drills.kills import CUT, REPLICAS, TABLES, kill_at_random
 from drills.runs import drill, leftovers, one_server, reference, sweep
+from drivetrain.spec.mesh import MeshSizes
+from states import World
 
 Row = dict[str, object]
+MESH = MeshSizes(replicate=2, tensor=2)
+"""Each of its ranks has columns of tensors, and half of them write nothing."""
 
 
 def main() -> int:
@@ -165,7 +169,7 @@ def _storage(work: Callable[[Path, argparse.Namespace], storage.Scoreboard]) -> 
     return part
 
 
-def _flips(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
+def _flips(world: World) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
     def flips(folder: Path, asked: argparse.Namespace) -> storage.Scoreboard:
         writer = storage.writer_of(folder, world)
         for step in (1, 2):
@@ -175,19 +179,22 @@ def _flips(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboar
     return flips
 
 
-def _calls(world: int) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
+def _calls(world: World) -> Callable[[Path, argparse.Namespace], storage.Scoreboard]:
     return lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True, world=world)
 
 
 PARTS: dict[str, Callable[..., Row]] = {
     "bit flips": _storage(_flips(1)),
     "bit flips, parts": _storage(_flips(3)),
-    "system calls": _storage(lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True)),
-    "system calls, parts": _storage(
-        lambda folder, asked: storage.sweep(folder, seed=asked.seed, lasting=True, world=2)
-    ),
+    "bit flips, a mesh": _storage(_flips(MESH)),
+    "system calls": _storage(_calls(1)),
+    "system calls, parts": _storage(_calls(2)),
+    "system calls, a mesh": _storage(_calls(MESH)),
     "power loss": _storage(lambda folder, asked: storage.power_losses(folder / "run", before=(), steps=(1, 2, 3))),
     "power loss, parts": _storage(lambda folder, asked: storage.power_losses(folder / "run", world=2)),
+    "power loss, a mesh": _storage(
+        lambda folder, asked: storage.power_losses(folder / "run", world=MESH, limit=1 << 10)
+    ),
     "stalls": _storage(lambda folder, asked: stalls.sweep(folder)),
     "full disk": _storage(lambda folder, asked: storage.full_disk(folder, "size", 4 << 20)),
     "inodes": _storage(lambda folder, asked: storage.full_disk(folder, "nr_inodes", 64)),

@@ -6,6 +6,7 @@ Each drill counts on a `Scoreboard` what it tried, and says what did not hold. N
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import random
 import re
@@ -19,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import sha256
 from itertools import product
@@ -36,7 +37,8 @@ from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.launch.rundir import prepare
 from drivetrain.runtime.lease import Lease
 from drivetrain.spec.exits import Exit, Failure
-from states import Ranks, committer, cut
+from drivetrain.spec.mesh import MeshSizes
+from states import Ranks, World, committer, cut, laid_out
 
 MEMORY = Path("/dev/shm")
 """Where scratch folders lie that are made by the thousand."""
@@ -90,7 +92,7 @@ def _bytes(tree: StateTree) -> dict[str, Any]:
 def commit(writer: Committer | Ranks, step: int) -> Commit | CommitFailure:
     """Commit the state of this step, as one rank or as several."""
     if isinstance(writer, Ranks):
-        return writer.save(step, cut(state_of(step), len(writer.all)))
+        return writer.save(step, cut(state_of(step), writer.sizes))
     writer.begin(step, state_of(step), {"recipe": "r", "position": 8 * step})
     result = writer.wait()
     assert result is not None
@@ -128,10 +130,10 @@ def leftovers(run: Path) -> list[str]:
     return sorted(path.name for path in (run / FOLDER).glob(".*") if path.name.startswith((".tmp-", ".trash-")))
 
 
-def writer_of(run: Path, world: int, **options: Any) -> Committer | Ranks:
-    """Who commits, without threads: one rank, or so many."""
+def writer_of(run: Path, world: World, **options: Any) -> Committer | Ranks:
+    """Who commits, without threads: one rank, or so many, or those of a mesh."""
     options["_pool"] = Inline()
-    return committer(run, **options) if world == 1 else Ranks(run, world, **options)
+    return committer(run, **options) if laid_out(world).world == 1 else Ranks(run, world, **options)
 
 
 class Inline:
@@ -219,11 +221,11 @@ class Point:
         return ["-e", f"trace={self.kind}", "-e", f"inject={self.kind}:{self.fault}:{when}"]
 
 
-def sweep(folder: Path, every: int = 1, seed: int = 0, lasting: bool = False, world: int = 1) -> Scoreboard:
+def sweep(folder: Path, every: int = 1, seed: int = 0, lasting: bool = False, world: World = 1) -> Scoreboard:
     """Kill and refuse at every call of a commit that removes the oldest, or at a share of 1 in `every` of them.
 
-    `lasting`: also let every later call of the kind be refused, as a disk that stays broken does. `world`: how many
-    ranks write, one after the other.
+    `lasting`: also let every later call of the kind be refused, as a disk that stays broken does. `world`: the
+    ranks that write, one after the other.
     """
     board = Scoreboard()
     with Trials(folder, world) as trials:
@@ -263,10 +265,10 @@ def _after(run: Path, point: Point, reported: int) -> str | None:
 class Trials:
     """A process that has torch, and forks a child for every trial: importing takes longer than a trial."""
 
-    def __init__(self, folder: Path, world: int) -> None:
+    def __init__(self, folder: Path, world: World) -> None:
         self._folder = folder
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "drills.storage", str(world)]
+        command = [sys.executable, "-m", "drills.storage", json.dumps(asdict(laid_out(world)))]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, env=environment, **pipes)
 
@@ -305,7 +307,7 @@ class Trials:
         return int(self._process.stdout.readline())
 
 
-def serve(world: int) -> None:
+def serve(world: World) -> None:
     """The other side of `Trials`: for every line a child, its number, and, once told to go, how it ended."""
     for line in iter(sys.stdin.readline, ""):
         ready, hold = os.pipe(), os.pipe()
@@ -322,7 +324,7 @@ def serve(world: int) -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _child(run: Path, world: int, ready: int, hold: int) -> int:
+def _child(run: Path, world: World, ready: int, hold: int) -> int:
     """One trial. What it reports is its exit code: a write would be one more call that can be refused."""
     try:
         ctypes.CDLL(None).prctl(_LET_ANY_TRACE, ctypes.c_ulong(-1))
@@ -588,8 +590,8 @@ class Recorder:
             self.note(self._named(path, None, dir_fd))
 
 
-def record(folder: Path, before: Sequence[int], steps: Sequence[int], keep: int = 2, world: int = 1) -> Recorder:
-    """The operations of commits of `steps`, by so many ranks, in a run whose commits of `before` are durable."""
+def record(folder: Path, before: Sequence[int], steps: Sequence[int], keep: int = 2, world: World = 1) -> Recorder:
+    """The operations of commits of `steps`, by these ranks, in a run whose commits of `before` are durable."""
     folder.mkdir()
     with _one_thread(), _holding(folder) as lease:
         writer = writer_of(folder, world, keep=keep, lease=lease)
@@ -645,7 +647,7 @@ def power_losses(
     steps: Sequence[int] = (3,),
     keep: int = 2,
     limit: int = 1 << 12,
-    world: int = 1,
+    world: World = 1,
 ) -> Scoreboard:
     """Record commits in a new folder, and judge every disk that a loss of power among them may leave.
 
@@ -815,4 +817,4 @@ def read_only(folder: Path) -> Scoreboard:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(MeshSizes(**json.loads(sys.argv[1])))

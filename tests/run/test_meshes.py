@@ -8,6 +8,7 @@ import torch
 from conftest import run_under_supervisor, tensors, trace
 from drivetrain.data.order import Order
 from drivetrain.ledger.ledger import read
+from drivetrain.run.restored import WHOLE
 from drivetrain.spec.exits import Exit
 
 # One at a time: each starts as many processes as this machine has cores, or more.
@@ -27,15 +28,23 @@ def records(run, kind):
 
 
 @pytest.mark.parametrize("mesh", [SHARDS, PARTS], ids=["shard", "tensor"])
-def test_a_run_that_is_stopped_goes_on_to_the_same_bits(tiny, tmp_path, mesh):
+def test_a_run_that_is_stopped_goes_on_to_the_same_bits_and_unpickles_nothing(tiny, tmp_path, mesh, importable):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run_under_supervisor(tiny, whole, *mesh).code is Exit.DONE
-    assert run_under_supervisor(tiny, parts, *mesh, most_steps=7).code is Exit.STOPPED
+    watched = {"worker": "meshed:watched"}
+    assert run_under_supervisor(tiny, parts, *mesh, most_steps=7, **watched).code is Exit.STOPPED
+    looked_up = unpickled(parts)
     # With other activations: what is computed again comes to the same.
-    assert run_under_supervisor(tiny, parts, *mesh, "activations=selective").code is Exit.DONE
+    assert run_under_supervisor(tiny, parts, *mesh, "activations=selective", **watched).code is Exit.DONE
+    assert looked_up + unpickled(parts) == [[], []] * 2
     assert trace(parts) == trace(whole)
     claims = {json.dumps(record["claim"]) for record in records(parts, "attempt")}
     assert len(claims) == 1
+
+
+def unpickled(run):
+    """By rank, the classes that were looked up for a pickle in its newest attempt."""
+    return [json.loads(path.read_text()) for path in sorted(run.glob("unpickled-*.json"))]
 
 
 @pytest.mark.parametrize("mesh", [SHARDS, PARTS, GROUPS], ids=["shard", "tensor", "replicate x shard"])
@@ -47,6 +56,7 @@ def test_initial_weights_are_the_same_bits_on_every_mesh(tiny, tmp_path, mesh):
     names = [name for name in one if name.startswith("networks/")]
     assert len(names) > 5
     assert all(torch.equal(found[name], one[name]) for name in names)
+    assert WHOLE not in [note["text"] for note in records(tmp_path / "mesh", "note")]
 
 
 def test_another_mesh_goes_on_with_the_same_samples_under_another_claim(tiny, tmp_path):

@@ -16,15 +16,19 @@ def test_alone_there_is_nobody_to_wait_for():
         once({}.popitem)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
-def test_one_process_makes_what_all_find_and_sums_count_each_sample_once(tmp_path, importable, processes):
-    job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=processes)
+@pytest.mark.parametrize(("processes", "here"), [(2, 2), (4, 4), (4, 2)])
+def test_one_process_of_each_machine_makes_what_all_find_and_sums_count_each_sample_once(
+    tmp_path, importable, processes, here
+):
+    job = Job(folder=str(tmp_path), recipe={}, origins={}, processes=processes, overrides=[here])
     outcome = supervise(job, worker="ranks:together", preload=("torch",))
     assert outcome.code == 0, outcome
     told = json.loads(outcome.cause)
-    assert {each["text"] for each in told} == {"by 0"}
+    assert [each["text"] for each in told] == [f"by {rank - rank % here}" for rank in range(processes)]
     # Two shares of the batch: on four processes each has two, of which one counts.
     assert {each["total"] for each in told} == ({2.0} if processes == 2 else {3.0})
-    first, *others = told
-    assert first["refused"] == "own: no network"
-    assert all("ValueError: no network" in each["refused"] for each in others)
+    for rank, each in enumerate(told):
+        if rank % here:
+            assert "ValueError: no network" in each["refused"]
+        else:
+            assert each["refused"] == "own: no network"

@@ -7,6 +7,7 @@ import torch
 import drivetrain
 import glues
 from conftest import run_under_supervisor, trace
+from drivetrain.engine.parallel_plan import derived
 from drivetrain.ledger.derive import lineage, samples_used
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.run_summary import summarize
@@ -118,6 +119,17 @@ def test_exported_lora_scores_as_the_run_does(kind, recipe, tmp_path):
         base = AutoModelForSequenceClassification.from_pretrained(recipe["task"]["model"], num_labels=2)
         model = PeftModel.from_pretrained(base, to)
     require_same_predictions(run, model.eval(), AutoTokenizer.from_pretrained(to), tmp_path)
+
+
+def test_a_model_of_transformers_says_which_modules_are_units():
+    """The shipped classifiers have no other plan; behind adapters the names are the same."""
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, **sizes))
+    units = ("bert.embeddings", "bert.encoder.layer.0", "bert.encoder.layer.1")
+    assert derived(model).units == units
+    peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["query"]), model)
+    assert derived(model).units == units
 
 
 def require_same_predictions(run, model, tokenizer, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import mmap
 import os
 import shutil
 import stat
@@ -220,6 +221,33 @@ def read_file(path: Path, within: int | None = None, seen: Callable[[Any], None]
                 seen(view[at : at + count])
             at += count
         return view[:at]
+
+
+class MappedFile:
+    """The bytes of a regular file, as `data`, and their SHA-256. They are pages of the file: processes of a machine
+    share them, and what is not looked at again takes no memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises Failure(77) for a link or anything else than a file, ValueError for an empty one."""
+        self._path = path
+        with _opened(path, None) as file:
+            self._stamp = _stamp(os.fstat(file.fileno()))
+            # Private: torch wants memory that can be written, and nothing is.
+            self.data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        digest = hashlib.sha256()
+        for at in range(0, len(self.data), CHUNK):
+            digest.update(self.data[at : at + CHUNK])
+        self.sha256 = digest.hexdigest()
+
+    def require_unchanged(self) -> None:
+        """Raises Failure(65) where the file was written since it was hashed: what was read may be other bytes."""
+        if _stamp(os.stat(self._path)) != self._stamp:
+            cause = f"{self._path} was changed while it was read"
+            raise Failure(Exit.BAD_DATA, cause, "start again, and leave it as it is", file=str(self._path))
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _filled(file: FileIO, array: np.ndarray) -> int:

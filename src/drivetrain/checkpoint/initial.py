@@ -163,11 +163,7 @@ class _There(NamedTuple):
     @classmethod
     def of_file(cls, path: Path, published: Published) -> _There:
         """What others have published."""
-
-        def read(boxes: Mapping[str, Box]) -> dict[str, Tensor]:
-            return {name: published.tensors[name][box.slices] for name, box in boxes.items()}
-
-        return cls(path.name, published.digest, published.tensors, read)
+        return cls(path.name, published.digest, published.shapes, published.read)
 
 
 def _there(settings: Init, networks: Collection[str], layouts: Mapping[str, Names | None], group: Group) -> _There:

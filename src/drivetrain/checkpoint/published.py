@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drivetrain.checkpoint.files import read_file
+from drivetrain.checkpoint.files import MappedFile
 from drivetrain.checkpoint.tensors import parse_tensors
+from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 
 Names = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
@@ -21,33 +22,54 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 class Published(NamedTuple):
-    """What is in the files at a path: SHA-256 of one file, or over those of several; tensors by NETWORK/NAME."""
+    """What is in the files at a path: SHA-256 of one file, or over those of several; tensors by NETWORK/NAME, of the
+    files' types. They are the files' own pages, so that whoever wants a part of each reads no more into its memory."""
 
     digest: str
     tensors: dict[str, Tensor]
+    files: tuple[MappedFile, ...]
+
+    @property
+    def shapes(self) -> dict[str, Tensor]:
+        """The tensors on the meta device, of the types that `read` gives."""
+        return {name: _wide(tensor.to("meta")) for name, tensor in self.tensors.items()}
+
+    def read(self, boxes: Mapping[str, Box]) -> dict[str, Tensor]:
+        """These boxes of tensors, by name, in memory of their own. Numbers of 16 bits are widened, which loses nothing.
+
+        Raises Failure(65) where a file was changed meanwhile.
+        """
+        found = {name: _wide(self.tensors[name][box.slices]) for name, box in boxes.items()}
+        for file in self.files:
+            file.require_unchanged()
+        return found
 
 
 def read_published(path: Path, networks: Collection[str], layouts: Mapping[str, Names | None]) -> Published:
     """The weights of these networks, from a file, a folder of files, or a folder of such folders by network.
 
-    Numbers of 16 bits are widened, which loses nothing. Raises Failure: 66 where there are no weights, 77 where they
-    are pickled, 78 where it is one network's and several are wanted; ValueError where a file is damaged.
+    Raises Failure: 66 where there are no weights, 77 where they are pickled, 78 where it is one network's and several
+    are wanted; ValueError where a file is damaged.
     """
-    digests: list[str] = []
+    mapped: list[MappedFile] = []
     tensors: dict[str, Tensor] = {}
     for network, files in _files(path, networks).items():
         own: dict[str, Tensor] = {}
         for file in files:
-            data = read_file(file.resolve())  # folders of a hub's cache are made of links
-            digests.append(hashlib.sha256(data).hexdigest())
-            own |= parse_tensors(data)
+            mapped.append(MappedFile(file.resolve()))  # folders of a hub's cache are made of links
+            own |= parse_tensors(mapped[-1].data)
         layout = layouts.get(network)
         named = layout(own) if layout else own
         for name, tensor in named.items():
-            tensors[f"{network}/{name}"] = tensor.float() if tensor.dtype in _HALVES else tensor
-    if len(digests) == 1:
-        return Published(digests[0], tensors)
-    return Published(hashlib.sha256("".join(digests).encode()).hexdigest(), tensors)
+            tensors[f"{network}/{name}"] = tensor
+    digest = mapped[0].sha256
+    if len(mapped) > 1:
+        digest = hashlib.sha256("".join([file.sha256 for file in mapped]).encode()).hexdigest()
+    return Published(digest, tensors, tuple(mapped))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32 if tensor.dtype in _HALVES else tensor.dtype, copy=True)
 
 
 def _files(path: Path, networks: Collection[str]) -> dict[str, list[Path]]:

@@ -48,6 +48,7 @@ def prepare(
     from drivetrain.data import prepare as preparing
     from drivetrain.data.indexed import name_of
     from drivetrain.data.tokenizers import content_of
+    from drivetrain.runtime.cores import cores
 
     _one_of("--format", format_, ("drivetrain", "megatron"))
     _one_of("--kind", kind, ("auto", "text", "jsonl", "parquet"))
@@ -55,7 +56,7 @@ def prepare(
     as_format: Any = format_
     how = preparing.encoding(content_of(tokenizer), field, eod, vocabulary, format_)
     found = _found(inputs, include or [], as_kind, split, config)
-    asked = preparing.Preparation(name_of(to), tuple(found), how, as_format, skip_bad, workers or preparing.cores())
+    asked = preparing.Preparation(name_of(to), tuple(found), how, as_format, skip_bad, workers or cores())
     with _progress(found, as_json) as report:
         manifest = preparing.prepare(asked, report)
     if as_json:

@@ -34,7 +34,7 @@ from drivetrain.data.unfinished import LENGTHS, MANIFEST, TOKENS, Stand, Unfinis
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import sync_folder, write_json, write_private
 
-__all__ = ["Encoding", "Format", "Preparation", "Report", "Stand", "cores", "encoding", "prepare"]
+__all__ = ["Encoding", "Format", "Preparation", "Report", "Stand", "encoding", "prepare"]
 
 Format = Literal["drivetrain", "megatron"]
 
@@ -54,11 +54,6 @@ class Preparation:
 
 
 Report = Callable[[Stand], None]
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def prepare(asked: Preparation, report: Report = lambda stand: None) -> dict[str, Any]:

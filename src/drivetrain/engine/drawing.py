@@ -1,5 +1,5 @@
 """Initial weights by name: each tensor is a function of the seed and its name, and of no other tensor. So every mesh
-begins with the same weights, and no process ever holds more than one tensor whole."""
+begins with the same weights, and no process ever draws more than one tensor whole."""
 
 from __future__ import annotations
 

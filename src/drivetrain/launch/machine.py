@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from drivetrain.spec.exits import Exit, Failure
+
 _MEMORY = Path("/dev/shm")
 _PREFIX = "drivetrain-"
 _OOM = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+def require_supervision() -> None:
+    """Raises Failure(78) where the system has no way to hear of any process's end at once, as Linux has."""
+    if not hasattr(os, "pidfd_open"):
+        cause = f"a supervisor watches processes as Linux lets it (pidfd), and this is {sys.platform}"
+        hint = "start the processes by torchrun, or train in one: drivetrain.train(recipe) from Python"
+        raise Failure(Exit.BAD_RECIPE, cause, hint)
 
 
 def oom_kills() -> int:

@@ -131,8 +131,8 @@ class LedgerFile:
             self._reserve()
 
     def _reserve(self) -> None:
-        """Take room beyond the end of the file; a file system that cannot, or has none, leaves things as they are."""
-        if _fallocate(self._descriptor, _KEEP_SIZE, self._size, RESERVE) == 0:
+        """Take room beyond the end of the file; a system that cannot, or has none, leaves things as they are."""
+        if _fallocate and _fallocate(self._descriptor, _KEEP_SIZE, self._size, RESERVE) == 0:
             self._reserved = self._size + RESERVE
 
 
@@ -174,8 +174,9 @@ def step_body(attempt: int, fields: Mapping[str, Any]) -> str:
 
 
 _KEEP_SIZE = 1
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # Linux alone has it
+if _fallocate:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
 def chain(previous: str, body: bytes) -> str:

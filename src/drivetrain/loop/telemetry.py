@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import resource
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -105,9 +107,11 @@ class Meter:
 
 
 def host_memory() -> dict[str, int]:
-    """Bytes of this process that are in memory, now and at most so far, as the kernel counts them."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    with open("/proc/self/statm", "rb") as statm:  # `status` tells the same, and takes twice as long
+    """Bytes of this process that are in memory, now and at most so far, as the kernel counts them. Where it does not
+    tell what there is now, that is the most so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    resident = peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    with suppress(FileNotFoundError), open("/proc/self/statm", "rb") as statm:  # `status` takes twice as long
         resident = int(statm.read().split()[1]) * resource.getpagesize()
     return {"resident": resident, "peak": max(peak, resident)}
 

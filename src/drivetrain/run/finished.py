@@ -37,7 +37,6 @@ from drivetrain.spec.code.scan import UserCode, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
-from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.task import LanguageModelTask
 
 Weights = Literal["averaged", "trained"]
@@ -66,10 +65,9 @@ class FinishedRun:
         return Engine(self.networks, {}, Execution(placement, self.device, self.recipe.precision, self.recipe.seed))
 
 
-def run_tokens(recipe: Recipe) -> TextTokens:
+def run_tokens(recipe: Recipe, task: LanguageModelTask) -> TextTokens:
     """How a language model's training data was tokenized. Raises Failure as `text_tokens`."""
-    assert isinstance(recipe.task, LanguageModel)
-    return text_tokens(recipe.data.train.sources, only_bytes=recipe.task.model.vocabulary == BYTES)
+    return text_tokens(recipe.data.train.sources, only_bytes=task.only_bytes)
 
 
 def evaluate_run(
@@ -141,7 +139,7 @@ def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights 
     finished = open_finished(run, commit, weights)
     if isinstance(finished.task, LanguageModelTask):
         try:
-            finished.task.text_tokens = run_tokens(finished.recipe)
+            finished.task.text_tokens = run_tokens(finished.recipe, finished.task)
         except Failure as failure:
             text = f"the export has no tokenizer: {failure.outcome.cause}. Copy the one that made the tokens to {to}"
             warnings.warn(text, TokenizerLeftOut, stacklevel=3)

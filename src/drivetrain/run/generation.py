@@ -55,7 +55,7 @@ def generate_run(run: Path, prompts: Iterable[str], asked: Generation) -> Iterat
         cause = f"{run} is a run of task {type(task).__name__}, which generates no text"
         raise Failure(Exit.BAD_COMMAND, cause, "name the run of a language model, or give the task a method `generate`")
     if isinstance(task, LanguageModelTask):
-        task.text_tokens = _chosen(finished.recipe, asked.tokenizer)
+        task.text_tokens = _chosen(finished.recipe, task, asked.tokenizer)
     elif asked.tokenizer is not None:
         cause = f"--tokenizer: the task {type(task).__name__} has its own"
         raise Failure(Exit.BAD_COMMAND, cause, "leave it out")
@@ -85,12 +85,12 @@ def _place(prompt: str) -> int:
         raise Failure(Exit.BAD_COMMAND, f"the prompt {prompt!r} is no UTF-8", "give it as UTF-8") from error
 
 
-def _chosen(recipe: Recipe, tokenizer: str | None) -> TextTokens:
+def _chosen(recipe: Recipe, task: LanguageModelTask, tokenizer: str | None) -> TextTokens:
     """The tokenizer that is named, or that of the training data."""
     if tokenizer is not None:
         return TextTokens(content_of(tokenizer))
     try:
-        return run_tokens(recipe)
+        return run_tokens(recipe, task)
     except Failure as failure:
         told = failure.outcome
         raise Failure(told.code, told.cause, "name it: --tokenizer FILE, or bytes", **told.where) from None

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from drivetrain.runtime.cores import cores
 from drivetrain.runtime.memory import keep_freed
 from drivetrain.spec.exits import Exit, Failure
 
@@ -68,7 +69,7 @@ def threads_per_process(local_world: int, asked: int | None, *, exact: bool) -> 
         return asked
     if exact:
         return 1
-    return max(1, len(os.sched_getaffinity(0)) // local_world)
+    return max(1, cores() // local_world)
 
 
 def configure_determinism(device: torch.device, threads: int, matmul: str, *, exact: bool) -> None:

@@ -133,12 +133,13 @@ class Group:
         return None
 
     def _gather(self, message: bytes) -> list[bytes]:
-        # Lengths first: an all-gather has rows of one width, and messages differ in theirs.
-        lengths = torch.zeros(self.world, dtype=torch.int64)
-        all_gather(lengths, torch.tensor([len(message)]), group=self.side)
+        # Lengths first: an all-gather has rows of one width, and messages differ in theirs. The device is named, since
+        # a task may ask while it builds on the meta device.
+        lengths = torch.zeros(self.world, dtype=torch.int64, device="cpu")
+        all_gather(lengths, torch.tensor([len(message)], device="cpu"), group=self.side)
         width = int(lengths.max())
         padded = torch.frombuffer(bytearray(message.ljust(width)), dtype=torch.uint8)
-        messages = torch.empty(self.world * width, dtype=torch.uint8)
+        messages = torch.empty(self.world * width, dtype=torch.uint8, device="cpu")
         all_gather(messages, padded, group=self.side)
         rows = messages.numpy().reshape(self.world, width)
         return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]

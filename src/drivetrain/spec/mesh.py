@@ -50,11 +50,6 @@ class MeshSizes:
             rank, found[axis] = divmod(rank, getattr(self, axis))
         return found
 
-    def data_place(self, rank: int) -> int:
-        """The place in the batch of a rank."""
-        at = self.place(rank)
-        return at["replicate"] * self.shard + at["shard"]
-
     def __str__(self) -> str:
         """Such as `replicate 2 x shard 4`."""
         return " x ".join(f"{axis} {size}" for axis, size in self.there.items()) or "one process"

@@ -52,6 +52,38 @@ def test_what_does_not_fit_is_78_before_anything_is_sent(written, told):
     assert told in (failure.value.details or failure.value.outcome.cause)
 
 
+SENT = {"image": "registry.example/train:1", "runs": "s3://bucket/runs"}
+KINDS = {
+    "local": {},
+    "slurm": {},
+    "ray": {},
+    "kubernetes": SENT,
+    "aws-batch": SENT | {"queue": "main", "region": "eu-west-1", "cpus": 1, "memory": "1G"},
+    "sagemaker": SENT
+    | {
+        "accelerator": "ml.p4d.24xlarge",
+        "role": "arn:aws:iam::123456789012:role/train",
+        "region": "eu-west-1",
+        "output": "s3://bucket/output",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mesh_fits_nodes_times_processes_of_a_target_or_is_refused_with_both(kind):
+    settings = settings_from("x", {"kind": kind, "nodes": 2, "processes": 2, **KINDS[kind]})
+
+    def planned(mesh):
+        return plan("quickstart", [mesh], "x", settings, options=StartOptions(started=0.0))
+
+    with pytest.raises(Failure) as failure:
+        planned("parallel={replicate: 1, shard: 3}")
+    assert failure.value.outcome.code == Exit.BAD_RECIPE
+    assert "shard 3 takes 3 processes, and there are 4" in (failure.value.details or failure.value.outcome.cause)
+    work = planned("parallel={replicate: 2, shard: auto}").work
+    assert (work.nodes, work.job.processes) == (2, 2)
+
+
 def test_a_target_that_is_not_there_is_64(tmp_path):
     with pytest.raises(Failure, match="no target 'clustr'") as failure:
         settings_of("clustr", {"cluster": {"kind": "slurm"}})

@@ -38,6 +38,16 @@ def test_two_nodes_killed_cancelled_and_started_again_end_with_the_same_bits(des
     assert desk.submit(recipe, to="pair") != job
 
 
+def test_a_mesh_across_two_nodes_commits_in_parts(desk):
+    desk.targets(pair=PAIR)
+    desk.gate.touch()
+    job = desk.submit(desk.write("paced.yaml"), "parallel.shard=auto", to="pair")
+    assert desk.until(job, "succeeded")["step"] == 40
+    assert trace(desk.run) == desk.undisturbed(2, "parallel.shard=2")
+    commit = max((desk.run / "checkpoints").glob("step-*"))
+    assert (commit / "tensors-00001-00000.safetensors").is_file()
+
+
 def test_a_job_whose_processes_are_all_killed_is_lost_and_can_be_started_again(desk):
     recipe = desk.write("paced.yaml")
     job = desk.submit(recipe, to="local")

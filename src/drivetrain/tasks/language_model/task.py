@@ -56,6 +56,11 @@ class LanguageModelTask(Task):
         self.text_tokens: TextTokens | None = None
         """How text becomes tokens, for `generate` and exports, where that is known."""
 
+    @property
+    def only_bytes(self) -> bool:
+        """Whether tokens are the bytes of the text, whatever sources say."""
+        return self._model.vocabulary == BYTES
+
     def networks(self) -> dict[str, nn.Module]:
         """The decoder, as "model"."""
         return {"model": imported(self._model.factory)(self._model)}
@@ -108,7 +113,7 @@ class LanguageModelTask(Task):
     def metrics(self) -> dict[str, Metric]:
         """Nats per token, and their exp; for byte models the same in bits per byte."""
         metrics: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity()}
-        if self._model.vocabulary == BYTES:
+        if self.only_bytes:
             metrics["bits_per_byte"] = Mean(scale=1 / math.log(2))
         return metrics
 

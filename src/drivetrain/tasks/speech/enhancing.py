@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Beta
 
 from drivetrain.engine.losses import Losses
+from drivetrain.engine.parallel_plan import ParallelPlan, derived
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.metrics import Mean, Metric
 from drivetrain.spec.registry import imported
@@ -41,6 +43,10 @@ class Enhancing(Listener[recipe.Enhancing]):
             "flow": Flow(settings.flow, model.latent, model.bands),
             "denoiser": Denoiser(settings.denoising),
         }
+
+    def parallel_plan(self, name: str, network: nn.Module) -> ParallelPlan | None:
+        """The generator is never called as a whole."""
+        return replace(derived(network), methods=("encode", "decode")) if name == "generator" else None
 
     def collate(self, samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
         """Mixtures, the speech in them, and the same before anything happened to it."""

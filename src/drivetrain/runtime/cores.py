@@ -1,0 +1,12 @@
+"""How many cores there are for a process."""
+
+from __future__ import annotations
+
+import os
+
+
+def cores() -> int:
+    """How many this process may use; where the system does not tell, how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
