@@ -22,6 +22,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 ROWS, BYTES = 1 << 16, 1 << 26
 """A block ends after so many records, or with the first one that ends behind so many bytes."""
+_PIECE = 1 << 20  # bytes that are parsed at a time
 _BOM = b"\xef\xbb\xbf"
 _LONGEST = 1 << 24  # bytes of the first line
 _WIDER = ("null", "int64", "double", "string")
@@ -175,19 +176,27 @@ class CsvBlocks:
             misfits.append((row.number - 1, why))
             return "skip" if self._form.skip else "error"
 
-        if not data.strip(b"\r\n"):
+        if data.isspace() and not data.strip(b"\r\n"):
             names = self._header if kinds is None else kinds
             return pa.table({name: pa.nulls(0) for name in names}), []
-        # One block of Arrow's: its threads would not tell of rows by their numbers.
-        reading = arrow_csv.ReadOptions(column_names=self._header, use_threads=False, block_size=len(data))
         parsing = arrow_csv.ParseOptions(
             delimiter=self._form.delimiter,
             quote_char='"' if self._form.quotes else False,
-            newlines_in_values=True,
+            newlines_in_values=self._form.quotes,
             invalid_row_handler=told,
         )
         try:
-            table = arrow_csv.read_csv(pa.BufferReader(data), reading, parsing, self._conversion(kinds))
+            # By small pieces, which stay in the cache, and at once where a record is longer than one of these; without
+            # threads, which would not tell of rows by their numbers.
+            for size in (_PIECE, len(data)):
+                reading = arrow_csv.ReadOptions(column_names=self._header, use_threads=False, block_size=size)
+                misfits.clear()
+                try:
+                    table = arrow_csv.read_csv(pa.BufferReader(data), reading, parsing, self._conversion(kinds))
+                    break
+                except pa.ArrowInvalid as error:
+                    if size == len(data) or "straddling" not in str(error):
+                        raise
         except pa.ArrowInvalid as error:
             if misfits and not self._form.skip:
                 return None, misfits
