@@ -134,15 +134,27 @@ def sliced(arrays: Arrays, start: int, stop: int) -> dict[str, np.ndarray | Ragg
     return found
 
 
-def concatenated(parts: Sequence[Arrays]) -> dict[str, np.ndarray | Ragged]:
-    """The rows of several sets of the same arrays, one after the other; copied."""
+def concatenated(parts: Sequence[Arrays], types: Mapping[str, np.dtype] = {}) -> dict[str, np.ndarray | Ragged]:
+    """The rows of several sets of the same arrays, one after the other; copied, those that are named to these types."""
     found: dict[str, np.ndarray | Ragged] = {}
     for name, first in parts[0].items():
         columns: list[Any] = [part[name] for part in parts]
         if isinstance(first, Ragged):
             found[name] = _concatenated_ragged(columns)
         else:
-            found[name] = np.concatenate(columns)
+            found[name] = np.concatenate(columns, dtype=types.get(name))
+    return found
+
+
+def narrowed(arrays: Arrays) -> dict[str, np.ndarray | Ragged]:
+    """The arrays as they are kept: int64 whose values fit as int32, which takes half the memory and less time."""
+    found: dict[str, np.ndarray | Ragged] = {}
+    for name, column in arrays.items():
+        found[name] = column
+        if isinstance(column, np.ndarray) and column.dtype == np.int64 and len(column):
+            low, high = int(column.min()), int(column.max())
+            if low >= -(1 << 31) and high < 1 << 31:
+                found[name] = column.astype(np.int32)
     return found
 
 
@@ -159,7 +171,7 @@ def scattered(parts: Sequence[tuple[np.ndarray, Arrays]], count: int) -> dict[st
                 back = np.argsort(np.concatenate([places for places, _ in parts]))
             found[name] = _gathered_ragged(_concatenated_ragged(columns), back)  # type: ignore[arg-type]
             continue
-        found[name] = whole = np.empty((count, *first.shape[1:]), first.dtype)
+        found[name] = whole = np.empty((count, *first.shape[1:]), np.result_type(*columns))
         for (places, _), column in zip(parts, columns, strict=True):
             whole[places] = column
     return found
@@ -232,6 +244,7 @@ class ColumnSource:
         self._starts = np.concatenate([[0], np.cumsum(files.counts)]).astype(np.int64)
         self._cache: BlockCache[int, Any] = BlockCache(self._block, _bytes_of, _KEPT)
         self._windows: BlockCache[Window, Arrays] = BlockCache(self._window, _bytes_of, 0)
+        self._types: dict[str, np.dtype] = {}  # of the encoder's arrays
         self._lanes: set[int] = set()  # that have been read
         self._looked = -1
 
@@ -269,7 +282,10 @@ class ColumnSource:
         for number in numbers:
             (places,) = (owners == number).nonzero()
             parts.append((places, gathered(self._cache.get(number), ids[places] - self._starts[number])))
-        return Columns({**scattered(parts, len(ids)), ROW: ids.astype(np.int64)})
+        arrays = scattered(parts, len(ids))
+        for name, kind in self._types.items():
+            arrays[name] = arrays[name].astype(kind, copy=False)  # type: ignore[union-attr]
+        return Columns({**arrays, ROW: ids.astype(np.int64)})
 
     def place(self, number: int) -> str:
         """FILE:LINE of a row, or its row group and its number in it."""
@@ -288,7 +304,7 @@ class ColumnSource:
         runs = list(self._order.runs(int(positions[0]), int(positions[-1]) + 1))
         self._look_ahead(positions, {run.window for run in runs})
         parts = [sliced(self._windows.get(run.window), run.start, run.stop) for run in runs]
-        return Columns({**concatenated(parts), ROW: ids.astype(np.int64)})
+        return Columns({**concatenated(parts, self._types), ROW: ids.astype(np.int64)})
 
     def _look_ahead(self, positions: np.ndarray, needed: set[Window]) -> None:
         """Have windows made that will be read next, once in a while."""
@@ -307,7 +323,11 @@ class ColumnSource:
         """A block as it is kept: arrays, or without an encoder a table."""
         if self._encoder is None:
             return self._files.table(number)
-        return self._files.encode(number, self._encoder)
+        arrays = self._files.encode(number, self._encoder)
+        for name, column in arrays.items():
+            if isinstance(column, np.ndarray):
+                self._types.setdefault(name, column.dtype)
+        return narrowed(arrays)
 
     def _window(self, window: Window) -> Arrays:
         """A window's rows in the order in which they are read."""

@@ -185,23 +185,22 @@ class CsvBlocks:
             newlines_in_values=self._form.quotes,
             invalid_row_handler=told,
         )
+
+        def parsed(piece: int) -> Any:
+            misfits.clear()
+            # Without threads, which would not tell of rows by their numbers.
+            reading = arrow_csv.ReadOptions(column_names=self._header, use_threads=False, block_size=piece)
+            return arrow_csv.read_csv(pa.BufferReader(data), reading, parsing, self._conversion(kinds)).combine_chunks()
+
         try:
-            # By small pieces, which stay in the cache, and at once where a record is longer than one of these; without
-            # threads, which would not tell of rows by their numbers.
-            for size in (_PIECE, len(data)):
-                reading = arrow_csv.ReadOptions(column_names=self._header, use_threads=False, block_size=size)
-                misfits.clear()
-                try:
-                    table = arrow_csv.read_csv(pa.BufferReader(data), reading, parsing, self._conversion(kinds))
-                    break
-                except pa.ArrowInvalid as error:
-                    if size == len(data) or "straddling" not in str(error):
-                        raise
+            return parsed(_PIECE), misfits
         except pa.ArrowInvalid as error:
-            if misfits and not self._form.skip:
-                return None, misfits
-            raise self._bad_value(error, misfits) from error
-        return table.combine_chunks(), misfits
+            if "straddling" not in str(error):
+                return self._refused(error, misfits), misfits
+        try:  # a record is longer than a piece
+            return parsed(len(data)), misfits
+        except pa.ArrowInvalid as error:
+            return self._refused(error, misfits), misfits
 
     def _conversion(self, kinds: Mapping[str, str] | None) -> Any:
         import pyarrow as pa
@@ -218,15 +217,18 @@ class CsvBlocks:
             strings_can_be_null=True,
         )
 
-    def _bad_value(self, error: Exception, misfits: list[tuple[int, str]]) -> Exception:
-        """What an error of the conversion says of a value."""
+    def _refused(self, error: Exception, misfits: list[tuple[int, str]]) -> None:
+        """Raises BadValue for what an error of the conversion says, or nothing where a row was the reason."""
+        if misfits and not self._form.skip:
+            return
         found = _CONVERSION.match(str(error))
         if not found:
-            return Failure(Exit.BAD_DATA, f"{self.path} cannot be read: {error}", _ROW_HINT, file=self.path)
+            raise Failure(Exit.BAD_DATA, f"{self.path} cannot be read: {error}", _ROW_HINT, file=self.path) from error
         column, number, why = found.groups()
         record = int(number) - 1
         before = sum(misfit < record for misfit, _ in misfits)
-        return BadValue(record - before, self._header[int(column)], why.removeprefix("CSV conversion error "))
+        why = why.removeprefix("CSV conversion error ")
+        raise BadValue(record - before, self._header[int(column)], why) from error
 
     def _require_text(self, table: Any, data: bytes, start: int) -> None:
         """Raises Failure(65) with FILE:LINE where a value is no UTF-8: Arrow takes its column for bytes."""
