@@ -29,7 +29,7 @@ from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 
 _FORMATS = (".jsonl", ".csv", ".tsv")
-_ROWS = ("jsonl", "table", "parquet", "datasets")
+_ROWS = ("jsonl", "table", "parquet", "columns", "datasets")
 _FILE = "file"  # the name of a set that is made of a new file
 _WORKER = "drivetrain.run.prediction:predict_share"
 _PREDICTION = 1 << 35
