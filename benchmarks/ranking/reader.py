@@ -4,8 +4,9 @@ A generated log (a label, 13 numbers with nulls, 26 columns of skewed strings) l
 65,536 rows) and as CSV. `scan` is pyarrow's own, `dataset.to_batches` on all cores, and makes no tensor of it. Ours
 hashes the strings, and gives 40 tensors a batch, in the files' order and shuffled, as one process of a run reads them.
 `DataLoader` is torch's over pyarrow batches with the same hash, in the files' order, with 0 and 2 workers. All ways are
-timed in turn, round after round, each with a source of its own: ratios are of the same round. Memory is what a process
-that only reads has at most, shuffled.
+timed in turn, round after round, each with a source of its own: ratios are of the same round. The work of all threads
+is what counts on a machine that does other things, too (a `DataLoader`'s workers are not in it). Memory is what a
+process that only reads has at most, shuffled.
 """
 
 import argparse
@@ -146,10 +147,11 @@ def ways(path: Path) -> dict[str, Callable[[], Iterator[int]]]:
     }
 
 
-def timed(way: Callable[[], Iterator[int]], rows: int) -> float:
-    started = time.perf_counter()
+def timed(way: Callable[[], Iterator[int]], rows: int) -> tuple[float, float]:
+    """Seconds of the clock, and of this process on all cores."""
+    started, worked = time.perf_counter(), time.process_time()
     assert sum(way()) == rows
-    return time.perf_counter() - started
+    return time.perf_counter() - started, time.process_time() - worked
 
 
 def compare(path: Path, rows: int, rounds: int) -> None:
@@ -157,14 +159,15 @@ def compare(path: Path, rows: int, rounds: int) -> None:
     started = time.perf_counter()
     open_columns(ColumnFiles(path=str(path)), path.with_suffix(".json"))
     print(f"\n{path.name}: {path.stat().st_size / 1e6:.0f} MB; first start {time.perf_counter() - started:.2f} s")
-    seconds: dict[str, list[float]] = {name: [] for name in ways(path)}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ways(path)}
     for _ in range(rounds):
         for name, way in ways(path).items():
             seconds[name].append(timed(way, rows))
     for name, own in seconds.items():
-        ratios = [100 * base / each for base, each in zip(seconds["scan"], own, strict=True)]
-        spread = f"{min(ratios):.0f} to {max(ratios):.0f}"
-        print(f"{name:14} {statistics.median(own):6.2f} s  {statistics.median(ratios):4.0f} % of the scan ({spread})")
+        ratios = [100 * base / each for (base, _), (each, _) in zip(seconds["scan"], own, strict=True)]
+        clock, work = (statistics.median(each) for each in zip(*own, strict=True))
+        spread = f"{statistics.median(ratios):4.0f} % of the scan ({min(ratios):.0f} to {max(ratios):.0f})"
+        print(f"{name:14} {clock:6.2f} s  {spread}; {work:.2f} s of this process's work")
 
 
 def peak() -> float:

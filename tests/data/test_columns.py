@@ -308,6 +308,7 @@ def failing(made):
         (b'n,s\n1,"x\n\ny"\n2,"y"z\n', ":5", "text follows"),
         (b'n,s\n1,x\n2,"y\n3,z\n', ":3", "no end"),
         (b"n,n\n1,x\n", "", "two columns 'n'"),
+        (b"n,s\n1,x\n2,y\r3,z\n", ":3", "carriage return stands alone"),
         (b"n;s\n1;x\n", "", "its first line is one column"),
         (b"", "", "has no row"),
         (b"n,s\n", "", "has no row"),
@@ -414,7 +415,7 @@ def test_bytes_that_change_behind_the_files_time_are_found_where_they_are_read(t
     assert len(source.read(np.arange(20), np.arange(20))) == 20
     outcome = failing(lambda: source.read(np.arange(25, 26), np.arange(1)))
     assert outcome.code is Exit.BAD_DATA
-    assert {"csv": "a.csv:22 begins a block", "parquet": "row group 2: column 's'"}[suffix] in outcome.cause
+    assert {"csv": "a.csv:22: a block begins here", "parquet": "row group 2: column 's'"}[suffix] in outcome.cause
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

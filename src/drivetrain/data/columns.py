@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -291,6 +291,10 @@ class ColumnSource:
         """FILE:LINE of a row, or its row group and its number in it."""
         block = int(self._starts.searchsorted(number, side="right")) - 1
         return self._files.place(block, number - int(self._starts[block]))
+
+    def tables(self) -> Iterator[Any]:
+        """All rows as `pyarrow.Table`s of plain columns, block by block."""
+        return (self._files.table(number) for number in range(len(self._starts) - 1))
 
     def _follows(self, ids: np.ndarray, positions: np.ndarray) -> bool:
         """Whether these are the rows that the order has at these positions, without a hole."""

@@ -29,6 +29,7 @@ _WIDER = ("null", "int64", "double", "string")
 """Types of columns, each of which holds what those before it hold."""
 _KINDS = {"int64": "integer", "double": "number"}
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?(.*)", re.DOTALL)
+_RETURN, _RETURN_UNQUOTED = re.compile(rb'"[^"]*"|\r(?!\n)'), re.compile(rb"\r(?!\n)")
 _QUOTES_HINT = "double the quotes in a quoted field; `quotes: false` where they are characters like others"
 _ROW_HINT = "mend the row; look at `delimiter` and `quotes`; `malformed: skip` leaves such rows out"
 
@@ -73,6 +74,7 @@ def csv_index(path: str, form: CsvFormat) -> str:
         lines, count = [], 0
         for data in _blocks(file, path, start, form, digest):
             begin = index["stops"][-1]
+            _require_feeds(data, begin, path, form)
             parsed = blocks.parse(data, begin, None)
             for name, field in zip(header, parsed.table.schema, strict=True):
                 index["schema"][name] = wider(index["schema"][name], str(field.type))
@@ -126,10 +128,8 @@ class CsvBlocks:
         """
         start, data = self._stops[number], self._read(number)
         if zlib.adler32(data) != self._sums[number]:
-            cause = (
-                f"{self.path}:{line_at(self.path, start)} begins a block that has other bytes than at the first start"
-            )
-            raise Failure(Exit.BAD_DATA, cause, "restore the file", file=self.path)
+            why = "a block begins here that has other bytes than at the first start"
+            raise bad_row(line_at(self.path, start), why, "restore the file")
         kinds = {name: kind or _KINDS.get(self.schema[name], "string") for name, kind in columns.items()}
         return self.parse(data, start, kinds).table
 
@@ -300,6 +300,17 @@ def _blocks(file: Any, path: str, start: int, form: CsvFormat, digest: Any) -> I
         raise bad_row(line_at(path, error.at), error.why, _QUOTES_HINT) from error
     if rest := b"".join(held):
         yield rest
+
+
+def _require_feeds(data: bytes, start: int, path: str, form: CsvFormat) -> None:
+    """Raises Failure(65) with FILE:LINE for a carriage return that stands alone: Arrow takes it for the end of a line,
+    and nothing else here does."""
+    if data.count(b"\r") == data.count(b"\r\n"):
+        return
+    for found in (_RETURN if form.quotes else _RETURN_UNQUOTED).finditer(data):
+        if found.group() == b"\r":
+            why = "a carriage return stands alone, without a line feed"
+            raise bad_row(line_at(path, start + found.start()), why, "end lines with line feeds")
 
 
 def _feeds(data: bytes) -> np.ndarray:
