@@ -86,20 +86,26 @@ def _found(inputs: list[str], include: list[str], kind: Any, split: str | None, 
 
 @app.command()
 def describe(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A prepared file, or a Megatron .idx.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A prepared file, a Megatron .idx, CSV or Parquet.")],
     as_json: AsJson = False,
 ) -> None:
-    """Sizes and counts of a token file, whose index is checked against it."""
+    """Sizes and counts of a token file, whose index is checked against it, or of the columns of a table."""
     import json
 
+    from drivetrain.data.column_profile import SUFFIXES, describe_columns
     from drivetrain.data.indexed import describe
+    from drivetrain.spec.text import printable
 
-    about = describe(file)
+    about = describe_columns(file) if file.lower().endswith(SUFFIXES) else describe(file)
     if as_json:
         typer.echo(json.dumps(about))
         return
+    columns = about.pop("columns", {})
     for name, value in about.items():
         typer.echo(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
+    for name, column in columns.items():
+        facts = (f"{fact} {value:,.10g}" for fact, value in column.items() if fact != "type")
+        typer.echo(f"column {printable(name)}: {column['type']}, {', '.join(facts)}")
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from drivetrain.data.saved import import_arrow
 from drivetrain.data.split import choose, marks
 from drivetrain.spec.exits import Exit, Failure
 
+_VALUE_HINT = "mend the value, or read the column as another kind"
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "tsv", ".txt": "csv"}
 
 
@@ -51,30 +53,32 @@ def _given(path: str) -> list[str]:
 
 
 def _opened(paths: Sequence[str], settings: ColumnFiles, cache: Path) -> list[BlockFile]:
-    found: dict[str, BlockFile] = {}
-    kinds = {path: _format(path, settings) for path in paths}
-    parquets = [path for path in paths if kinds[path] == "parquet"]
-    for path, index in zip(parquets, remembered_each(parquets, cache, QUESTION, parquet_index), strict=True):
-        found[path] = ParquetBlocks(FileStamp.now(path), json.loads(index))
+    forms: dict[CsvFormat | None, list[str]] = {}
     for path in paths:
-        if path not in found:
-            form = _csv_format(kinds[path], path, settings)
-            (index,) = remembered_each([path], cache, form.question, lambda path, form=form: csv_index(path, form))
-            found[path] = CsvBlocks(FileStamp.now(path), json.loads(index), form)
+        forms.setdefault(_form(path, settings), []).append(path)
+    found: dict[str, BlockFile] = {}
+    for form, own in forms.items():
+        if form is None:
+            for path, index in zip(own, remembered_each(own, cache, QUESTION, parquet_index), strict=True):
+                found[path] = ParquetBlocks(FileStamp.now(path), json.loads(index))
+        else:
+            indexes = remembered_each(own, cache, form.question, partial(csv_index, form=form))
+            for path, index in zip(own, indexes, strict=True):
+                found[path] = CsvBlocks(FileStamp.now(path), json.loads(index), form)
     return [found[path] for path in paths]
 
 
-def _format(path: str, settings: ColumnFiles) -> str:
-    kind = settings.format or _FORMATS.get(Path(path).suffix.lower())
+def _form(path: str, settings: ColumnFiles) -> CsvFormat | None:
+    """How a CSV file is read; None for Parquet. Raises Failure(65) where nothing says what it is."""
+    suffix = Path(path).suffix.lower()
+    kind = settings.format or _FORMATS.get(suffix)
     if kind is None:
         raise Failure(Exit.BAD_DATA, f"{path}: its name does not say what it is", "say it by `format`", file=path)
-    return kind
-
-
-def _csv_format(kind: str, path: str, settings: ColumnFiles) -> CsvFormat:
+    if kind == "parquet":
+        return None
     delimiter = settings.delimiter
     if delimiter is None:
-        delimiter = "\t" if kind == "tsv" or Path(path).suffix.lower() in (".tsv", ".txt") else ","
+        delimiter = "\t" if kind == "tsv" or suffix in (".tsv", ".txt") else ","
     return CsvFormat(delimiter, settings.quotes, settings.header, settings.nulls, settings.malformed == "skip")
 
 
@@ -157,9 +161,7 @@ class FilesOfColumns:
         except BadValue as error:
             place = file.place(block, error.row)
             cause = f"{place}: column {error.column!r}: {error.why}"
-            raise Failure(
-                Exit.BAD_DATA, cause, "mend the value, or read the column as another kind", file=place
-            ) from error
+            raise Failure(Exit.BAD_DATA, cause, _VALUE_HINT, file=place) from error
         except BadColumn as error:
             raise Failure(Exit.BAD_DATA, f"{file.path}: {error}", "read it as another kind", file=file.path) from error
 

@@ -200,6 +200,11 @@ class ColumnFiles(Rows):
     ] = "stop"
     window: Annotated[Count, bits("rows that are shuffled at a time, of each lane's blocks")] = 1 << 16
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delimiter is not None and not self.delimiter.isascii():
+            raise ValueError(f"delimiter {self.delimiter!r} is no ASCII character")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Datasets(Rows):

@@ -1,0 +1,90 @@
+"""What columns of files hold: types, nulls, how many values, their range."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drivetrain.data.column_files import open_columns
+from drivetrain.data.hashing import hash_strings
+from drivetrain.data.order import mix64
+from drivetrain.data.recipe import ColumnFiles
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
+_SKETCH = 1 << 16
+
+
+class _Distinct:
+    """How many values there are: their smallest hashes (Bar-Yossef et al. 2002). Exact up to `_SKETCH` of them, within
+    about half a percent beyond."""
+
+    def __init__(self) -> None:
+        self._hashes = np.zeros(0, np.uint64)
+
+    def add(self, hashes: np.ndarray) -> None:
+        """Hashes of some values, uint64."""
+        self._hashes = np.union1d(self._hashes, hashes)[:_SKETCH]
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        if len(self._hashes) < _SKETCH:
+            return len(self._hashes)
+        return round((_SKETCH - 1) / (int(self._hashes[-1]) / 2**64))
+
+
+class _Profile:
+    """One column, block by block."""
+
+    def __init__(self) -> None:
+        self.nulls = self.numbers = 0
+        self.total, self.least, self.most = 0.0, np.inf, -np.inf
+        self.distinct = _Distinct()
+
+    def add(self, column: Any) -> None:
+        """One chunk of it."""
+        from pyarrow import types
+
+        self.nulls += column.null_count
+        column = column.drop_null()
+        if types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type):
+            self._add_numbers(column.cast("double", safe=False).to_numpy())
+        elif len(column) and not types.is_nested(column.type):
+            self.distinct.add(hash_strings(column.cast("string")))
+
+    def _add_numbers(self, values: np.ndarray) -> None:
+        if len(values):
+            self.distinct.add(mix64((values + 0.0).view(np.uint64)))  # -0.0 is 0.0
+            self.numbers, self.total = self.numbers + len(values), self.total + float(values.sum())
+            self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
+
+    def told(self, kind: str) -> dict[str, Any]:
+        """What is told of it, as JSON data."""
+        about: dict[str, Any] = {"type": kind, "nulls": self.nulls}
+        if self.distinct.count:
+            about["distinct"] = self.distinct.count
+        if self.numbers:  # of a label that is 0 or 1, the mean is its rate
+            about |= {"least": self.least, "most": self.most, "mean": self.total / self.numbers}
+        return about
+
+
+def describe_columns(path: str) -> dict[str, Any]:
+    """Rows, blocks and columns of CSV, TSV or Parquet files, as JSON data: of each column its type, nulls, distinct
+    values, and of numbers the range and the mean. All of it is read; memory does not grow with the rows.
+
+    Raises what `open_columns` raises.
+    """
+    settings = ColumnFiles(path=path)
+    with tempfile.TemporaryDirectory() as folder:
+        source = open_columns(settings, Path(folder) / "digests.json")
+    profiles = {name: _Profile() for name in source.schema}
+    for table in source.tables():
+        for name, profile in profiles.items():
+            profile.add(table.column(name).chunk(0))
+    sizes = source.blocks.sizes
+    columns = {name: profile.told(source.schema[name]) for name, profile in profiles.items()}
+    about = {"name": path, "rows": len(source), "blocks": len(sizes), "largest_block": int(sizes.max())}
+    return about | {"columns": columns}
