@@ -20,11 +20,13 @@ from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.ranking.batches import Batch, batch_of
-from drivetrain.tasks.ranking.features import FeatureEncoder, table_of, vocabularies
+from drivetrain.tasks.ranking.features import FeatureEncoder, SideTable, table_of
+from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, Shapes, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, Keys, WithNegatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
 from drivetrain.tasks.ranking.recipe import Feature, Ranking, TwoTower
+from drivetrain.tasks.ranking.vocabularies import vocabularies
 
 Networks = Mapping[str, nn.Module]
 
@@ -154,11 +156,15 @@ class RankingTask(Task):
 
     @cached_property
     def _encoder(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings)
+        return FeatureEncoder(self._settings, self._sides)
 
     @cached_property
     def _unlabelled(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings, labelled=False)
+        return FeatureEncoder(self._settings, self._sides, labelled=False)
+
+    @cached_property
+    def _sides(self) -> dict[str, SideTable]:
+        return open_lookups(self._settings)
 
 
 def _arrays_of(name: str, feature: Feature) -> list[str]:
