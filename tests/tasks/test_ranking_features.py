@@ -58,7 +58,10 @@ def test_a_hash_is_the_same_of_a_dictionary_and_of_plain_text():
     assert plain.tolist() == [*hashed(["b"], 50), 0, *hashed(["a", "b"], 50)]
     dictionary = pa.array(values).dictionary_encode()
     assert np.array_equal(encoded(Feature(hash=50), x=dictionary)["ids.x"], plain)
-    assert encoded(Feature(hash=50), x=pa.array([None, None], pa.string()).dictionary_encode())["ids.x"].tolist() == [0, 0]
+    assert encoded(Feature(hash=50), x=pa.array([None, None], pa.string()).dictionary_encode())["ids.x"].tolist() == [
+        0,
+        0,
+    ]
 
 
 def test_a_vocabulary_has_a_row_for_each_of_its_values_and_one_for_all_others(tmp_path):

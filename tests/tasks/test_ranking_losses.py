@@ -54,7 +54,10 @@ def test_a_sample_without_a_label_moves_nothing(label):
 
 def vectors(samples, candidates):
     draw = torch.Generator().manual_seed(3)
-    made = {"user": torch.randn(samples, 4, generator=draw), "item": torch.randn(samples, candidates, 4, generator=draw)}
+    made = {
+        "user": torch.randn(samples, 4, generator=draw),
+        "item": torch.randn(samples, candidates, 4, generator=draw),
+    }
     return {name: F.normalize(each, dim=-1) for name, each in made.items()}
 
 

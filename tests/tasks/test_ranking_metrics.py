@@ -82,7 +82,9 @@ def test_sums_over_samples_are_scikit_learns():
         share = np.average(LABELS, weights=weights)
         base = -(share * math.log(share) + (1 - share) * math.log(1 - share))
         assert value("normalized_entropy", **given) == pytest.approx(entropy / base, rel=1e-6)
-        assert value("calibration", **given) == pytest.approx(np.average(PROBABILITIES, weights=weights) / share, rel=1e-6)
+        assert value("calibration", **given) == pytest.approx(
+            np.average(PROBABILITIES, weights=weights) / share, rel=1e-6
+        )
         for name, score in (("mae", reference.mean_absolute_error), ("mse", reference.mean_squared_error)):
             assert value(name, **given) == pytest.approx(score(LABELS, PROBABILITIES, sample_weight=weights), rel=1e-6)
             numbers = score(LABELS, LOGITS, sample_weight=weights)

@@ -6,12 +6,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drivetrain.data.columns import BadValue, Ragged, gathered
+from drivetrain.data.columns import Arrays, BadValue, Ragged, gathered
 from drivetrain.data.hashing import hash_strings, rows_of
 from drivetrain.engine.tables.module import Table
 from drivetrain.spec.exits import Exit, Failure
@@ -21,6 +20,7 @@ from drivetrain.tasks.ranking.values import (
     NULL,
     Place,
     TableColumns,
+    arrow_functions,
     bucketed,
     by_value,
     checked_labels,
@@ -57,7 +57,7 @@ class FeatureEncoder:
     """
 
     def __init__(self, settings: Ranking, sides: Mapping[str, SideTable], *, labelled: bool = True) -> None:
-        """`sides` are the tables of `task.lookups`, see `side_encoder`.
+        """`sides` are the tables of `task.lookups`, by name.
 
         Raises Failure: 66 where a vocabulary is missing, 65 where it has nothing or a value twice, 78 where one column
         is read both as lists and as single values.
@@ -65,10 +65,10 @@ class FeatureEncoder:
         self._settings, self._sides, self._labelled = settings, sides, labelled
         own = {name: feature for name, feature in settings.features.items() if feature.lookup is None}
         self._features = FeatureColumns(own)
-        self.columns = _readings([*self._features.wanted(), *self._wanted()])
+        self.columns: Mapping[str, str] = _readings([*self._features.wanted(), *self._wanted()])
+        self.digest = self._digest()
 
-    @cached_property
-    def digest(self) -> str:
+    def _digest(self) -> str:
         """SHA-256 of all that decides what `encode` gives."""
         settings = self._settings
         labels = {name: _chosen(each, _OF_A_LABEL) for name, each in settings.labels.items()}
@@ -195,12 +195,11 @@ class FeatureColumns:
             size = feature.hash
             return lambda texts: rows_of(hash_strings(texts), size) + 1
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         known = pa.array(self._vocabularies[name], pa.string())
 
         def looked_up(texts: pa.Array) -> np.ndarray:
-            found = pc.index_in(texts.cast(pa.string()), value_set=known)
+            found = arrow_functions().index_in(texts.cast(pa.string()), value_set=known)
             return found.fill_null(_UNKNOWN - 2).to_numpy(zero_copy_only=False).astype(np.int64) + 2
 
         return looked_up
@@ -209,9 +208,9 @@ class FeatureColumns:
 class SideTable:
     """The features of a table beside the samples, encoded once, and which of its rows a sample's key is."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray | Ragged], without: Encoded, where: str, fingerprint: str) -> None:
-        """`arrays` are those of `side_encoder`, `without` the same of a row that has nothing: what samples get whose key
-        is not there. `where` is the file, for messages. Raises Failure(65) where a key is there twice."""
+    def __init__(self, arrays: Arrays, without: Encoded, where: str, fingerprint: str) -> None:
+        """`arrays` are those of a `SideEncoder`, `without` its arrays of a row that has nothing: what samples get whose
+        key is not there. `where` is the file, for messages. Raises Failure(65) where a key is there twice."""
         keys = np.asarray(arrays[_KEY])
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
@@ -237,12 +236,9 @@ class SideEncoder:
 
     def __init__(self, features: Mapping[str, Feature], key: str) -> None:
         self._features, self._key = FeatureColumns(features), key
-        self.columns = _readings([*self._features.wanted(), (key, "string")])
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all that decides what `encode` gives."""
-        return hashlib.sha256(json.dumps([self._features.decided_by, self._key], sort_keys=True).encode()).hexdigest()
+        self.columns: Mapping[str, str] = _readings([*self._features.wanted(), (key, "string")])
+        told = json.dumps([self._features.decided_by, key], sort_keys=True)
+        self.digest = hashlib.sha256(told.encode()).hexdigest()
 
     def encode(self, table: pa.Table) -> Encoded:
         """The arrays of these rows. Raises BadValue, also for a key that is null."""

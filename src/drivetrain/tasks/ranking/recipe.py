@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from drivetrain.data.recipe import Parted, Source
-from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, Whole, bits, cost
+from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Settings, Whole, bits, cost
 from drivetrain.spec.tree import Path_
 
 LossName = Literal["bce", "focal", "softmax", "mse"]
@@ -142,8 +142,8 @@ class Feature(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class LookupTable(Settings):
-    """A file of what is known of users, items or the like, with a row for each. A sample whose key it does not have gets
-    what a row of nulls would give."""
+    """A file of what is known of users, items or the like, with a row for each. A sample whose key it does not have
+    gets what a row of nulls would give."""
 
     path: Annotated[str, bits("a CSV, TSV or Parquet file, held in memory as arrays")]
     format: Annotated[
@@ -258,9 +258,7 @@ class Negatives(Settings):
         Literal["in_batch", "uniform", "popularity"],
         bits("those of the samples beside it; or drawn: every item alike, or by how often it was chosen"),
     ] = "in_batch"
-    group: Annotated[
-        Count, bits("in_batch: so many samples that follow each other are one another's negatives")
-    ] = 64
+    group: Annotated[Count, bits("in_batch: so many samples that follow each other are one another's negatives")] = 64
     count: Annotated[Count, bits("drawn: how many for each sample")] = 8
     power: Annotated[NonNegative, bits("popularity: an item is drawn by this power of how often it was chosen")] = 0.75
     seed: Annotated[Whole, bits("drawn: they follow from this and the sample's position")] = 0

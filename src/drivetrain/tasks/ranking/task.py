@@ -183,4 +183,6 @@ def _require_outputs(network: nn.Module, outputs: Any, settings: Ranking) -> Non
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         assert isinstance(network, Ranker)
         cause = f"the model gives {found}, and the labels are {wanted}"
-        raise returned(network.model.forward, cause, "return a dict of logits by label, [samples] or [samples, classes]")
+        raise returned(
+            network.model.forward, cause, "return a dict of logits by label, [samples] or [samples, classes]"
+        )

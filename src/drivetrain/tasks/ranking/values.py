@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 NULL = 0
 """The row of a table that is of samples without a value."""
+
+
+def arrow_functions() -> Any:
+    """The functions of `pyarrow.compute`, which come to be when it is imported."""
+    import pyarrow.compute
+
+    return pyarrow.compute
 
 
 class Place(NamedTuple):
@@ -59,18 +66,17 @@ class TableColumns:
         Raises Failure(78) for text without a separator.
         """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        column = self.whole(name)
+        column, functions = self.whole(name), arrow_functions()
         if not _is_list(column.type):
             if separator is None:
                 cause = f"task: column {name!r} is {column.type}, and no list"
                 raise Failure(Exit.BAD_RECIPE, cause, "give the feature a separator, or take its length out")
             texts = texts_of(column).cast(pa.string())
             # An empty text is no list of one empty text.
-            texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-            column = pc.split_pattern(texts, separator)
-        lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+            texts = functions.if_else(functions.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+            column = functions.split_pattern(texts, separator)
+        lengths = functions.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
         return column.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
