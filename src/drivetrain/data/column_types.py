@@ -24,6 +24,8 @@ def read_as(column: Any, kind: str, name: str) -> Any:
     target, safe = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64()}[kind], True
     if column.type == target or (kind == "string" and _is_dictionary_of_strings(column.type)):
         return column
+    if kind == "number" and column.type == pa.float32():
+        return column
     if kind == "number":  # a whole number above 2^53 is rounded, as it would be in a file of numbers
         safe = not pa.types.is_integer(column.type)
     return _cast(column, lambda part: part.cast(target, safe=safe), name)

@@ -9,13 +9,13 @@ import numpy as np
 
 from drivetrain.data.block_cache import BlockCache
 from drivetrain.data.fingerprint import combined
-from drivetrain.data.lane_order import Blocks, LaneOrder
+from drivetrain.data.lane_order import Blocks, LaneOrder, Window
 from drivetrain.data.plain_rows import taken
 from drivetrain.data.recipe import ColumnFiles
 
 _KEPT = 512 << 20  # bytes of blocks, where no more of them are wanted
-_AHEAD = 2  # windows, or in the files' order blocks, that are wanted ahead
-_LOOKS = 16  # at what is wanted next, in the time that a window takes
+_AHEAD = 2  # windows, or in the files' order blocks, that are made ahead
+_LOOKS = 16  # at what is read next, in the time that a window takes
 
 ROW = "row"
 """What `Columns.arrays` calls the samples' numbers."""
@@ -56,8 +56,9 @@ class Encoder(Protocol):
     """What makes arrays of decoded columns: pure, and pickled for data workers."""
 
     columns: Mapping[str, str]
-    """The columns that are read, and as what: `string`, `integer` (int64), `number` (float64), or `list`, which is as
-    the file has it: a list of any of these or, in CSV, a string that the encoder splits."""
+    """The columns that are read, and as what: `string`, `integer` (int64), `number` (float32 where a file has these,
+    else float64), or `list`, which is as the file has it: a list of any of these or, in CSV, a string that the encoder
+    splits."""
     digest: str
     """Of all that decides what `encode` gives."""
 
@@ -101,7 +102,7 @@ def gathered(arrays: Arrays, rows: np.ndarray) -> dict[str, np.ndarray | Ragged]
         if isinstance(column, Ragged):
             found[name] = _gathered_ragged(column, rows)
         else:
-            found[name] = column.take(rows, axis=0)
+            found[name] = column.take(rows, axis=0, mode="clip")  # all are there, and the check would take longer
     return found
 
 
@@ -111,7 +112,7 @@ def _gathered_ragged(column: Ragged, rows: np.ndarray) -> Ragged:
     np.cumsum(column.offsets[rows + 1] - starts, out=offsets[1:])
     # Within a row values stand side by side, so a value's place is its own number and what its row is shifted by.
     places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
-    return Ragged(column.values.take(places, axis=0), offsets)
+    return Ragged(column.values.take(places, axis=0, mode="clip"), offsets)
 
 
 def _concatenated_ragged(columns: Sequence[Ragged]) -> Ragged:
@@ -119,6 +120,42 @@ def _concatenated_ragged(columns: Sequence[Ragged]) -> Ragged:
     offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
     np.cumsum(np.concatenate(lengths), out=offsets[1:])
     return Ragged(np.concatenate([column.values for column in columns]), offsets)
+
+
+def sliced(arrays: Arrays, start: int, stop: int) -> dict[str, np.ndarray | Ragged]:
+    """The rows [start, stop) of all arrays, of which plain ones are views."""
+    found: dict[str, np.ndarray | Ragged] = {}
+    for name, column in arrays.items():
+        if isinstance(column, Ragged):
+            offsets = column.offsets[start : stop + 1]
+            found[name] = Ragged(column.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+        else:
+            found[name] = column[start:stop]
+    return found
+
+
+def concatenated(parts: Sequence[Arrays], types: Mapping[str, np.dtype] = {}) -> dict[str, np.ndarray | Ragged]:
+    """The rows of several sets of the same arrays, one after the other; copied, those that are named to these types."""
+    found: dict[str, np.ndarray | Ragged] = {}
+    for name, first in parts[0].items():
+        columns: list[Any] = [part[name] for part in parts]
+        if isinstance(first, Ragged):
+            found[name] = _concatenated_ragged(columns)
+        else:
+            found[name] = np.concatenate(columns, dtype=types.get(name))
+    return found
+
+
+def narrowed(arrays: Arrays) -> dict[str, np.ndarray | Ragged]:
+    """The arrays as they are kept: int64 whose values fit as int32, which takes half the memory and less time."""
+    found: dict[str, np.ndarray | Ragged] = {}
+    for name, column in arrays.items():
+        found[name] = column
+        if isinstance(column, np.ndarray) and column.dtype == np.int64 and len(column):
+            low, high = int(column.min()), int(column.max())
+            if low >= -(1 << 31) and high < 1 << 31:
+                found[name] = column.astype(np.int32)
+    return found
 
 
 def scattered(parts: Sequence[tuple[np.ndarray, Arrays]], count: int) -> dict[str, np.ndarray | Ragged]:
@@ -134,7 +171,7 @@ def scattered(parts: Sequence[tuple[np.ndarray, Arrays]], count: int) -> dict[st
                 back = np.argsort(np.concatenate([places for places, _ in parts]))
             found[name] = _gathered_ragged(_concatenated_ragged(columns), back)  # type: ignore[arg-type]
             continue
-        found[name] = whole = np.empty((count, *first.shape[1:]), first.dtype)
+        found[name] = whole = np.empty((count, *first.shape[1:]), np.result_type(*columns))
         for (places, _), column in zip(parts, columns, strict=True):
             whole[places] = column
     return found
@@ -191,8 +228,8 @@ class BlocksOfFiles(Protocol):
 class ColumnSource:
     """Rows of files, or a part of them. Without an encoder samples are dicts of plain values, with one `Columns`.
 
-    Blocks are decoded and encoded whole, by threads; in files' order, and in that of a `LaneOrder` that it follows, two
-    blocks ahead.
+    Blocks are decoded and encoded whole, by threads: ahead of reads in the files' order, and of those in a `LaneOrder`
+    that it follows. There windows are laid out in the order in which they are read, so that a batch is a few slices.
     """
 
     thread_safe = True
@@ -205,8 +242,10 @@ class ColumnSource:
         if encoder is not None:
             self.fingerprint = combined([files.fingerprint, encoder.digest])
         self._starts = np.concatenate([[0], np.cumsum(files.counts)]).astype(np.int64)
-        self._cache: BlockCache[Any] = BlockCache(self._block, _bytes_of, _KEPT)
-        self._lanes: set[int] = set()
+        self._cache: BlockCache[int, Any] = BlockCache(self._block, _bytes_of, _KEPT)
+        self._windows: BlockCache[Window, Arrays] = BlockCache(self._window, _bytes_of, 0)
+        self._types: dict[str, np.dtype] = {}  # of the encoder's arrays
+        self._lanes: set[int] = set()  # that have been read
         self._looked = -1
 
     def __len__(self) -> int:
@@ -226,51 +265,75 @@ class ColumnSource:
         return ColumnSource(self._files, encoder, self._order)
 
     def following(self, order: LaneOrder) -> ColumnSource:
-        """The same rows, read in this order: blocks are decoded ahead of the lanes that are read."""
+        """The same rows, that are mostly read in this order."""
         return ColumnSource(self._files, self._encoder, order)
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Sequence[dict[str, Any]]:
         """The rows with these numbers."""
-        if not len(ids):
-            return []
+        if self._follows(ids, positions):
+            return self._read_windows(ids, positions)
         owners = self._starts.searchsorted(ids, side="right") - 1
-        numbers = [int(owners[0])]
-        if (owners != owners[0]).any():
-            numbers = np.unique(owners).tolist()
-        self._look_ahead(ids, positions, numbers)
+        numbers = np.unique(owners).tolist()
+        if len(ids) > 1 and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # in the files' order
+            self._cache.want(range(numbers[0], min(numbers[-1] + _AHEAD + 1, len(self._starts) - 1)))
         if self._encoder is None:
             return taken(self._starts, ids, self._cache.get)
         parts = []
         for number in numbers:
             (places,) = (owners == number).nonzero()
             parts.append((places, gathered(self._cache.get(number), ids[places] - self._starts[number])))
-        return Columns({**scattered(parts, len(ids)), ROW: ids.astype(np.int64)})
+        arrays = scattered(parts, len(ids))
+        for name, kind in self._types.items():
+            arrays[name] = arrays[name].astype(kind, copy=False)  # type: ignore[union-attr]
+        return Columns({**arrays, ROW: ids.astype(np.int64)})
 
     def place(self, number: int) -> str:
         """FILE:LINE of a row, or its row group and its number in it."""
         block = int(self._starts.searchsorted(number, side="right")) - 1
         return self._files.place(block, number - int(self._starts[block]))
 
+    def _follows(self, ids: np.ndarray, positions: np.ndarray) -> bool:
+        """Whether these are the rows that the order has at these positions, without a hole."""
+        if self._order is None or self._encoder is None or not len(ids):
+            return False
+        first, last = int(positions[0]), int(positions[-1])
+        return last - first == len(ids) - 1 and np.array_equal(self._order.ids(first, last + 1), ids)
+
+    def _read_windows(self, ids: np.ndarray, positions: np.ndarray) -> Columns:
+        assert self._order is not None
+        runs = list(self._order.runs(int(positions[0]), int(positions[-1]) + 1))
+        self._look_ahead(positions, {run.window for run in runs})
+        parts = [sliced(self._windows.get(run.window), run.start, run.stop) for run in runs]
+        return Columns({**concatenated(parts, self._types), ROW: ids.astype(np.int64)})
+
+    def _look_ahead(self, positions: np.ndarray, needed: set[Window]) -> None:
+        """Have windows made that will be read next, once in a while."""
+        order = self._order
+        assert order is not None
+        looked = int(positions[0]) * _LOOKS // (order.window * order.lanes)
+        if looked == self._looked and self._windows.wanted.issuperset(needed):
+            return
+        self._looked = looked
+        self._lanes.update(order.lanes_of(positions))
+        self._cache.least = 2 * len(self._lanes)  # a block that has come to its end, and the next one
+        ahead = order.windows_ahead(int(positions[0]), self._lanes, _AHEAD * order.window)
+        self._windows.want([*needed, *ahead])
+
     def _block(self, number: int) -> Any:
         """A block as it is kept: arrays, or without an encoder a table."""
         if self._encoder is None:
             return self._files.table(number)
-        return self._files.encode(number, self._encoder)
+        arrays = self._files.encode(number, self._encoder)
+        for name, column in arrays.items():
+            if isinstance(column, np.ndarray):
+                self._types.setdefault(name, column.dtype)
+        return narrowed(arrays)
 
-    def _look_ahead(self, ids: np.ndarray, positions: np.ndarray, numbers: list[int]) -> None:
-        """Have blocks decoded that will be needed next, once in a while."""
-        order = self._order
-        if order is None:
-            if len(ids) > 1 and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # in the files' order
-                self._cache.want(range(numbers[0], min(numbers[-1] + _AHEAD + 1, len(self._starts) - 1)))
-            return
-        first = int(positions[0])
-        looked = first * _LOOKS // (order.window * order.lanes)
-        if looked == self._looked and self._cache.wanted.issuperset(numbers):
-            return
-        self._looked = looked
-        self._lanes.update(order.lanes_of(positions))
-        self._cache.want(order.blocks_ahead(first, self._lanes, _AHEAD * order.window))
+    def _window(self, window: Window) -> Arrays:
+        """A window's rows in the order in which they are read."""
+        assert self._order is not None
+        parts = [sliced(self._cache.get(block), first, stop) for block, first, stop in self._order.pieces(window)]
+        return gathered(concatenated(parts), self._order.shuffled(window))
 
 
 def _bytes_of(block: Any) -> int:

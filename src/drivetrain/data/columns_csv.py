@@ -22,6 +22,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 ROWS, BYTES = 1 << 16, 1 << 26
 """A block ends after so many records, or with the first one that ends behind so many bytes."""
+_PIECE = 1 << 20  # bytes that are parsed at a time
 _BOM = b"\xef\xbb\xbf"
 _LONGEST = 1 << 24  # bytes of the first line
 _WIDER = ("null", "int64", "double", "string")
@@ -175,24 +176,31 @@ class CsvBlocks:
             misfits.append((row.number - 1, why))
             return "skip" if self._form.skip else "error"
 
-        if not data.strip(b"\r\n"):
+        if data.isspace() and not data.strip(b"\r\n"):
             names = self._header if kinds is None else kinds
             return pa.table({name: pa.nulls(0) for name in names}), []
-        # One block of Arrow's: its threads would not tell of rows by their numbers.
-        reading = arrow_csv.ReadOptions(column_names=self._header, use_threads=False, block_size=len(data))
         parsing = arrow_csv.ParseOptions(
             delimiter=self._form.delimiter,
             quote_char='"' if self._form.quotes else False,
-            newlines_in_values=True,
+            newlines_in_values=self._form.quotes,
             invalid_row_handler=told,
         )
+
+        def parsed(piece: int) -> Any:
+            misfits.clear()
+            # Without threads, which would not tell of rows by their numbers.
+            reading = arrow_csv.ReadOptions(column_names=self._header, use_threads=False, block_size=piece)
+            return arrow_csv.read_csv(pa.BufferReader(data), reading, parsing, self._conversion(kinds)).combine_chunks()
+
         try:
-            table = arrow_csv.read_csv(pa.BufferReader(data), reading, parsing, self._conversion(kinds))
+            return parsed(_PIECE), misfits
         except pa.ArrowInvalid as error:
-            if misfits and not self._form.skip:
-                return None, misfits
-            raise self._bad_value(error, misfits) from error
-        return table.combine_chunks(), misfits
+            if "straddling" not in str(error):
+                return self._refused(error, misfits), misfits
+        try:  # a record is longer than a piece
+            return parsed(len(data)), misfits
+        except pa.ArrowInvalid as error:
+            return self._refused(error, misfits), misfits
 
     def _conversion(self, kinds: Mapping[str, str] | None) -> Any:
         import pyarrow as pa
@@ -209,15 +217,18 @@ class CsvBlocks:
             strings_can_be_null=True,
         )
 
-    def _bad_value(self, error: Exception, misfits: list[tuple[int, str]]) -> Exception:
-        """What an error of the conversion says of a value."""
+    def _refused(self, error: Exception, misfits: list[tuple[int, str]]) -> None:
+        """Raises BadValue for what an error of the conversion says, or nothing where a row was the reason."""
+        if misfits and not self._form.skip:
+            return
         found = _CONVERSION.match(str(error))
         if not found:
-            return Failure(Exit.BAD_DATA, f"{self.path} cannot be read: {error}", _ROW_HINT, file=self.path)
+            raise Failure(Exit.BAD_DATA, f"{self.path} cannot be read: {error}", _ROW_HINT, file=self.path) from error
         column, number, why = found.groups()
         record = int(number) - 1
         before = sum(misfit < record for misfit, _ in misfits)
-        return BadValue(record - before, self._header[int(column)], why.removeprefix("CSV conversion error "))
+        why = why.removeprefix("CSV conversion error ")
+        raise BadValue(record - before, self._header[int(column)], why) from error
 
     def _require_text(self, table: Any, data: bytes, start: int) -> None:
         """Raises Failure(65) with FILE:LINE where a value is no UTF-8: Arrow takes its column for bytes."""

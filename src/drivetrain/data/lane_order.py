@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,10 +73,18 @@ class _Epoch(NamedTuple):
     before: np.ndarray
 
 
-class _Window(NamedTuple):
+class Window(NamedTuple):
     """A stretch of a lane's stream that is shuffled: rows [start, stop) of an epoch's blocks, one after the other."""
 
     epoch: int
+    start: int
+    stop: int
+
+
+class Run(NamedTuple):
+    """Places [start, stop) of a window, in the order in which it is read."""
+
+    window: Window
     start: int
     stop: int
 
@@ -121,25 +129,57 @@ class LaneOrder(Sampler):
         return self.deal.lanes
 
     def lanes_of(self, positions: np.ndarray) -> list[int]:
-        """The lanes that read these positions (int64, ascending)."""
+        """The lanes that read these consecutive positions (int64)."""
         return np.unique(self.deal.lane_of(positions)).tolist()
 
-    def blocks_ahead(self, position: int, lanes: Iterable[int], rows: int) -> list[int]:
-        """The blocks that these lanes read from the step of a position on, until they have read so many rows together;
+    def runs(self, first: int, stop: int) -> Iterator[Run]:
+        """What of which windows the positions [first, stop) read, in their order."""
+        while first < stop:
+            begin, end = self.deal.batches.span(self.deal.batches.steps(first + 1))
+            share = (end - begin) // self.lanes
+            lane, number = (first - begin) // share, first // self.size
+            last = min(stop, begin + (lane + 1) * share, (number + 1) * self.size)
+            epoch = self._epoch(number)
+            at = begin // self.lanes + first - begin - lane * share - int(epoch.before[lane])
+            for window in self._windows(number, lane, at):
+                place = int(epoch.streams[lane]) + at - window.start
+                taken = min(last - first, window.stop - window.start - place)
+                yield Run(window, place, place + taken)
+                first, at = first + taken, at + taken
+                if first == last:
+                    break
+
+    def windows_ahead(self, position: int, lanes: Iterable[int], rows: int) -> list[Window]:
+        """The windows that these lanes read from the step of a position on, until they have read so many rows together;
         in the order in which they are needed, about."""
         start, stop = self.deal.batches.span(self.deal.batches.steps(position + 1))
         share, each = (stop - start) // self.lanes, -(-rows // len(lanes := sorted(lanes)))
-        found = [self._windows_ahead(start + lane * share, lane, each) for lane in lanes]
-        blocks: dict[int, None] = {}
-        for window in filter(None, chain.from_iterable(zip_longest(*found))):
-            blocks |= dict.fromkeys(self._blocks_of(window))
-        return list(blocks)
+        found = [self._lane_ahead(start + lane * share, lane, each) for lane in lanes]
+        return [window for windows in zip_longest(*found) for window in windows if window is not None]
 
-    def _windows_ahead(self, position: int, lane: int, rows: int) -> list[_Window]:
+    def pieces(self, window: Window) -> list[tuple[int, int, int]]:
+        """What a window has of which blocks, in the order of its rows before they are shuffled: block, first row of it
+        and that behind the last."""
+        epoch, found = self._epoch(window.epoch), []
+        at = int(epoch.ends.searchsorted(window.start, "right")) - 1
+        while (first := int(epoch.ends[at])) < window.stop:
+            stop = min(int(epoch.ends[at + 1]), window.stop)
+            if stop > first:
+                found.append((int(epoch.blocks[at]), max(window.start - first, 0), stop - first))
+            at += 1
+            if at == len(epoch.blocks):
+                break
+        return found
+
+    def shuffled(self, window: Window) -> np.ndarray:
+        """Which row of a window is read first, second ...: int64, counted from its start."""
+        return self._places(window).compute(np.arange(window.stop - window.start))
+
+    def _lane_ahead(self, position: int, lane: int, rows: int) -> list[Window]:
         """The window of a position of this lane, and those after it that so many rows of its stream reach into."""
         number = position // self.size
         at = int((self.deal.before(position) - self._epoch(number).before)[lane])
-        found: list[_Window] = []
+        found: list[Window] = []
         while rows > 0:
             begin = int(self._epoch(number).streams[lane])
             for window in self._windows(number, lane, at):
@@ -148,12 +188,6 @@ class LaneOrder(Sampler):
                 rows -= window.stop - max(window.start, begin + at)
             number, at = number + 1, 0
         return found
-
-    def _blocks_of(self, window: _Window) -> list[int]:
-        """The blocks that a window reads from, in the order of the epoch."""
-        epoch = self._epoch(window.epoch)
-        first, last = epoch.ends.searchsorted([window.start, window.stop - 1], "right") - 1
-        return [number for number in epoch.blocks[first : last + 1].tolist() if self._sizes[number]]
 
     def _of_epoch(self, number: int, positions: np.ndarray) -> np.ndarray:
         """The ids at consecutive positions of one epoch."""
@@ -180,7 +214,7 @@ class LaneOrder(Sampler):
                 break
         return np.concatenate(parts)
 
-    def _ids(self, window: _Window, rows: np.ndarray) -> np.ndarray:
+    def _ids(self, window: Window, rows: np.ndarray) -> np.ndarray:
         """The sample ids of rows (int64) of a window, counted from its start."""
         epoch = self._epoch(window.epoch)
         first, last = (epoch.ends.searchsorted([window.start, window.stop - 1], "right") - 1).tolist()
@@ -190,7 +224,7 @@ class LaneOrder(Sampler):
             return rows + shifts[0]
         return rows + shifts[epoch.ends[first + 1 : last + 1].searchsorted(rows, "right")]
 
-    def _windows(self, number: int, lane: int, first: int) -> Iterator[_Window]:
+    def _windows(self, number: int, lane: int, first: int) -> Iterator[Window]:
         """A lane's windows of an epoch, from that on which a place of its stream lies in."""
         streams = self._epoch(number).streams
         start, stop = int(streams[lane]), int(streams[lane + 1])
@@ -200,7 +234,7 @@ class LaneOrder(Sampler):
         while at < stop:
             window = (at - start + late) // self.window
             begin, end = window * self.window - late, (window + 1) * self.window - late
-            yield _Window(number, start + max(begin, 0), min(start + end, stop))
+            yield Window(number, start + max(begin, 0), min(start + end, stop))
             at = start + end
 
     def _make_epoch(self, number: int) -> _Epoch:
@@ -211,7 +245,7 @@ class LaneOrder(Sampler):
         lengths = self.deal.before((number + 1) * self.size) - before
         return _Epoch(blocks, ends, np.concatenate([[0], np.cumsum(lengths)]), before)
 
-    def _make_places(self, window: _Window) -> Order:
+    def _make_places(self, window: Window) -> Order:
         return Order(window.stop - window.start, mix(self._seed, _WINDOWS, window.epoch, window.start), True)
 
 
