@@ -1,4 +1,4 @@
-"""A folder like MovieLens 100K: what users thought of films, and what is known of both."""
+"""Files like those of MovieLens 100K and of Criteo."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ KINDS = ("Action", "Comedy", "Drama", "War")
 
 
 def folder(inside: Path, count: int = 600) -> Path:
-    """`ml-100k`, with so many ratings: men like action."""
+    """`ml-100k`, with so many ratings, and what is known of users and films: men like action."""
     made = inside / "ml-100k"
     made.mkdir()
     draw = np.random.default_rng(0)
@@ -26,3 +26,14 @@ def folder(inside: Path, count: int = 600) -> Path:
     for name, lines in (("user", users), ("item", items), ("inter", ratings)):
         (made / f"ml-100k.{name}").write_text("\n".join(lines) + "\n")
     return made
+
+
+def criteo(path: Path, count: int = 200) -> None:
+    """So many lines: a label, 13 counts and 26 words, some of them missing."""
+    draw = np.random.default_rng(0)
+    lines = []
+    for _ in range(count):
+        counts = ["" if draw.random() < 0.2 else str(draw.integers(-1 if place == 1 else 0, 50)) for place in range(13)]
+        words = ["" if draw.random() < 0.1 else f"{draw.integers(1 << 32):08x}" for _ in range(26)]
+        lines.append("\t".join([str(draw.integers(2)), *counts, *words]) + "\n")
+    path.write_text("".join(lines))

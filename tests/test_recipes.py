@@ -24,6 +24,7 @@ TINY_GLUE = ["task.model=bert", "task.folder=.", "task.length=32", "checkpoint.k
 FEW_SOUNDS = ["batch={size: 8, micro: 2}", "task.model.seconds=0.2", "data.train.workers=0"]
 TINY_VOCODER = ["task.model.width=8", "task.model.depth=1"]
 SMALLER = {
+    "criteo": ["batch.size=32", "task.model.hidden=[8]", "checkpoint.every={steps: 3}"],
     "glue": TINY_GLUE,
     "glue-mnli": TINY_GLUE,
     "llama-9m": [
@@ -60,6 +61,8 @@ def test_every_shipped_recipe_trains_three_steps(name, tmp_path, monkeypatch):
         glues.folders(Path())
     if name == "movielens":
         ratings.folder(Path())
+    if name == "criteo":
+        ratings.criteo(Path("train.txt"))
     if name.startswith("llama"):
         prepare(Preparation(Path("c4-train"), tuple(find_inputs([str(DOCS / "*.md")])), encoding(None, eod="0")))
     if name in STAGE_ONE:

@@ -13,6 +13,7 @@ from drivetrain.spec.registry import KINDS
 from drivetrain.spec.settings import Settings, bits
 
 FROZEN = {
+    "criteo": "7cb1d4845686",
     "ctr-demo": "ca0c899e049a",
     "denoise": "69a7eac8b34a",
     "denoise-demo": "a1d0b9697c4a",

@@ -264,6 +264,31 @@ def test_towers_predict_vectors_whose_product_is_the_score():
         assert np.linalg.norm(row["user"]) == pytest.approx(1, abs=1e-6)
 
 
+def test_the_best_commit_is_kept_by_auc_and_by_grouped_auc(tmp_path):
+    given = recipe(labels={"click": {"metrics": ["auc", "grouped_auc"]}}, group="user")
+    for metric in ("auc", "grouped_auc"):
+        given["checkpoint"] = {
+            "every": {"steps": 20},
+            "keep": 1,
+            "keep_best": {"metric": f"clicks/{metric}", "mode": "max"},
+        }
+        given["evaluate"]["every"] = {"steps": 20}
+        train(given, tmp_path / metric)
+        found = [each["clicks"][metric] for each in scores(tmp_path / metric)]
+        kept = {int(path.name[5:]) for path in (tmp_path / metric / "checkpoints").glob("step-*")}
+        assert kept == {60, 20 * (1 + int(np.argmax(found)))}
+
+
+def test_another_number_of_rows_is_another_run_and_no_start_for_fine_tuning(tmp_path):
+    train(recipe(), tmp_path / "run", "budget.steps=2", "data.validation={}")
+    with pytest.raises(drivetrain.Failure) as raised:
+        train(recipe(), tmp_path / "run", "budget.steps=4", "task.features.item.buckets=11", "data.validation={}")
+    assert raised.value.outcome.code == Exit.INCOMPATIBLE
+    tuned = ["task.features.item.buckets=11", f"init={{from: {tmp_path / 'run'}}}"]
+    with pytest.raises(drivetrain.Failure, match=r"embeddings\.weights\.item"):
+        train(recipe(), tmp_path / "tuned", *tuned)
+
+
 OWN = """
 import torch
 from torch import nn
