@@ -341,6 +341,24 @@ def test_a_csv_file_is_trained_on_and_a_new_one_without_labels_is_predicted(tmp_
     assert drivetrain.predict(tmp_path / "run", str(tmp_path / "new.csv"), tmp_path / "said.csv") == 2
 
 
+def test_towers_read_files_from_block_to_block_also_with_drawn_items(tmp_path):
+    given = from_csv(tmp_path)
+    del given["task"]["features"]["pair"]
+    model = {
+        "kind": "two_tower",
+        "user": ["who"],
+        "item": ["what", "text"],
+        "negatives": {"kind": "uniform", "count": 2},
+    }
+    given["task"]["model"] = model
+    train(given, tmp_path / "straight")
+    assert train(given, tmp_path / "halves", "stop.at=[30]").step == 30
+    assert train(given, tmp_path / "halves", "data.train.workers=1").step == 60
+    assert trace(tmp_path / "halves") == trace(tmp_path / "straight")
+    (attempt,) = [record for record in read(tmp_path / "straight" / "ledger.jsonl") if record["kind"] == "attempt"]
+    assert attempt["order"]["lanes"] == 4
+
+
 @pytest.mark.parametrize(
     ("rows", "told"),
     [

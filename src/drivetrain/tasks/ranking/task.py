@@ -23,7 +23,7 @@ from drivetrain.tasks.ranking.batches import Batch, batch_of
 from drivetrain.tasks.ranking.features import FeatureEncoder, SideTable, table_of
 from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, Shapes, linear_flops
-from drivetrain.tasks.ranking.negatives import Catalogue, Keys, WithNegatives
+from drivetrain.tasks.ranking.negatives import Catalogue, Keys, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
 from drivetrain.tasks.ranking.recipe import Feature, Ranking, TwoTower
 from drivetrain.tasks.ranking.vocabularies import vocabularies
@@ -56,7 +56,7 @@ class RankingTask(Task):
         negatives = self._towers.negatives
         if self._catalogue is None:  # training sources come first
             self._catalogue = Catalogue(encoded, keys, negatives)
-        return WithNegatives(encoded, self._catalogue, keys, negatives)
+        return with_negatives(encoded, self._catalogue, keys, negatives)
 
     def networks(self) -> dict[str, nn.Module]:
         """Tables and model together, as "model"."""
