@@ -56,7 +56,7 @@ def written(kind, folder):
             writer = csv.DictWriter(file, ["text", "whole", "fractions"], extrasaction="ignore")
             writer.writeheader()
             writer.writerows(ROWS)
-    elif kind == "parquet":
+    elif kind in ("parquet", "columns"):
         path = folder / "rows.parquet"
         parquet.write_table(pa.Table.from_pylist(ROWS), path)
     elif kind == "datasets":

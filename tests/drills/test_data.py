@@ -54,6 +54,14 @@ def lines(folder, *counts, first=0):
     return {"kind": "jsonl", "path": str(folder)}
 
 
+def columns(folder, *counts):
+    """Files of CSV with that many rows each."""
+    folder.mkdir()
+    for number, count in enumerate(counts):
+        (folder / f"{number}.csv").write_text("x\n" + "".join(f"{n / 97:.3f}\n" for n in range(count)))
+    return folder
+
+
 def prepared(folder, name, count=60):
     """A prepared token file of documents that differ in length."""
     text = folder / f"{name}.jsonl"
@@ -140,8 +148,12 @@ def test_d07_fewer_samples_than_lanes_is_78_and_no_sample_is_repeated_in_silence
     assert "3 samples, fewer than 4 lanes" in outcome.cause
 
 
-def test_d08_uneven_files_give_every_rank_the_same_steps_and_each_sample_once(tmp_path):
-    recipe = small(lines(tmp_path / "rows", 10, 3, 1), batch={"size": 4}, budget={"epochs": 1})
+@pytest.mark.parametrize("kind", ["jsonl", "columns"])
+def test_d08_uneven_files_give_every_rank_the_same_steps_and_each_sample_once(tmp_path, kind):
+    source = lines(tmp_path / "rows", 10, 3, 1)
+    if kind == "columns":
+        source = {"kind": "columns", "path": str(columns(tmp_path / "columns", 10, 3, 0, 1)), "window": 4}
+    recipe = small(source, batch={"size": 4}, budget={"epochs": 1})
     found = drill(recipe, tmp_path / "run", None, "launch.processes=4")
     assert found.outcome.code == Exit.DONE
     assert used(tmp_path / "run") == expected(recipe, tmp_path, 4, 14)

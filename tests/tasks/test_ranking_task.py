@@ -119,6 +119,8 @@ def task_and_batch(given, count=6, folder=Path()):
         ({"features.tags": {"hash": 16, "length": 2, "pooling": "none"}}, "none is for models of your own"),
         ({"labels": {}}, "task.labels: deepfm needs a label, and has 0"),
         ({"model": {"kind": "mmoe"}}, "task.labels: mmoe needs 2 labels or more, and has 1"),
+        ({"labels": {}, "model": {"kind": "wide:Wide"}}, "task.labels: a model of your own needs a label, and has 0"),
+        ({"labels.row": {}}, "task.labels.row: predictions have the row's number by this name"),
         ({"model": {"kind": "mmo"}}, "task.model.kind: unknown kind 'mmo'; there are deepfm, mmoe, two_tower"),
         ({"labels.click": {"loss": "softmax"}}, "task.labels.click: classes goes with `loss: softmax`"),
         ({"labels.click": {"loss": "mse", "metrics": ["auc"]}}, "auc says nothing of mse; there are mae, mse, xauc"),
@@ -314,6 +316,14 @@ def test_a_module_of_one_s_own_is_trained_over_the_same_features(tmp_path):
     assert result.metrics["clicks"]["auc"] > 0.5
     with pytest.raises(drivetrain.Failure, match=r"the model gives .*clicks.*, and the labels are click"):
         train(tmp_path / "r.yaml", tmp_path / "other", "task.model.factor=0.0")
+
+
+@pytest.mark.parametrize("section", ["features", "labels"])
+def test_a_name_that_no_part_of_a_network_can_have_is_told(section):
+    given = recipe()
+    given["task"][section]["type"] = {"buckets": 10, "column": "item"} if section == "features" else {"column": "click"}
+    with pytest.raises(drivetrain.Failure, match=rf"task\.{section}\.type: torch's modules have an attribute 'type'"):
+        task_and_batch(given)
 
 
 ROWS = "who,what,text,clicked\n" + "".join(f"{n % 9},{n % 5},a|b{n % 3},{n % 2}\n" for n in range(64))

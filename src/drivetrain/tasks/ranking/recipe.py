@@ -353,8 +353,12 @@ class Ranking(Component):
                 if "grouped_auc" in label.scored_by:
                     message = "grouped_auc compares within the values of a column: name it as task.group"
                     yield Mistaken(("labels", name, "metrics"), message)
-        if hasattr(self.model, "mistakes"):  # one of the user's own has none
+        if hasattr(self.model, "mistakes"):
             yield from self.model.mistakes(self)
+        else:
+            yield from _needs_labels(self, 1, "a model of your own")
+        if "row" in self.labels:
+            yield Mistaken(("labels", "row"), "predictions have the row's number by this name; call it otherwise")
         if isinstance(self.model, TwoTower) and self.model.negatives.kind == "in_batch":
             yield from _groups(self.model.negatives.group, recipe)
 

@@ -60,6 +60,7 @@ class RankingTask(Task):
 
     def networks(self) -> dict[str, nn.Module]:
         """Tables and model together, as "model"."""
+        _require_free_names(self._settings)
         seed = int(torch.randint(1 << 62, ()))
         embeddings = Embeddings(self._tables(), self._lookups())
         embeddings.draw(seed)
@@ -174,6 +175,17 @@ def _arrays_of(name: str, feature: Feature) -> list[str]:
     if feature.weights is not None:
         return [f"ids.{name}", f"id_weights.{name}"]
     return [f"ids.{name}"]
+
+
+def _require_free_names(settings: Ranking) -> None:
+    """Raises Failure(78) where a table or a label is called like something that torch's modules have, such as `type`:
+    a part of a network cannot have that name."""
+    names = {name: ("features", feature.table or name) for name, feature in settings.embedded.items()}
+    names |= {name: ("labels", name) for name in settings.labels}
+    for name, (section, called) in names.items():
+        if hasattr(nn.ParameterDict, called) or hasattr(nn.ModuleDict, called):
+            cause = f"task.{section}.{name}: torch's modules have an attribute {called!r}"
+            raise Failure(Exit.BAD_RECIPE, cause, f"call it otherwise, and give column: {name}")
 
 
 def _require_outputs(network: nn.Module, outputs: Any, settings: Ranking) -> None:
