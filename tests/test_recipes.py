@@ -8,6 +8,7 @@ import pytest
 
 import drivetrain
 import glues
+import ratings
 import sounds
 from drivetrain.data.inputs import find_inputs
 from drivetrain.data.prepare import Preparation, encoding, prepare
@@ -23,6 +24,7 @@ TINY_GLUE = ["task.model=bert", "task.folder=.", "task.length=32", "checkpoint.k
 FEW_SOUNDS = ["batch={size: 8, micro: 2}", "task.model.seconds=0.2", "data.train.workers=0"]
 TINY_VOCODER = ["task.model.width=8", "task.model.depth=1"]
 SMALLER = {
+    "criteo": ["batch.size=32", "task.model.hidden=[8]", "checkpoint.every={steps: 3}"],
     "glue": TINY_GLUE,
     "glue-mnli": TINY_GLUE,
     "llama-9m": [
@@ -57,6 +59,10 @@ def test_every_shipped_recipe_trains_three_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(sounds.folders(tmp_path))
     if name.startswith("glue"):
         glues.folders(Path())
+    if name == "movielens":
+        ratings.folder(Path())
+    if name == "criteo":
+        ratings.criteo(Path("train.txt"))
     if name.startswith("llama"):
         prepare(Preparation(Path("c4-train"), tuple(find_inputs([str(DOCS / "*.md")])), encoding(None, eod="0")))
     if name in STAGE_ONE:
@@ -97,6 +103,24 @@ def test_the_yaml_of_the_fine_tuning_page_is_valid(tmp_path):
     for text in blocks("fine-tuning.md", "yaml"):
         (tmp_path / "r.yaml").write_text(f"name: own\n{text}batch: {{size: 8}}\nbudget: {{epochs: 1}}\n")
         load(tmp_path / "r.yaml")
+
+
+def test_the_ten_minutes_of_the_ranking_page_go_as_written(tmp_path, monkeypatch):
+    (tmp_path / "log.yaml").write_text(blocks("ranking.md", "yaml")[0])
+    header, *rows = blocks("ranking.md", "")[1].splitlines()
+    (tmp_path / "log.csv").write_text("\n".join([header, *rows * 300]) + "\n")
+    (tmp_path / "new.csv").write_text("user,item,device,tags,price\nu17,1204,phone,new|sale,19.90\nwho,88,,,\n")
+    monkeypatch.chdir(tmp_path)
+    run = drivetrain.train("log.yaml", ["launch.threads=1"], progress=False).run
+    assert drivetrain.predict(run, "new.csv", "scores.csv") == 2
+    assert (tmp_path / "scores.csv").read_text().startswith("row,clicked\n0,0.9")
+
+
+def test_the_yaml_of_the_ranking_page_is_valid(tmp_path):
+    looked_up = blocks("ranking.md", "yaml")[1]
+    data = "data: {train: {sources: [{kind: clicks}]}}\nbatch: {size: 8}\nbudget: {epochs: 1}\n"
+    (tmp_path / "r.yaml").write_text(f"name: own\n{looked_up}{data}optimizer: {{kind: adamw, lr: 0.1}}\n")
+    load(tmp_path / "r.yaml")
 
 
 def test_the_yaml_of_the_recipe_page_is_valid(tmp_path):

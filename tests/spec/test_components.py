@@ -5,6 +5,7 @@ import pytest
 from drivetrain.spec import components
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.registry import KINDS, imported
+from drivetrain.tasks.ranking.recipe import Feature
 
 ARGUMENTS = {
     "text": {"path": "x"},
@@ -15,6 +16,7 @@ ARGUMENTS = {
     "datasets": {"path": "x"},
     "table": {"path": "x"},
     "classification": {"model": "m", "texts": ("a",)},
+    "ranking": {"features": {"a": Feature(hash=9)}},
     "galore": {"lr": 1e-3},
     "adamw": {"lr": 1e-3},
     "wsd": {"decay": Amount(steps=2)},
@@ -26,6 +28,7 @@ DECLARED = {
     ("task", "speech"): {"ReadsKinds", "Derives"},
     ("task", "vocoder"): {"ReadsKinds", "Derives"},
     ("task", "enhancer"): {"ReadsKinds", "LoadsNetworks", "Derives"},
+    ("task", "ranking"): {"ReadsKinds", "Nests", "FindsMistakes"},
     ("source", "text"): {"GivesTokens", "ReadsPart"},
     ("source", "tokens"): {"GivesTokens", "ReadsPart"},
     ("source", "documents"): {"GivesTokens", "ReadsPart"},
@@ -43,7 +46,10 @@ DECLARED = {
     ("schedule", "plateau"): {"WarmsUp", "ReadsScores", "FollowsScore"},
 }
 ASKED = {
-    "task": {"ReadsKinds", "LoadsNetworks", "CountsTokens", "KeepsDocuments", "SplitsLayers", "Derives"},
+    "task": {
+        *("ReadsKinds", "LoadsNetworks", "CountsTokens", "KeepsDocuments", "SplitsLayers", "Derives"),
+        *("Nests", "FindsMistakes"),
+    },
     "source": {"GivesTokens", "ReadsPart"},
     "optimizer": {"MovesLayers", "MovesParts", "ProjectsGradients"},
     "schedule": {"WarmsUp", "HasLength", "Decays", "ReadsScores", "FollowsScore"},

@@ -10,13 +10,14 @@ from drivetrain.data.columns import BadValue, Columns, Ragged
 from drivetrain.data.hashing import hash_strings, rows_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import batch_of
-from drivetrain.tasks.ranking.features import FeatureEncoder, table_of, vocabularies
+from drivetrain.tasks.ranking.features import FeatureEncoder, table_of
 from drivetrain.tasks.ranking.recipe import Feature, Label, Ranking, Standard
+from drivetrain.tasks.ranking.vocabularies import vocabularies
 
 
 def encoder(labelled=True, **settings):
     settings = {"labels": {}, **settings}
-    return FeatureEncoder(Ranking(**settings), labelled=labelled)
+    return FeatureEncoder(Ranking(**settings), {}, labelled=labelled)
 
 
 def encoded(feature, labelled=True, **columns):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,11 +81,11 @@ def scores(run):
     return [record["metrics"] for record in lineage(read(run / "ledger.jsonl")) if record["kind"] == "evaluation"]
 
 
-def task_and_batch(given, count=6):
-    """The task, its network, and its first training samples."""
+def task_and_batch(given, count=6, folder=Path()):
+    """The task, its network, and its first training samples. What is kept of files is kept in the folder."""
     resolved = load(given).recipe
     task = build_task(resolved)
-    opened = open_source(resolved.data.train.sources[0], 0, None)
+    opened = open_source(resolved.data.train.sources[0], 0, folder / "sources.json")
     source = task.prepare(opened, "train")
     torch.manual_seed(0)
     networks = task.networks()
@@ -104,7 +105,10 @@ def task_and_batch(given, count=6):
         ({"features.both": {"cross": ["user", "item"], "buckets": 9}}, "cross takes `hash`"),
         ({"features.a-b": {"buckets": 9}}, r"task.features.a-b: names are letters, digits and _"),
         (
-            {"features.user": {"buckets": 20, "table": "t", "dim": 4}, "features.item": {"buckets": 20, "table": "t", "dim": 8}},
+            {
+                "features.user": {"buckets": 20, "table": "t", "dim": 4},
+                "features.item": {"buckets": 20, "table": "t", "dim": 8},
+            },
             "task.features.user.dim: shares table 't' with 'item', whose dim is 8, not 4: give both the same",
         ),
         (
@@ -115,6 +119,8 @@ def task_and_batch(given, count=6):
         ({"features.tags": {"hash": 16, "length": 2, "pooling": "none"}}, "none is for models of your own"),
         ({"labels": {}}, "task.labels: deepfm needs a label, and has 0"),
         ({"model": {"kind": "mmoe"}}, "task.labels: mmoe needs 2 labels or more, and has 1"),
+        ({"labels": {}, "model": {"kind": "wide:Wide"}}, "task.labels: a model of your own needs a label, and has 0"),
+        ({"labels.row": {}}, "task.labels.row: predictions have the row's number by this name"),
         ({"model": {"kind": "mmo"}}, "task.model.kind: unknown kind 'mmo'; there are deepfm, mmoe, two_tower"),
         ({"labels.click": {"loss": "softmax"}}, "task.labels.click: classes goes with `loss: softmax`"),
         ({"labels.click": {"loss": "mse", "metrics": ["auc"]}}, "auc says nothing of mse; there are mae, mse, xauc"),
@@ -179,7 +185,7 @@ def test_losses_do_not_depend_on_how_many_samples_are_computed_together(choice, 
 
 
 def test_a_deep_factorization_machine_multiplies_all_pairs_of_vectors():
-    task, networks, batch = task_and_batch(recipe())
+    _, networks, batch = task_and_batch(recipe())
     model = networks["model"].model
     embedded = networks["model"].embeddings(batch["ids"])
     seen = []
@@ -260,6 +266,31 @@ def test_towers_predict_vectors_whose_product_is_the_score():
         assert np.linalg.norm(row["user"]) == pytest.approx(1, abs=1e-6)
 
 
+def test_the_best_commit_is_kept_by_auc_and_by_grouped_auc(tmp_path):
+    given = recipe(labels={"click": {"metrics": ["auc", "grouped_auc"]}}, group="user")
+    for metric in ("auc", "grouped_auc"):
+        given["checkpoint"] = {
+            "every": {"steps": 20},
+            "keep": 1,
+            "keep_best": {"metric": f"clicks/{metric}", "mode": "max"},
+        }
+        given["evaluate"]["every"] = {"steps": 20}
+        train(given, tmp_path / metric)
+        found = [each["clicks"][metric] for each in scores(tmp_path / metric)]
+        kept = {int(path.name[5:]) for path in (tmp_path / metric / "checkpoints").glob("step-*")}
+        assert kept == {60, 20 * (1 + int(np.argmax(found)))}
+
+
+def test_another_number_of_rows_is_another_run_and_no_start_for_fine_tuning(tmp_path):
+    train(recipe(), tmp_path / "run", "budget.steps=2", "data.validation={}")
+    with pytest.raises(drivetrain.Failure) as raised:
+        train(recipe(), tmp_path / "run", "budget.steps=4", "task.features.item.buckets=11", "data.validation={}")
+    assert raised.value.outcome.code == Exit.INCOMPATIBLE
+    tuned = ["task.features.item.buckets=11", f"init={{from: {tmp_path / 'run'}}}"]
+    with pytest.raises(drivetrain.Failure, match=r"embeddings\.weights\.item"):
+        train(recipe(), tmp_path / "tuned", *tuned)
+
+
 OWN = """
 import torch
 from torch import nn
@@ -283,8 +314,16 @@ def test_a_module_of_one_s_own_is_trained_over_the_same_features(tmp_path):
     (tmp_path / "r.yaml").write_text(json.dumps(given))
     result = train(tmp_path / "r.yaml", tmp_path / "run")
     assert result.metrics["clicks"]["auc"] > 0.5
-    with pytest.raises(drivetrain.Failure, match="the model gives .*clicks.*, and the labels are click"):
+    with pytest.raises(drivetrain.Failure, match=r"the model gives .*clicks.*, and the labels are click"):
         train(tmp_path / "r.yaml", tmp_path / "other", "task.model.factor=0.0")
+
+
+@pytest.mark.parametrize("section", ["features", "labels"])
+def test_a_name_that_no_part_of_a_network_can_have_is_told(section):
+    given = recipe()
+    given["task"][section]["type"] = {"buckets": 10, "column": "item"} if section == "features" else {"column": "click"}
+    with pytest.raises(drivetrain.Failure, match=rf"task\.{section}\.type: torch's modules have an attribute 'type'"):
+        task_and_batch(given)
 
 
 ROWS = "who,what,text,clicked\n" + "".join(f"{n % 9},{n % 5},a|b{n % 3},{n % 2}\n" for n in range(64))
@@ -312,6 +351,24 @@ def test_a_csv_file_is_trained_on_and_a_new_one_without_labels_is_predicted(tmp_
     assert drivetrain.predict(tmp_path / "run", str(tmp_path / "new.csv"), tmp_path / "said.csv") == 2
 
 
+def test_towers_read_files_from_block_to_block_also_with_drawn_items(tmp_path):
+    given = from_csv(tmp_path)
+    del given["task"]["features"]["pair"]
+    model = {
+        "kind": "two_tower",
+        "user": ["who"],
+        "item": ["what", "text"],
+        "negatives": {"kind": "uniform", "count": 2},
+    }
+    given["task"]["model"] = model
+    train(given, tmp_path / "straight")
+    assert train(given, tmp_path / "halves", "stop.at=[30]").step == 30
+    assert train(given, tmp_path / "halves", "data.train.workers=1").step == 60
+    assert trace(tmp_path / "halves") == trace(tmp_path / "straight")
+    (attempt,) = [record for record in read(tmp_path / "straight" / "ledger.jsonl") if record["kind"] == "attempt"]
+    assert attempt["order"]["lanes"] == 4
+
+
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
@@ -329,7 +386,7 @@ def test_a_bad_row_ends_the_run_with_its_line(rows, told, tmp_path):
 
 def test_the_same_log_is_computed_whoever_reads_it_and_knows_its_best_auc():
     settings = Clicks(samples=500, users=20, items=10)
-    opened = open_source(settings, 0, None)
+    opened = open_source(settings, 0, Path())
     rows = opened.read(np.arange(500), np.arange(500))
     assert opened.read(np.array([7]), np.array([0])) == rows[7:8]
     assert {row["click"] for row in rows} == {0, 1}
@@ -337,3 +394,61 @@ def test_the_same_log_is_computed_whoever_reads_it_and_knows_its_best_auc():
     assert 0.7 < best_auc(settings) < 0.95
     with pytest.raises(drivetrain.Failure, match="has no column 'prize'; did you mean 'price'"):
         task_and_batch(recipe(features={"prize": {"normalize": "log1p"}, "user": {"buckets": 20}}))
+
+
+USERS = "id,age,langs\n" + "".join(f"{n},{20 + n},en|l{n}\n" for n in range(8))
+
+
+def with_users(folder, users=USERS):
+    (folder / "users.csv").write_text(users)
+    given = from_csv(
+        folder,
+        age={"lookup": "users", "boundaries": [22, 25]},
+        langs={"lookup": "users", "hash": 9, "separator": "|", "length": 3},
+        years={"lookup": "users", "column": "age", "normalize": "identity", "default": 7.0},
+    )
+    given["task"]["lookups"] = {"users": {"path": str(folder / "users.csv"), "key": "id", "by": "who"}}
+    return given
+
+
+def test_what_is_known_of_users_is_found_by_their_key(tmp_path):
+    _, _, batch = task_and_batch(with_users(tmp_path), 10, tmp_path)
+    assert batch["ids"]["age"].tolist() == [1, 1, 2, 2, 2, 3, 3, 3, 0, 1]
+    assert batch["numbers"]["years"].tolist() == [20, 21, 22, 23, 24, 25, 26, 27, 7, 20]
+    langs = batch["ids"]["langs"]
+    assert langs[8].tolist() == [-1, -1]
+    assert (langs[:8, 0] == langs[0, 0]).all()
+    assert langs[9].tolist() == langs[0].tolist()
+    train(with_users(tmp_path), tmp_path / "run", "budget.steps=2")
+    (tmp_path / "new.csv").write_text("who,what,text\n1,2,a\n,,\n")
+    assert drivetrain.predict(tmp_path / "run", str(tmp_path / "new.csv"), tmp_path / "said.csv") == 2
+
+
+@pytest.mark.parametrize(
+    ("users", "told"),
+    [
+        (USERS + "3,30,x\n", "users.csv: the key of row 9 is that of an earlier one"),
+        (USERS + ",30,x\n", "users.csv:10: column 'id': the key has no value"),
+        (USERS + "9,old,x\n", "users.csv:10: column 'age'"),
+        (USERS.replace("id,", "who,"), "users.csv has no column 'id'"),
+    ],
+)
+def test_a_bad_row_of_a_table_that_is_looked_up_is_told(users, told, tmp_path):
+    with pytest.raises(drivetrain.Failure, match=told) as raised:
+        task_and_batch(with_users(tmp_path, users), 6, tmp_path)
+    assert raised.value.outcome.code == Exit.BAD_DATA
+
+
+def test_a_run_is_not_resumed_where_what_is_known_of_users_has_changed(tmp_path):
+    train(with_users(tmp_path), tmp_path / "run", "stop.at=[30]")
+    with pytest.raises(drivetrain.Failure) as raised:
+        train(with_users(tmp_path, USERS.replace("27", "28")), tmp_path / "run")
+    assert raised.value.outcome.code == Exit.INCOMPATIBLE
+
+
+def test_a_lookup_that_is_not_there_or_not_used_is_a_mistake(tmp_path):
+    given = with_users(tmp_path)
+    given["task"]["lookups"] = {"people": given["task"]["lookups"]["users"]}
+    with pytest.raises(RecipeMistakes, match=r"no such table in task\.lookups: there is people") as raised:
+        load(given)
+    assert ("task", "lookups", "people") in [mistake.path for mistake in raised.value.mistakes]

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.columns import ROW, Columns, ColumnSource, scattered
-from drivetrain.data.lane_order import Blocks, LaneDeal, LaneOrder, lane_order_of
+from drivetrain.data.columns import ROW, Columns, scattered
+from drivetrain.data.lane_order import Blocks, InBlocks, LaneDeal, LaneOrder, lane_order_of
 from drivetrain.data.order import Order, Sampler
 from drivetrain.data.packing import Packed, PackedTogether
 from drivetrain.data.recipe import Train
@@ -297,7 +297,7 @@ def training_order(
             raise Failure(Exit.BAD_RECIPE, cause, "list the stages in the order in which they begin, from beyond 0 on")
         weights = [stage.weights.get(name, 0.0) for name in names]
         stages.append(BlendStage(start, tuple(weights)))
-    blocks = [source.blocks if isinstance(source, ColumnSource) else None for source in opened]
+    blocks = [source.blocks if isinstance(source, InBlocks) else None for source in opened]
     order = Blend([len(source) for source in opened], stages, seed, train.shuffle, blocks)
     for stage in told:
         order = order.staged(stage)
@@ -306,7 +306,7 @@ def training_order(
 
 def _alone(source: Source, seed: int, shuffle: bool, deal: LaneDeal) -> tuple[Source, Sampler]:
     """One source, and the order of its samples."""
-    if not isinstance(source, ColumnSource) or not shuffle:
+    if not isinstance(source, InBlocks) or not shuffle:
         return source, Order(len(source), seed, shuffle)
     order = LaneOrder(source.blocks, deal, seed)
     return source.following(order), order

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from drivetrain.data.order import GOLDEN, Order, Sampler, mix64
+from drivetrain.data.source import Source
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.batches import Batches, Change
 
@@ -247,6 +248,20 @@ class LaneOrder(Sampler):
 
     def _make_places(self, window: Window) -> Order:
         return Order(window.stop - window.start, mix(self._seed, _WINDOWS, window.epoch, window.start), True)
+
+
+@runtime_checkable
+class InBlocks(Protocol):
+    """A source whose samples lie in blocks, so that it costs less to go from block to block."""
+
+    @property
+    def blocks(self) -> Blocks:
+        """How they lie."""
+        ...
+
+    def following(self, order: LaneOrder) -> Source:
+        """The same samples, for one who reads them in this order."""
+        ...
 
 
 def lane_order_of(metadata: Mapping[str, Any]) -> LaneOrder:

@@ -10,6 +10,7 @@ import numpy as np
 
 from drivetrain.data.columns import Columns, gathered, scattered
 from drivetrain.data.fingerprint import combined
+from drivetrain.data.lane_order import InBlocks, LaneOrder
 from drivetrain.data.order import GOLDEN, mix64
 from drivetrain.data.rows import place_of
 from drivetrain.data.source import Source
@@ -135,7 +136,7 @@ class WithNegatives:
     thread_safe = True
 
     def __init__(self, source: Source, catalogue: Catalogue, keys: Keys, settings: Negatives) -> None:
-        self._source, self._catalogue, self._keys, self._settings = source, catalogue, keys, settings
+        self._source, self._given = source, (catalogue, keys, settings)
         self.fingerprint = combined([source.fingerprint, "negatives"])
         self.notes: tuple[str, ...] = tuple(getattr(source, "notes", ()))
 
@@ -145,9 +146,9 @@ class WithNegatives:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Columns:
         """The samples with these numbers, and the items that are drawn for these positions."""
-        catalogue, keys = self._catalogue, self._keys
+        catalogue, keys, settings = self._given
         arrays: dict[str, Any] = dict(self._source.read(ids, positions).arrays)  # type: ignore[attr-defined]
-        drawn = catalogue.sampler.draw(arrays[keys.user], positions, self._settings.count)
+        drawn = catalogue.sampler.draw(arrays[keys.user], positions, settings.count)
         others = gathered(catalogue.arrays, np.maximum(drawn.ravel(), 0))
         others[keys.item][drawn.ravel() == NONE] = NONE  # type: ignore[index] - it is single
         # Each sample's own item, and behind it the drawn ones.
@@ -159,3 +160,22 @@ class WithNegatives:
     def place(self, number: int) -> str:
         """Where a sample stands, in words."""
         return place_of(self._source, number)
+
+
+class BlocksWithNegatives(WithNegatives):
+    """The same of a source whose samples lie in blocks, and are read from block to block."""
+
+    def __init__(self, source: InBlocks, catalogue: Catalogue, keys: Keys, settings: Negatives) -> None:
+        super().__init__(source, catalogue, keys, settings)  # type: ignore[arg-type] - it is a source, too
+        self._following, self.blocks = source.following, source.blocks
+
+    def following(self, order: LaneOrder) -> BlocksWithNegatives:
+        """The same samples, for one who reads them in this order."""
+        return BlocksWithNegatives(self._following(order), *self._given)  # type: ignore[arg-type]
+
+
+def with_negatives(source: Source, catalogue: Catalogue, keys: Keys, settings: Negatives) -> WithNegatives:
+    """A source with drawn items beside each sample's own."""
+    if isinstance(source, InBlocks):
+        return BlocksWithNegatives(source, catalogue, keys, settings)
+    return WithNegatives(source, catalogue, keys, settings)

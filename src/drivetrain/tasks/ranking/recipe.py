@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from drivetrain.data.recipe import Parted, Source
-from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, Whole, bits, cost
+from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Settings, Whole, bits, cost
 from drivetrain.spec.tree import Path_
 
 LossName = Literal["bce", "focal", "softmax", "mse"]
@@ -66,6 +66,9 @@ class Feature(Settings):
     """
 
     column: Annotated[str | None, bits("which column; null: the one that is called like the feature")] = None
+    lookup: Annotated[
+        str | None, bits("a table of task.lookups: the column is one of its columns; null: of the samples")
+    ] = None
     cross: Annotated[
         tuple[str, ...] | None, MinLen(2), bits("several columns as one value, in place of `column`; with `hash`")
     ] = None
@@ -135,6 +138,19 @@ class Feature(Settings):
     def columns(self, name: str) -> tuple[str, ...]:
         """The columns that the feature of this name reads, without that of its weights."""
         return self.cross or (self.column or name,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookupTable(Settings):
+    """A file of what is known of users, items or the like, with a row for each. A sample whose key it does not have
+    gets what a row of nulls would give."""
+
+    path: Annotated[str, bits("a CSV, TSV or Parquet file, held in memory as arrays")]
+    format: Annotated[
+        Literal["csv", "tsv", "parquet"] | None, bits("what the file is; null: what its name ends in")
+    ] = None
+    key: Annotated[str, bits("the column that says whom or what a row is about; each value is there once")]
+    by: Annotated[str, bits("the column of the samples that has this key")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +315,9 @@ class Ranking(Component):
     nested: ClassVar[Mapping[str, str]] = {"model": "ranker"}
     kind: Annotated[Literal["ranking"], bits("ranking by columns of ids and numbers")] = "ranking"
     features: Annotated[Mapping[str, Feature], MinLen(1), bits("what is known of a sample, by name")]
+    lookups: Annotated[Mapping[str, LookupTable], bits("files of what is known of users or items, by name")] = field(
+        default_factory=dict
+    )
     labels: Annotated[Mapping[str, Label], bits("what is to be foreseen, by name")] = field(default_factory=dict)
     model: Annotated[Any, bits("the network: deepfm, mmoe, two_tower, or package.module:Name")] = field(
         default_factory=DeepFM
@@ -328,15 +347,30 @@ class Ranking(Component):
                 if not name.isidentifier():
                     yield Mistaken((section, name), "names are letters, digits and _, as in Python")
         yield from self._shared()
+        yield from self._looked_up()
         if self.group is None:
             for name, label in self.labels.items():
                 if "grouped_auc" in label.scored_by:
                     message = "grouped_auc compares within the values of a column: name it as task.group"
                     yield Mistaken(("labels", name, "metrics"), message)
-        if hasattr(self.model, "mistakes"):  # one of the user's own has none
+        if hasattr(self.model, "mistakes"):
             yield from self.model.mistakes(self)
+        else:
+            yield from _needs_labels(self, 1, "a model of your own")
+        if "row" in self.labels:
+            yield Mistaken(("labels", "row"), "predictions have the row's number by this name; call it otherwise")
         if isinstance(self.model, TwoTower) and self.model.negatives.kind == "in_batch":
             yield from _groups(self.model.negatives.group, recipe)
+
+    def _looked_up(self) -> Iterator[Mistaken]:
+        """Features of tables that are not there, and tables of which there is no feature."""
+        used = {feature.lookup for feature in self.features.values()}
+        for name, feature in self.features.items():
+            if feature.lookup is not None and feature.lookup not in self.lookups:
+                there = ", ".join(self.lookups) or "none"
+                yield Mistaken(("features", name, "lookup"), f"no such table in task.lookups: there is {there}")
+        for name in self.lookups.keys() - used:
+            yield Mistaken(("lookups", name), "no feature has it as its lookup: leave it out")
 
     def _shared(self) -> Iterator[Mistaken]:
         """Features of one table that do not fit into it together."""

@@ -19,11 +19,13 @@ from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.ranking.batches import Batch, batch_of
-from drivetrain.tasks.ranking.features import FeatureEncoder, table_of, vocabularies
+from drivetrain.tasks.ranking.features import FeatureEncoder, SideTable, table_of
+from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, Shapes, linear_flops
-from drivetrain.tasks.ranking.negatives import Catalogue, Keys, WithNegatives
+from drivetrain.tasks.ranking.negatives import Catalogue, Keys, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
 from drivetrain.tasks.ranking.recipe import Feature, Ranking, TwoTower
+from drivetrain.tasks.ranking.vocabularies import vocabularies
 
 Networks = Mapping[str, nn.Module]
 
@@ -53,10 +55,11 @@ class RankingTask(Task):
         negatives = self._towers.negatives
         if self._catalogue is None:  # training sources come first
             self._catalogue = Catalogue(encoded, keys, negatives)
-        return WithNegatives(encoded, self._catalogue, keys, negatives)
+        return with_negatives(encoded, self._catalogue, keys, negatives)
 
     def networks(self) -> dict[str, nn.Module]:
         """Tables and model together, as "model"."""
+        _require_free_names(self._settings)
         embeddings = Embeddings(self._tables(), self._lookups())
         model = self._model()
         self._flops = float(linear_flops(model))
@@ -155,11 +158,15 @@ class RankingTask(Task):
 
     @cached_property
     def _encoder(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings)
+        return FeatureEncoder(self._settings, self._sides)
 
     @cached_property
     def _unlabelled(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings, labelled=False)
+        return FeatureEncoder(self._settings, self._sides, labelled=False)
+
+    @cached_property
+    def _sides(self) -> dict[str, SideTable]:
+        return open_lookups(self._settings)
 
 
 def _arrays_of(name: str, feature: Feature) -> list[str]:
@@ -169,6 +176,15 @@ def _arrays_of(name: str, feature: Feature) -> list[str]:
     if feature.weights is not None:
         return [f"ids.{name}", f"id_weights.{name}"]
     return [f"ids.{name}"]
+
+
+def _require_free_names(settings: Ranking) -> None:
+    """Raises Failure(78) where a label is called like something that torch's modules have, such as `type`: a part of a
+    network cannot have that name."""
+    for name in settings.labels:
+        if hasattr(nn.ModuleDict, name):
+            cause = f"task.labels.{name}: torch's modules have an attribute {name!r}"
+            raise Failure(Exit.BAD_RECIPE, cause, f"call it otherwise, and give column: {name}")
 
 
 def _require_outputs(network: nn.Module, outputs: Any, settings: Ranking) -> None:

@@ -1,0 +1,31 @@
+"""Tables beside the samples: what is known of a user or an item, found by its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from drivetrain.data.column_files import open_columns
+from drivetrain.data.recipe import ColumnFiles
+from drivetrain.tasks.ranking.features import SideEncoder, SideTable
+from drivetrain.tasks.ranking.recipe import Ranking
+
+
+def open_lookups(settings: Ranking) -> dict[str, SideTable]:
+    """The tables of `task.lookups` by name, each read whole.
+
+    Raises Failure: 66 where a file is missing, 65 where a row cannot be read or has a key that is there already.
+    """
+    found = {}
+    for name, lookup in settings.lookups.items():
+        features = {each: feature for each, feature in settings.features.items() if feature.lookup == name}
+        encoder = SideEncoder(features, lookup.key)
+        files = ColumnFiles(path=lookup.path, format=lookup.format)
+        with TemporaryDirectory() as folder:  # nobody asks for these digests again
+            source = open_columns(files, Path(folder) / "sources.json").encoded(encoder)
+            rows = np.arange(len(source), dtype=np.int64)
+            arrays = source.read(rows, rows).arrays  # type: ignore[attr-defined] - they are `Columns`
+        found[name] = SideTable(arrays, encoder.encode_nothing(), lookup.path, source.fingerprint)
+    return found
