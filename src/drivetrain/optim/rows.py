@@ -46,7 +46,7 @@ class RowMover(Generic[S]):
         for name in self.narrow:
             self.slots[name] = weight.new_full((len(weight),), self.initial)
         self.moves = torch.zeros(())
-        """Steps that were made, also where no row here moved: the same on all ranks. A float, as torch's step counts."""
+        """Steps that were made, the same on all ranks: also where no row here moved. A float, as torch's step counts."""
         self.rows: Tensor | None = None
         self.gradient: Tensor | None = None
         self._factor = factor
@@ -58,7 +58,7 @@ class RowMover(Generic[S]):
         return 0.0
 
     def advance(self, position: int, *, waits: bool) -> None:
-        """Set the learning rate of the step that ends at this position, in samples; zero while the network `waits`."""
+        """Set the learning rate of the step that ends at this position (samples); zero while the network `waits`."""
         self._lr = 0.0 if waits else self.settings.lr * self._factor(position)
 
     def drop(self) -> None:
