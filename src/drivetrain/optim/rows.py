@@ -46,7 +46,7 @@ class RowMover(Generic[S]):
         for name in self.narrow:
             self.slots[name] = weight.new_full((len(weight),), self.initial)
         self.moves = torch.zeros(())
-        """Steps that were made, the same on all ranks: also where no row here moved. A float, as torch's step counts."""
+        """Steps that were made, the same on all ranks; a float, as torch's step counts."""
         self.rows: Tensor | None = None
         self.gradient: Tensor | None = None
         self._factor = factor
