@@ -180,9 +180,9 @@ def _arrays_of(name: str, feature: Feature) -> list[str]:
 def _require_free_names(settings: Ranking) -> None:
     """Raises Failure(78) where a table or a label is called like something that torch's modules have, such as `type`:
     a part of a network cannot have that name."""
-    names = {name: ("features", feature.table or name) for name, feature in settings.embedded.items()}
-    names |= {name: ("labels", name) for name in settings.labels}
-    for name, (section, called) in names.items():
+    names = [("features", name, feature.table or name) for name, feature in settings.embedded.items()]
+    names += [("labels", name, name) for name in settings.labels]
+    for section, name, called in names:
         if hasattr(nn.ParameterDict, called) or hasattr(nn.ModuleDict, called):
             cause = f"task.{section}.{name}: torch's modules have an attribute {called!r}"
             raise Failure(Exit.BAD_RECIPE, cause, f"call it otherwise, and give column: {name}")
