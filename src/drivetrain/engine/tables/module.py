@@ -17,7 +17,7 @@ from drivetrain.runtime.seeds import mix
 Pooling = Literal["sum", "mean", "none"]
 BLOCK = 4096
 """Rows whose initial numbers are drawn together, so that whoever holds some of a table draws little more than those."""
-_INITIAL_ROWS = 1 << 35
+_INITIAL_ROWS = 1 << 39
 """A place in the seeds' path that neither a step nor an initial weight has."""
 
 
