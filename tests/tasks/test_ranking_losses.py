@@ -2,13 +2,11 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from drivetrain.tasks.ranking.losses import choice_losses, drawn_choices, group_choices, label_losses, places
-from drivetrain.tasks.ranking.pareto import on_simplex, pareto_weights
 from drivetrain.tasks.ranking.recipe import Label
 
 LOGITS, WANTED = torch.tensor([-1.0, 0.5, 3.0]), torch.tensor([0.0, 1.0, 1.0])
@@ -90,47 +88,3 @@ def test_drawn_candidates_leave_out_none_and_the_sample_s_own_item():
 def test_a_place_counts_ties_against_the_right_item():
     found = {"user": torch.ones(1, 2), "item": torch.ones(1, 3, 2)}
     assert places(drawn_choices(found, torch.tensor([[1, 2, 3]]), 1.0)).tolist() == [2]
-
-
-@pytest.mark.parametrize(
-    ("gram", "least", "weights"),
-    [
-        ([[1, 0], [0, 1]], [0, 0], [0.5, 0.5]),
-        ([[4, 0], [0, 1]], [0.1, 0.2], [0.2, 0.8]),
-        ([[4, 0], [0, 1]], [0, 0], [0.2, 0.8]),
-        ([[0, 0], [0, 0]], [0.1, 0.3], [0.4, 0.6]),
-        ([[1, 1], [1, 1]], [0, 0], [0.5, 0.5]),
-        ([[0, 0], [0, 1]], [0, 0], [1, 0]),
-        ([[1e30, 0], [0, 1e-30]], [0, 0], [0, 1]),
-        ([[math.nan, 0], [0, 1]], [0, 0], [0.5, 0.5]),
-        ([[3]], [0], [1]),
-    ],
-)
-def test_pareto_weights_are_those_of_the_paper_and_odd_gradients_do_no_harm(gram, least, weights):
-    assert pareto_weights(np.array(gram, float), np.array(least, float)) == pytest.approx(weights, abs=1e-9)
-
-
-def test_parallel_gradients_get_weights_that_sum_to_one():
-    found = pareto_weights(np.array([[4.0, 2.0], [2.0, 1.0]]), np.array([0.1, 0.1]))
-    assert found.sum() == pytest.approx(1)
-    assert (found >= 0.1 - 1e-12).all()
-
-
-def test_pareto_weights_make_the_shortest_sum_of_gradients():
-    draw = np.random.default_rng(1)
-    gradients = draw.standard_normal((3, 50)) + 0.5
-    weights = pareto_weights(gradients @ gradients.T, np.zeros(3))
-    shortest = np.linalg.norm(weights @ gradients)
-    for other in draw.dirichlet(np.ones(3), 200):
-        assert shortest <= np.linalg.norm(other @ gradients) + 1e-9
-
-
-def test_the_nearest_point_of_a_simplex_is_no_farther_than_any_other():
-    draw = np.random.default_rng(2)
-    for _ in range(20):
-        point = draw.standard_normal(4)
-        found = on_simplex(point, 0.7)
-        assert found.sum() == pytest.approx(0.7)
-        assert (found >= 0).all()
-        for other in 0.7 * draw.dirichlet(np.ones(4), 50):
-            assert np.linalg.norm(point - found) <= np.linalg.norm(point - other) + 1e-9
