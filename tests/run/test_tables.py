@@ -150,3 +150,25 @@ def test_an_id_beyond_its_table_is_bad_data(tmp_path):
     outcome = run_under_supervisor(recipe("Beyond"), tmp_path / "run")
     assert outcome.code is Exit.BAD_DATA
     assert re.match(r"feature 'user': id \d+ is no row of table 'users', which has 0 to 39", outcome.cause)
+
+
+@pytest.mark.parametrize("asked", [(), (*TWO, *BY_ROWS)], ids=["one", "two"])
+def test_tables_begin_at_those_of_another_run(one, tmp_path, asked):
+    still = recipe(
+        init={"from": str(one)},
+        optimizer={"kind": "adamw", "lr": 0.0, "weight_decay": 0.0},
+        embeddings={"optimizer": {"kind": "sgd", "lr": 0.0}},
+    )
+    assert run_under_supervisor(still, tmp_path / "run", *asked, most_steps=1).code is Exit.STOPPED
+    found, wanted = tensors(tmp_path / "run"), tensors(one)
+    names = [name for name in wanted if name.startswith("networks/")]
+    assert all(torch.equal(found[name], wanted[name]) for name in names)
+
+
+def test_the_state_of_rows_is_ignored_with_the_optimizers(tmp_path):
+    run = tmp_path / "run"
+    assert run_under_supervisor(recipe(), run, *TWO, most_steps=7).code is Exit.STOPPED
+    assert run_under_supervisor(recipe(), run, *TWO, most_steps=1, ignore=("optimizer",)).code is Exit.STOPPED
+    found = tensors(run)
+    assert int(found["rows/model/embeddings.table_users/moves"]) == 1
+    assert (found["rows/model/embeddings.table_users/sum"].sum(1) > 0).sum() <= 16

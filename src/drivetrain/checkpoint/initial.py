@@ -58,9 +58,11 @@ def load_initial(
     layouts: Mapping[str, Names | None] = MappingProxyType({}),
     group: Group | None = None,
     masters: Mapping[str, Tensor] = MappingProxyType({}),
+    rows: Mapping[str, Box] = MappingProxyType({}),
 ) -> Report:
     """Copy weights into the networks as the recipe's `init` says; `layouts` read what was published, by network.
     Weights that are kept in bf16 are rounded from fp32 ones, which their `masters`, by NETWORK/NAME, get as they are.
+    `rows` are those that this rank holds of tables, by the same names.
 
     The ranks of a group call it together; of a commit each reads what its networks hold. Raises Failure(66) where there
     is nothing at the path, 65 where it is damaged, 78 where a name or pattern means nothing here, 76 with every name
@@ -78,12 +80,14 @@ def load_initial(
         if name not in given and _matches(settings.fresh, name):
             fresh.append(name)
         else:
-            expected[name] = tensor
+            expected[name] = (
+                torch.empty(rows[name].whole, dtype=tensor.dtype, device="meta") if name in rows else tensor
+            )
     # Before anything is copied: a run that is refused has its weights as they were drawn.
     found = {name: there.tensors[old] for name, old in given.items()}
     require_same(_narrowed(expected, found), found, settings.from_)
     renamed = [pair for pair in renamed if pair[1] in given]  # of another network than `part` they were not loaded
-    here = there.read({old: box_of(wanted[name]) for name, old in given.items()})
+    here = there.read({old: rows.get(name) or box_of(wanted[name]) for name, old in given.items()})
     with torch.no_grad():
         for name, old in given.items():
             local_of(wanted[name]).copy_(here[old])

@@ -128,7 +128,8 @@ def _initialize(
     masters = placement.masters
     moved = masters.moved if masters else {}
     layouts = {name: opened.task.published_layout(name) for name in networks}
-    initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved)
+    rows = {name: held.box for name, held in placement.rows.items()}
+    initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved, rows=rows)
     freeze_networks(opened.context.recipe, networks)
     if masters:
         masters.forget_still()

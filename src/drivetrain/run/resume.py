@@ -34,6 +34,7 @@ from drivetrain.loop.state import StateValues
 from drivetrain.optim.masters import MASTERS
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.lease import Lease
+from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json, write_private
 from drivetrain.spec.load import load
@@ -157,15 +158,16 @@ class Resumer:
         *,
         fresh: bool,
         masters: Mapping[str, Tensor] = MappingProxyType({}),
+        rows: Mapping[str, Box] = MappingProxyType({}),
     ) -> list[InitialRecord]:
-        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt. `layouts` and
-        `masters` as for `load_initial`.
+        """The recipe's `init`: weights at the start of the run, what is frozen in every attempt. `layouts`, `masters`
+        and `rows` as for `load_initial`.
 
         Returns what the ledger keeps of the weights that were loaded.
         """
         records = []
         for settings in each_init(self.recipe.init):
-            report = load_initial(settings, networks, layouts, group, masters) if fresh else None
+            report = load_initial(settings, networks, layouts, group, masters, rows) if fresh else None
             # In every attempt: a commit has weights, not whether they train.
             frozen = freeze(settings, networks)
             if report:
