@@ -33,6 +33,7 @@ from drivetrain.data.columns import Columns
 from drivetrain.data.geometry import Geometry
 from drivetrain.data.hashing import hash_strings, rows_of
 from drivetrain.data.recipe import ColumnFiles, Train
+from drivetrain.runtime.memory import keep_freed
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 
@@ -188,6 +189,7 @@ def main() -> None:
     asked.add_argument("--rounds", type=int, default=7)
     asked.add_argument("--only-read", type=Path, help=argparse.SUPPRESS)
     given = asked.parse_args()
+    keep_freed()  # as every training process does
     if given.only_read:
         before = peak()
         rows = sum(ours(given.only_read, True))

@@ -47,8 +47,8 @@ def test_every_row_comes_once_an_epoch_and_any_stretch_can_be_asked_for(order, d
 def test_ranks_read_each_row_once_however_many_there_are(order, micro):
     total, batches = order.size, order.deal.batches
     read = {}
-    for processes in (each for each in (1, 2, 4) if order.lanes % each == 0):
-        geometry, ids = Geometry(batches, order.lanes, processes, micro), []
+    for processes in (each for each in (1, 2, 4) if order.deal.lanes % each == 0):
+        geometry, ids = Geometry(batches, order.deal.lanes, processes, micro), []
         for step in range(1, batches.steps(total) + 1):
             for rank in range(processes):
                 chunks = geometry.share(rank, step, total)
@@ -73,7 +73,7 @@ def test_windows_hold_what_is_read_and_are_known_ahead(order, data):
     assert ids == order.ids(first, stop).tolist()
     step = order.deal.batches.span(order.deal.batches.steps(first + 1))
     needed = {run.window for run in order.runs(*step)}
-    assert needed <= set(order.windows_ahead(first, range(order.lanes), order.lanes * 5))
+    assert needed <= set(order.windows_ahead(first, range(order.deal.lanes), order.deal.lanes * 5))
 
 
 def test_a_lane_reads_from_few_blocks_and_lanes_begin_windows_one_after_the_other():

@@ -130,7 +130,7 @@ class Blend(Sampler):
         self.metadata = {"sizes": list(sizes), "seed": seed, "shuffle": shuffle, "stages": given}
         blocks = blocks or [None] * len(sizes)
         if any(blocks):
-            self.metadata["blocks"] = [None if each is None else list(each) for each in blocks]
+            self.metadata["blocks"] = [each and list(each) for each in blocks]
         self.offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
         self._orders: list[Sampler] = []
         for number, (size, each) in enumerate(zip(sizes, blocks, strict=True)):
@@ -200,7 +200,7 @@ def ordering_of(metadata: Mapping[str, Any]) -> Sampler:
 
 def _blend_of(metadata: Mapping[str, Any], stages: Sequence[BlendStage]) -> Blend:
     """The blend that has this metadata, but for its stages."""
-    blocks = [None if each is None else Blocks(*each) for each in metadata.get("blocks", ())]
+    blocks = [each and Blocks(*each) for each in metadata.get("blocks", ())]
     return Blend(metadata["sizes"], stages, metadata["seed"], metadata["shuffle"], blocks)
 
 
@@ -297,11 +297,18 @@ def training_order(
             raise Failure(Exit.BAD_RECIPE, cause, "list the stages in the order in which they begin, from beyond 0 on")
         weights = [stage.weights.get(name, 0.0) for name in names]
         stages.append(BlendStage(start, tuple(weights)))
-    blocks = [source.blocks if isinstance(source, InBlocks) else None for source in opened]
+    blocks = list(map(_blocks_of, opened))
     order = Blend([len(source) for source in opened], stages, seed, train.shuffle, blocks)
     for stage in told:
         order = order.staged(stage)
     return one_source(opened), order
+
+
+def _blocks_of(source: Source) -> Blocks | None:
+    """The blocks that a source's rows lie in, if they do."""
+    if isinstance(source, InBlocks):
+        return source.blocks
+    return None
 
 
 def _alone(source: Source, seed: int, shuffle: bool, deal: LaneDeal) -> tuple[Source, Sampler]:

@@ -314,11 +314,11 @@ class ColumnSource:
         """Have windows made that will be read next, once in a while."""
         order = self._order
         assert order is not None
-        looked = int(positions[0]) * _LOOKS // (order.window * order.lanes)
+        looked = int(positions[0]) * _LOOKS // (order.window * order.deal.lanes)
         if looked == self._looked and self._windows.wanted.issuperset(needed):
             return
         self._looked = looked
-        self._lanes.update(order.lanes_of(positions))
+        self._lanes.update(order.deal.lanes_of(positions))
         self._cache.least = 2 * len(self._lanes)  # a block that has come to its end, and the next one
         ahead = order.windows_ahead(int(positions[0]), self._lanes, _AHEAD * order.window)
         self._windows.want([*needed, *ahead])

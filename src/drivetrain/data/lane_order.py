@@ -63,6 +63,10 @@ class LaneDeal:
             lanes[first:last] = (positions[first:last] - start) % size // (size // self.lanes)
         return lanes
 
+    def lanes_of(self, positions: np.ndarray) -> list[int]:
+        """The lanes that read these consecutive positions (int64)."""
+        return np.unique(self.lane_of(positions)).tolist()
+
 
 class _Epoch(NamedTuple):
     """One pass: its blocks in their order and how many rows lie before each; the rows before each lane's stream, and
@@ -124,24 +128,15 @@ class LaneOrder(Sampler):
             ids[begin - first : end - first] = self._of_epoch(number, positions[begin - first : end - first])
         return ids
 
-    @property
-    def lanes(self) -> int:
-        """How many lanes there are."""
-        return self.deal.lanes
-
-    def lanes_of(self, positions: np.ndarray) -> list[int]:
-        """The lanes that read these consecutive positions (int64)."""
-        return np.unique(self.deal.lane_of(positions)).tolist()
-
     def runs(self, first: int, stop: int) -> Iterator[Run]:
         """What of which windows the positions [first, stop) read, in their order."""
         while first < stop:
             begin, end = self.deal.batches.span(self.deal.batches.steps(first + 1))
-            share = (end - begin) // self.lanes
+            share = (end - begin) // self.deal.lanes
             lane, number = (first - begin) // share, first // self.size
             last = min(stop, begin + (lane + 1) * share, (number + 1) * self.size)
             epoch = self._epoch(number)
-            at = begin // self.lanes + first - begin - lane * share - int(epoch.before[lane])
+            at = begin // self.deal.lanes + first - begin - lane * share - int(epoch.before[lane])
             for window in self._windows(number, lane, at):
                 place = int(epoch.streams[lane]) + at - window.start
                 taken = min(last - first, window.stop - window.start - place)
@@ -154,7 +149,7 @@ class LaneOrder(Sampler):
         """The windows that these lanes read from the step of a position on, until they have read so many rows together;
         in the order in which they are needed, about."""
         start, stop = self.deal.batches.span(self.deal.batches.steps(position + 1))
-        share, each = (stop - start) // self.lanes, -(-rows // len(lanes := sorted(lanes)))
+        share, each = (stop - start) // self.deal.lanes, -(-rows // len(lanes := sorted(lanes)))
         found = [self._lane_ahead(start + lane * share, lane, each) for lane in lanes]
         return [window for windows in zip_longest(*found) for window in windows if window is not None]
 
