@@ -134,7 +134,7 @@ def test_a_network_that_stands_still_keeps_its_tables(tmp_path):
     ("asked", "told"),
     [
         ({"parameters": {"dtype": "bf16"}, "precision": "bf16"}, "parameters.dtype bf16 does not go"),
-        ({"networks": {"model": {"micro": 2}}}, "a micro of their own"),
+        ({"networks": {"model": {"micro": 2}}}, "a micro of its own"),
         ({"embeddings": {"groups": [{"match": "users2", "optimizer": {"kind": "sgd"}}]}}, "'users2' takes no table"),
         ({"embeddings": {"hold": {"nothing": "row"}}}, "'nothing' takes no table"),
     ],

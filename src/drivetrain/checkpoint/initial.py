@@ -71,28 +71,18 @@ def load_initial(
     chosen = _chosen(settings, networks)
     wanted = named_tensors(chosen)
     there = _there(settings, chosen, layouts, group or Group())
-    given, renamed, left_out = _mapped(there.tensors, settings.map)
-    if settings.part is not None:
-        given = {name: old for name, old in given.items() if name.startswith(f"{settings.part}/")}
-    fresh: list[str] = []
-    expected: dict[str, Tensor] = {}
-    for name, tensor in wanted.items():
-        if name not in given and _matches(settings.fresh, name):
-            fresh.append(name)
-        else:
-            expected[name] = (
-                torch.empty(rows[name].whole, dtype=tensor.dtype, device="meta") if name in rows else tensor
-            )
+    given, renamed, left_out = _given(there.tensors, settings)
+    fresh = [name for name in wanted if name not in given and _matches(settings.fresh, name)]
+    expected = {name: _whole(tensor, rows.get(name)) for name, tensor in wanted.items() if name not in fresh}
     # Before anything is copied: a run that is refused has its weights as they were drawn.
     found = {name: there.tensors[old] for name, old in given.items()}
     require_same(_narrowed(expected, found), found, settings.from_)
-    renamed = [pair for pair in renamed if pair[1] in given]  # of another network than `part` they were not loaded
     here = there.read({old: rows.get(name) or box_of(wanted[name]) for name, old in given.items()})
     with torch.no_grad():
         for name, old in given.items():
-            local_of(wanted[name]).copy_(here[old])
-            if name in masters:
-                masters[name].copy_(here[old])
+            for tensor in (local_of(wanted[name]), masters.get(name)):
+                if tensor is not None:
+                    tensor.copy_(here[old])
     return Report(
         source=there.source,
         digest=there.digest,
@@ -102,6 +92,21 @@ def load_initial(
         fresh=tuple(fresh),
         left_out=tuple(left_out),
     )
+
+
+def _given(
+    there: Mapping[str, Tensor], settings: Init
+) -> tuple[dict[str, str], list[tuple[str, str]], Collection[str]]:
+    """As `_mapped`, of the network that `init.part` names: of others nothing is loaded."""
+    given, renamed, left_out = _mapped(there, settings.map)
+    if settings.part is not None:
+        given = {name: old for name, old in given.items() if name.startswith(f"{settings.part}/")}
+    return given, [pair for pair in renamed if pair[1] in given], left_out
+
+
+def _whole(tensor: Tensor, rows: Box | None) -> Tensor:
+    """A tensor, or without memory the table that it has some rows of."""
+    return tensor if rows is None else torch.empty(rows.whole, dtype=tensor.dtype, device="meta")
 
 
 def _narrowed(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict[str, Tensor]:

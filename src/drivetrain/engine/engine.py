@@ -27,7 +27,8 @@ from drivetrain.engine.reduction import Unreduced
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.statistics import Probe
 from drivetrain.engine.step_result import StepResult, Sums
-from drivetrain.engine.tables.tables import StepRows
+from drivetrain.engine.tables.state import row_state
+from drivetrain.engine.tables.tables import StepRows, Tables
 from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
@@ -111,7 +112,7 @@ class Engine:
         if self.scaler:
             tensors |= self.scaler.tensors
         if self._tables:
-            tensors |= self._tables.tensors
+            tensors |= row_state(self._tables)
         return tensors
 
     def minimize(self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs) -> StepResult:
@@ -130,7 +131,7 @@ class Engine:
         if self._execution.skips:  # before any forward pass: a step that is left out puts them back
             kept = self.buffers.keep()
         sums = Sums(self.device)
-        with self._cut.training(names) if self._cut else nullcontext(), self._pulled(work):
+        with self._cut.training(names) if self._cut else nullcontext(), _pulled(self._tables, self.heartbeat, work):
             self._pass_over(moving, loss, work, sums, inspection)
         # Before the sum: after it all ranks agree, on a wrong gradient too.
         if inspection and inspection.checksums:
@@ -161,7 +162,7 @@ class Engine:
         moving = self.groups.of(names)
         if moving.reduction.in_backward:
             return []
-        with self._cut.looking(names) if self._cut else nullcontext(), self._pulled(work):
+        with self._cut.looking(names) if self._cut else nullcontext(), _pulled(self._tables, self.heartbeat, work):
             # Spares too: where tensors are cut, no rank can compute without the others.
             bad = [self._is_bad(moving, loss, micro, work) for micro in (*work.micros, *work.spares)]
         return [micro for micro, is_bad in zip(work.micros, bad, strict=False) if is_bad]
@@ -342,17 +343,18 @@ class Engine:
             limits = bounds(work.limits, sums, work.counts, network_optimizers)
         return StepInputs(network_optimizers, gradients, norms, sums, work.counts, limits, scaler, kept)
 
-    def _pulled(self, work: MinimizeInputs) -> AbstractContextManager:
-        """While entered, networks find the rows of tables that the step asks for. Every rank calls it."""
-        if self._tables is None:
-            return nullcontext()
-        assert work.rows is not None, "a reader of batches arranges the rows of networks with tables"
-        if self._tables.group.world > 1:
-            self.heartbeat.enter("reduce")  # it waits for others
-        return self._tables.training(work.rows)
-
     def _scaler(self, moving: NetworkGroup) -> Scaler | None:
         return self.scaler if moving.precision == "fp16" else None
+
+
+def _pulled(tables: Tables | None, heartbeat: Heartbeat, work: MinimizeInputs) -> AbstractContextManager:
+    """While entered, networks find the rows of tables that the step asks for. Every rank calls it."""
+    if tables is None:
+        return nullcontext()
+    assert work.rows is not None, "a reader of batches arranges the rows of networks with tables"
+    if tables.group.world > 1:
+        heartbeat.enter("reduce")  # it waits for others
+    return tables.training(work.rows)
 
 
 def _autocast(device: torch.device, precision: str) -> AbstractContextManager:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.boxes import box_of, local_of
 from drivetrain.checkpoint.state import AVERAGES, NETWORKS, OPTIMIZERS, Optimizers, state_boxes
-from drivetrain.engine.tables.tables import ROWS, Tables
+from drivetrain.engine.tables.state import ROWS, row_boxes, row_state_boxes
+from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.masters import MASTERS, Masters, wide
 from drivetrain.optim.parts import Part
 from drivetrain.runtime.group import Group
@@ -71,7 +72,7 @@ class Placement:
         """The same with the state of these optimizers, by network."""
         found = state_boxes(optimizers) if self.held else {}
         if self.tables and self.rows:
-            found |= self.tables.state_boxes
+            found |= row_state_boxes(self.tables)
         return replace(self, states=found)
 
     @property
@@ -109,18 +110,6 @@ class Placement:
             network, _, name = path.partition("/")
             found.setdefault(network, {})[name] = held.here
         return found
-
-    def numbers(self, network: str, module: nn.Module) -> tuple[int, int]:
-        """How many numbers a network's parameters have on all ranks together, and how many of them train."""
-        tables = self.tables.boxes if self.tables else {}
-        whole = trainable = 0
-        for name, parameter in module.named_parameters():
-            box = tables.get(f"{network}/{name}")
-            size = parameter.numel() if box is None else prod(box.whole)
-            whole += size
-            if parameter.requires_grad or box is not None:
-                trainable += size
-        return whole, trainable
 
     def counts(self, parameter: nn.Parameter) -> bool:
         """Whether this rank counts a parameter that its optimizers move, and not another one that holds the same."""
@@ -217,7 +206,7 @@ def _rows_here(networks: Mapping[str, nn.Module], tables: Tables) -> dict[str, H
     found: dict[str, Held] = {}
     if tables.group.world == 1:
         return found
-    for path, box in tables.boxes.items():
+    for path, box in row_boxes(tables).items():
         network, _, name = path.partition("/")
         parameter = networks[network].get_parameter(name)
         found[path] = Held(parameter, Part(parameter, box, None), (tables.group.rank,), ("replicate",))
@@ -244,3 +233,16 @@ def _cut_along(parameter: Tensor) -> Iterator[str]:
         for name, size, layout in zip(names, parameter.device_mesh.shape, parameter.placements, strict=True):
             if size > 1 and layout != Replicate():
                 yield name
+
+
+def parameter_counts(placement: Placement, network: str, module: nn.Module) -> tuple[int, int]:
+    """How many numbers a network's parameters have on all ranks together, and how many of them train."""
+    tables = row_boxes(placement.tables) if placement.tables else {}
+    whole = trainable = 0
+    for name, parameter in module.named_parameters():
+        box = tables.get(f"{network}/{name}")
+        size = parameter.numel() if box is None else prod(box.whole)
+        whole += size
+        if parameter.requires_grad or box is not None:
+            trainable += size
+    return whole, trainable

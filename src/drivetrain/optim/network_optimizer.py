@@ -19,7 +19,7 @@ from drivetrain.optim.own import own_optimizer, refused
 from drivetrain.optim.parts import Parts
 from drivetrain.optim.projecting import Projecting
 from drivetrain.optim.recipe import ClipByValue, Optimizer, OwnOptimizer, Schedule
-from drivetrain.optim.rows import RowMover
+from drivetrain.optim.rows import RowMover, gradients_of
 from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
@@ -49,24 +49,15 @@ class NetworkOptimizer:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """Of all that moves: of parameters, then of rows."""
-        return self.parameter_gradients + self.row_gradients if self.rows else self.parameter_gradients
-
-    @property
-    def row_gradients(self) -> list[Tensor]:
-        """Of the rows here that a step has looked up, [rows, dim] for each matrix."""
-        return [mover.gradient for mover in self.rows if mover.gradient is not None]
-
-    @property
-    def parameter_gradients(self) -> list[Tensor]:
-        """Of all parameters that have one, as the optimizer will take them."""
+        """Of all parameters that have one, as the optimizer will take them; then of rows, [rows, dim] a matrix."""
         given = self.projecting.given if self.projecting is not None else None
         # Looking a parameter up takes torch longer than taking its gradient, so nothing is looked up in an empty one.
         if given:
             found = [given.get(parameter, parameter.grad) for parameter in self.weights]
         else:
             found = [parameter.grad for parameter in self.weights]
-        return [gradient for gradient in found if gradient is not None]
+        gradients = [gradient for gradient in found if gradient is not None]
+        return gradients + gradients_of(self.rows) if self.rows else gradients
 
     @property
     def largest_norm(self) -> float | None:
@@ -105,7 +96,7 @@ class NetworkOptimizer:
     def step(self, gradients: list[Tensor]) -> None:
         """Move the network by its `gradients`."""
         if self._fused and not (self.masters and not self.masters.lasting):
-            of_parameters = gradients[: len(gradients) - len(self.row_gradients)]
+            of_parameters = gradients[: len(gradients) - len(gradients_of(self.rows))]
             self._rounded(partial(self._fused.step, of_parameters))
         else:
             self.move()

@@ -6,6 +6,7 @@ rows they work on copies of these lines, and put them back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -195,3 +196,8 @@ def _ratio(length: Tensor, other: Tensor) -> Tensor:
 def build_mover(settings: RowOptimizer, weight: Tensor, factor: Factor) -> RowMover:
     """What moves the rows of a matrix as these settings say."""
     return imported(settings.factory)(settings, weight, factor)
+
+
+def gradients_of(movers: Sequence[RowMover]) -> list[Tensor]:
+    """What the step at work has come to: of the rows here that it has looked up, [rows, dim] for each matrix."""
+    return [mover.gradient for mover in movers if mover.gradient is not None]

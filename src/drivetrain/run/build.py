@@ -37,6 +37,7 @@ from drivetrain.engine.recipe import Average, Network, scale_of, waits_of
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.tables.build import build_tables, draw_tables, movers_of
+from drivetrain.engine.tables.tables import Tables
 from drivetrain.loop.evaluation import Evaluator, ShownSamples, ValidationSet
 from drivetrain.loop.lane_metrics import MetricSets
 from drivetrain.loop.metric_states import holds_states
@@ -330,11 +331,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     if not mesh.replicated:
         require_apart(networks)
         _stop_frozen(recipe, networks)
-    tables = build_tables(networks, recipe.embeddings, mesh.data)
-    if tables:
-        require_plain_tables(recipe, mesh, built_on_meta=task.build_on_meta)
-        if drawn:
-            draw_tables(tables, recipe.seed)
+    tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
             raise Failure(Exit.BAD_RECIPE, f"the task names a network {name!r}", "use letters, digits and _")
@@ -359,8 +356,21 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     return BuiltNetworks(networks, placement)
 
 
-def require_plain_tables(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
-    """Raises Failure(78) where networks with tables are to do what these cannot."""
+def _tables_of(
+    task: Task, recipe: Recipe, networks: Mapping[str, nn.Module], mesh: Mesh, *, drawn: bool
+) -> Tables | None:
+    """The networks' tables, shared out. Raises Failure(78) where they are to do what tables cannot."""
+    tables = build_tables(networks, recipe.embeddings, mesh.data)
+    if tables:
+        _require_plain(recipe, mesh, built_on_meta=task.build_on_meta)
+        if drawn:
+            draw_tables(tables, recipe.seed)
+    return tables
+
+
+def _require_plain(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
+    micro = [name for name, own in recipe.networks.items() if own.micro is not None]
+    layerwise = [optimizer for optimizer in _optimizers(recipe) if optimizer.layerwise]
     refused = {
         "compile": recipe.compile,
         "guard.recompute": recipe.guard.recompute is not None,
@@ -369,8 +379,8 @@ def require_plain_tables(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> 
         f"parallel {mesh.sizes}": not mesh.replicated,
         f"device {mesh.device.type}": mesh.device.type != "cpu",
         "build_on_meta": built_on_meta,
-        "networks with a micro of their own": any(own.micro is not None for own in recipe.networks.values()),
-        "optimizer.layerwise": any(one.layerwise for one in _optimizers(recipe)),
+        "a network with a micro of its own": bool(micro),
+        "optimizer.layerwise": bool(layerwise),
     }
     for what, asked in refused.items():
         if asked:

@@ -14,7 +14,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine
-from drivetrain.engine.placement import Placement
+from drivetrain.engine.placement import Placement, parameter_counts
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import DRY_RUN
 from drivetrain.loop.lane_metrics import MetricSets
@@ -90,7 +90,7 @@ def _try_show(loop: Loop) -> list[str]:
 
 def _parameters(placement: Placement, name: str, network: nn.Module) -> dict[str, int]:
     """How many numbers a network's parameters have, and how many of them train."""
-    whole, trainable = placement.numbers(name, network)
+    whole, trainable = parameter_counts(placement, name, network)
     return {"parameters": whole, "trainable": trainable}
 
 

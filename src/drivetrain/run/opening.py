@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from drivetrain.checkpoint.compatible import deciding
 from drivetrain.data.order import Sampler
+from drivetrain.engine.placement import parameter_counts
 from drivetrain.ledger.comparison import COUNTED
 from drivetrain.ledger.records import AttemptRecord, BatchSizes, Budget, Claim, Flops, NoteRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
@@ -40,7 +41,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
     sizes = timetable.scale.batches
     parameters = {}
     for name, network in restored.engine.networks.items():
-        parameters[name], _ = restored.engine.placement.numbers(name, network)
+        parameters[name], _ = parameter_counts(restored.engine.placement, name, network)
     sources = sizes_of(inputs.train)
     quarantine = tuple((first, tuple(ids)) for first, ids in batches.quarantine.entries)
     ramp = tuple((change[0], change[1]) for change in sizes.ramp)

@@ -22,7 +22,7 @@ from drivetrain.checkpoint.recipe import each_init
 from drivetrain.checkpoint.state import AVERAGES, has_any, restore
 from drivetrain.checkpoint.survivors import OWED, RECORDS
 from drivetrain.engine.engine import Engine
-from drivetrain.engine.tables.tables import ROWS
+from drivetrain.engine.tables.state import ROWS
 from drivetrain.launch.job import Job
 from drivetrain.launch.rundir import prepare
 from drivetrain.ledger.ledger import LedgerFile, contains

@@ -388,17 +388,14 @@ class Checker:
         if isinstance(listed, list):
             for index, source in enumerate(listed):
                 train.append(self._source(source, ("data", "train", "sources", index), task))
-        validation = self._named_sources(at(raw, ("validation",)), ("data", "validation"), task)
-        test = self._named_sources(at(raw, ("test",)), ("data", "test"), task)
-        if data is None or None in (*train, *validation.values(), *test.values()):
+        sets: dict[str, dict[str, Any]] = {"validation": {}, "test": {}}
+        for part, found in sets.items():
+            named = at(raw, (part,))
+            for name in named if isinstance(named, dict) else ():
+                found[name] = self._source(named[name], ("data", part, name), task)
+        if data is None or None in (*train, *sets["validation"].values(), *sets["test"].values()):
             return None
-        return replace(data, train=replace(data.train, sources=tuple(train)), validation=validation, test=test)
-
-    def _named_sources(self, raw: Any, path: Path_, task: Any) -> dict[str, Any]:
-        """Sources by name, None where one cannot be read."""
-        if not isinstance(raw, dict):
-            return {}
-        return {name: self._source(source, (*path, name), task) for name, source in raw.items()}
+        return replace(data, train=replace(data.train, sources=tuple(train)), **sets)
 
     def _source(self, data: Any, path: Path_, task: Any) -> Any:
         source = self._component("source", data, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from drivetrain.engine.tables.module import Embeddings, Table, initial_rows
 from drivetrain.engine.tables.recipe import Embeddings as Settings
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.recipe import Schedule
+from drivetrain.optim.recipe.rows import RowOptimizer
 from drivetrain.optim.rows import RowMover, build_mover
 from drivetrain.optim.schedules import Horizon, build_factor
 from drivetrain.runtime.group import Group
@@ -33,20 +35,19 @@ def build_tables(networks: Mapping[str, nn.Module], settings: Settings, group: G
     modules = {name: found for name, network in networks.items() if (found := _embeddings_of(name, network))}
     if not modules:
         return None
-    _require_taken(settings, list(chain.from_iterable(module.tables for _, module in modules.values())))
+    _require_taken(settings, list(chain.from_iterable(own.module.tables for own in modules.values())))
     matrices: list[Matrix] = []
     filled = [0] * group.world
-    for name, (path, module) in modules.items():
+    for own in modules.values():
         # Tables that move alike lie in one matrix, whose rows are looked up together.
         alike: dict[tuple[int, int], list[Table]] = {}
-        for table in module.tables.values():
+        for table in own.module.tables.values():
             alike.setdefault((table.dim, _group_of(table, settings)), []).append(table)
-        for (dim, number), tables in alike.items():
+        for (_, number), tables in alike.items():
             layout = lay_out_rows(tables, [_way(table, settings) for table in tables], filled)
-            filled = [before + own for before, own in zip(filled, layout.filled, strict=True)]
-            weight = torch.empty(layout.filled[group.rank], dim)
-            matrices.append(_matrix(name, path, module, layout, weight, settings, number, group.rank))
-    return Tables(matrices, {name: module for name, (_, module) in modules.items()}, group)
+            filled = [before + more for before, more in zip(filled, layout.filled, strict=True)]
+            matrices.append(_matrix(own, layout, group.rank, *_moved_by(settings, number)))
+    return Tables(matrices, {name: own.module for name, own in modules.items()}, group)
 
 
 @torch.no_grad()
@@ -69,40 +70,39 @@ def movers_of(tables: Tables, network: str, schedule: Schedule, horizon: Horizon
     return tuple(found)
 
 
-def _embeddings_of(name: str, network: nn.Module) -> tuple[str, Embeddings] | None:
+class _Found(NamedTuple):
     """A network's tables, and where in it they are."""
-    found = [(path, module) for path, module in network.named_modules() if isinstance(module, Embeddings)]
+
+    network: str
+    path: str
+    module: Embeddings
+
+
+def _embeddings_of(name: str, network: nn.Module) -> _Found | None:
+    found = [_Found(name, path, part) for path, part in network.named_modules() if isinstance(part, Embeddings)]
     if len(found) > 1:
-        cause = f"network {name!r} has {len(found)} Embeddings: {', '.join(path for path, _ in found)}"
+        cause = f"network {name!r} has {len(found)} Embeddings: {', '.join(one.path for one in found)}"
         raise Failure(Exit.BAD_RECIPE, cause, "give it one, with all tables and features")
     return found[0] if found else None
 
 
-def _matrix(
-    name: str,
-    path: str,
-    module: Embeddings,
-    layout: Layout,
-    weight: torch.Tensor,
-    settings: Settings,
-    number: int,
-    rank: int,
-) -> Matrix:
+def _matrix(of: _Found, layout: Layout, rank: int, optimizer: RowOptimizer, schedule: Schedule | None) -> Matrix:
+    """The matrix of some of a module's tables, whose parameters become views of it."""
     names = {table.name for table in layout.tables}
-    group = None if number == _REST else settings.groups[number]
-    matrix = Matrix(
-        network=name,
-        module=path,
-        layout=layout,
-        stretches=tuple(layout.of(rank)),
-        weight=weight,
-        lookups=tuple([lookup for lookup in module.lookups if lookup.table in names]),
-        optimizer=group.optimizer if group else settings.optimizer,
-        schedule=(group and group.schedule) or settings.schedule,
-    )
+    lookups = tuple([lookup for lookup in of.module.lookups if lookup.table in names])
+    weight = torch.empty(layout.filled[rank], layout.tables[0].dim)
+    matrix = Matrix(of.network, of.path, layout, tuple(layout.of(rank)), weight, lookups, optimizer, schedule)
     for table in names:
-        module.put(table, nn.Parameter(matrix.of(table, weight), requires_grad=False))
+        of.module.put(table, nn.Parameter(matrix.of(table, weight), requires_grad=False))
     return matrix
+
+
+def _moved_by(settings: Settings, number: int) -> tuple[RowOptimizer, Schedule | None]:
+    """What moves the tables of a group, and its schedule where that is not the network's."""
+    if number == _REST:
+        return settings.optimizer, settings.schedule
+    group = settings.groups[number]
+    return group.optimizer, group.schedule or settings.schedule
 
 
 def _group_of(table: Table, settings: Settings) -> int:
@@ -121,7 +121,8 @@ def _way(table: Table, settings: Settings) -> Way:
 
 def _require_taken(settings: Settings, tables: Sequence[str]) -> None:
     """Raises Failure(78) for a pattern that takes no table."""
-    asked = [("groups", group.match) for group in settings.groups] + [("hold", pattern) for pattern in settings.hold]
+    asked = [("groups", group.match) for group in settings.groups]
+    asked += [("hold", pattern) for pattern in settings.hold]
     for key, pattern in asked:
         if not any(re.search(pattern, table) for table in tables):
             cause = f"embeddings.{key}: {pattern!r} takes no table"

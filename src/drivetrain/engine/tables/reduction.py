@@ -14,6 +14,7 @@ from drivetrain.engine.tables.squares import magnitudes_of, sum_of
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.engine.vote import gradient_norm
 from drivetrain.optim.network_optimizer import NetworkOptimizer
+from drivetrain.optim.rows import gradients_of
 
 
 class WithRows:
@@ -61,12 +62,14 @@ class WithRows:
             self._close_lanes(self._lanes.stop)
         self._tables.push(self._names, by_lane=self._lanes is not None)
         group, optimizers = self._tables.group, self._optimizers()
-        magnitudes = torch.stack([magnitudes_of(optimizer.row_gradients) for optimizer in optimizers])
+        magnitudes = torch.stack([magnitudes_of(gradients_of(optimizer.rows)) for optimizer in optimizers])
         if group.world > 1:
             dist.all_reduce(magnitudes, group=group.main)
         norms = []
         for optimizer, of_rows in zip(optimizers, magnitudes, strict=True):
-            of_parameters = gradient_norm(optimizer.parameter_gradients, sums.device).double().square()
+            gradients = optimizer.gradients
+            own = gradients[: len(gradients) - len(gradients_of(optimizer.rows))]
+            of_parameters = gradient_norm(own, sums.device).double().square()
             norms.append((of_parameters + sum_of(of_rows)).sqrt())
         self.norms = norms
 

@@ -144,7 +144,10 @@ def _joined(scales: Sequence[Tensor | None], rows: Sequence[Tensor]) -> Tensor |
     """The factors of all features; None where all are 1."""
     if all(scale is None for scale in scales):
         return None
-    return torch.cat([torch.ones(len(r)) if scale is None else scale for scale, r in zip(scales, rows, strict=True)])
+    found: list[Tensor] = []
+    for scale, of_feature in zip(scales, rows, strict=True):
+        found.append(torch.ones(len(of_feature)) if scale is None else scale)
+    return torch.cat(found)
 
 
 def _require_rows(lookup: Lookup, ids: Tensor, rows: int) -> None:

@@ -18,13 +18,10 @@ from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan
 from drivetrain.optim.rows import RowMover
 from drivetrain.runtime.group import Group
-from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
 
 Lookups = Callable[[Any], Mapping[str, Ids]]
 """What each network looks up of a batch: a task's `lookups`."""
-ROWS = "rows"
-"""What the names of rows' optimizer state in commits begin with."""
 
 
 @dataclass
@@ -49,13 +46,13 @@ class Tables:
         self._last: AskedAhead | None = None
         self.matrices = tuple(matrices)
         self._modules = dict(modules)
-        self._at_work = [MatrixRows(matrix, Exchange(matrix.weight, main)) for matrix in matrices]
+        self.at_work = [MatrixRows(matrix, Exchange(matrix.weight, main)) for matrix in matrices]
         self._places: Mapping[int, int] = {}
         self._place = 0
 
     def move_by(self, network: str, movers: Sequence[RowMover]) -> None:
         """Let these move a network's rows: one for each of its matrices, in their order."""
-        own = [work for work in self._at_work if work.matrix.network == network]
+        own = [work for work in self.at_work if work.matrix.network == network]
         for work, mover in zip(own, movers, strict=True):
             work.mover = mover
 
@@ -70,7 +67,7 @@ class Tables:
                 cause = f"the task's lookups say nothing of {network!r}, which has embeddings"
                 raise Failure(Exit.BAD_RECIPE, cause, "return what each network looks up of a batch, by network")
         plans = []
-        for work in self._at_work:
+        for work in self.at_work:
             plans.append(work.planner.plan([ids[work.matrix.network] for ids in asked]))
         return StepRows(tuple(plans), {micro.start: place for place, micro in enumerate(micros)})
 
@@ -82,7 +79,7 @@ class Tables:
     @contextmanager
     def training(self, rows: StepRows) -> Iterator[None]:
         """While entered, networks look up the rows of this step, as they are now."""
-        for work, plan, asked in zip(self._at_work, rows.plans, self._asked(rows), strict=True):
+        for work, plan, asked in zip(self.at_work, rows.plans, self._asked(rows), strict=True):
             if work.mover:
                 work.mover.drop()  # what a step has come to that was left out
             work.pulled = work.pull(plan, asked)
@@ -96,14 +93,14 @@ class Tables:
 
     def close_lane(self) -> None:
         """A lane's micro-batches are through."""
-        for work in self._at_work:
+        for work in self.at_work:
             if work.pulled:
                 work.pulled.close_lane()
 
     def push(self, networks: Sequence[str], *, by_lane: bool) -> None:
         """Hand the gradients of rows to the movers of these networks; those of others are dropped. `by_lane`: they are
         the trees of lanes that were closed."""
-        for work in self._at_work:
+        for work in self.at_work:
             if work.matrix.network in networks:
                 work.push(by_lane=by_lane)
             work.pulled = None
@@ -120,45 +117,11 @@ class Tables:
     @property
     def leaves(self) -> list[Tensor]:
         """What backward passes of the step at work hand rows' gradients to."""
-        return [work.pulled.leaf for work in self._at_work if work.pulled]
+        return [work.pulled.leaf for work in self.at_work if work.pulled]
 
     def take_gradients(self) -> list[Tensor]:
         """What passes have handed back so far, of the samples that this rank has computed; it begins anew."""
-        return [work.pulled.take_gradient() for work in self._at_work if work.pulled]
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The optimizers' state of rows, as a commit keeps it."""
-        found: dict[str, Tensor] = {}
-        for work in self._at_work:
-            matrix, mover = work.matrix, work.mover
-            if mover is None:
-                continue
-            for table in matrix.layout.tables:
-                name = f"{ROWS}/{matrix.path(table.name)}"
-                for slot, tensor in mover.slots.items():
-                    found[f"{name}/{slot}"] = matrix.of(table.name, tensor)
-                found[f"{name}/moves"] = mover.moves
-        return found
-
-    @property
-    def boxes(self) -> dict[str, Box]:
-        """Which rows are here, by NETWORK/NAME of the tables' parameters."""
-        found: dict[str, Box] = {}
-        for matrix in self.matrices:
-            for table in matrix.layout.tables:
-                found[matrix.path(table.name)] = matrix.box(table)
-        return found
-
-    @property
-    def state_boxes(self) -> dict[str, Box]:
-        """The same of the optimizers' state that has a line for each row, by the names that commits give it."""
-        boxes, found = self.boxes, {}
-        for name, tensor in self.tensors.items():
-            if tensor.dim():
-                box = boxes[name.removeprefix(f"{ROWS}/").rpartition("/")[0]]
-                found[name] = Box(*(part[: tensor.dim()] for part in (box.whole, box.offset, box.shape)))
-        return found
+        return [work.pulled.take_gradient() for work in self.at_work if work.pulled]
 
     @contextmanager
     def _answering(self, rows_of: Callable[[MatrixRows, Ids], tuple[PulledRows, MicroRows]]) -> Iterator[None]:
@@ -166,7 +129,7 @@ class Tables:
 
         def answer(network: str, given: Ids) -> dict[str, Tensor]:
             found: dict[str, Tensor] = {}
-            for work in self._at_work:
+            for work in self.at_work:
                 if work.matrix.network == network:
                     found |= _features(work.matrix, *rows_of(work, given), given)
             return found

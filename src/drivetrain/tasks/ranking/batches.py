@@ -35,7 +35,10 @@ def batch_of(samples: Columns, candidates: Collection[str] = ()) -> Batch:
         part, _, name = key.partition(".")
         if not name:
             continue
-        tensor = _padded(array, -1 if part == "ids" else 0) if isinstance(array, Ragged) else torch.from_numpy(array)
+        if isinstance(array, Ragged):
+            tensor = _padded(array, -1 if part == "ids" else 0)
+        else:
+            tensor = torch.from_numpy(array)
         if name in candidates:
             shape = (count, -1) if part in ("ids", "id_weights") else (count, len(tensor) // count, *tensor.shape[1:])
             tensor = tensor.reshape(shape)

@@ -135,12 +135,15 @@ def computed(settings: Clicks, rows: np.ndarray) -> dict[str, Any]:
     probabilities = 1 / (1 + np.exp(-logits))
     clicks = (_uniform(rows, _CLICK) < probabilities).astype(np.int64)
     bought = _uniform(rows, _BUY) < 1 / (1 + np.exp(1 - 0.5 * liking - 2 * thrift - 0.5 * (devices == 2)))
+    words: list[list[str]] = []  # of each item
+    for of_item in tags:
+        words.append([_TAGS[number] for number in of_item])
     return {
         "user": users,
         "item": items,
         "hour": hours,
-        "device": [_DEVICES[number] for number in devices],
-        "tags": [[_TAGS[number] for number in tags[item]] for item in items],
+        "device": list(map(_DEVICES.__getitem__, devices)),
+        "tags": list(map(words.__getitem__, items)),
         "price": prices,
         "click": clicks,
         "buy": np.where(clicks > 0, bought.astype(np.float64), np.nan),

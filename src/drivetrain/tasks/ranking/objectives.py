@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,8 +89,8 @@ class LabelObjective:
             scored = Scored(
                 scores=outputs_there.cpu().numpy(),
                 labels=wanted[name].cpu().numpy(),
-                weights=None if weights is None else weights[there].cpu().numpy(),
-                groups=batch["groups"][there].cpu().numpy() if "groups" in batch else None,
+                weights=_those(weights, there),
+                groups=_those(batch.get("groups"), there),
             )
             losses = label_losses(label, outputs_there, wanted[name]).double().cpu().numpy()
             metrics[self._called(name, "loss")].add(float(losses @ scored.counted), float(scored.counted.sum()))
@@ -181,3 +182,8 @@ def _sum(losses: Tensor, batch: Batch) -> Tensor:
 def _unit(name: str, label: Label) -> str:
     """What a label's loss is averaged over."""
     return f"{name}_labels" if label.optional else "samples"
+
+
+def _those(tensor: Tensor | None, there: Tensor) -> np.ndarray | None:
+    """What samples that are there have, on the host; None where there is nothing."""
+    return None if tensor is None else tensor[there].cpu().numpy()

@@ -110,6 +110,10 @@ class Feature(Settings):
             raise ValueError("cross takes `hash`, and no `column`: its values are those of several columns")
         if self.cross is not None and self.length is not None:
             raise ValueError("cross is of columns that have one value, not of lists: leave length out")
+        self._require_fitting_numbers()
+        self._require_fitting_lists()
+
+    def _require_fitting_numbers(self) -> None:
         if self.normalize is not None:
             self._require_left_out("embeds nothing", "dim", "table", "length", "separator", "weights")
         elif self.width != 1:
@@ -118,6 +122,8 @@ class Feature(Settings):
             self._require_left_out("is for single numbers", "length", "separator", "weights")
             if list(self.boundaries) != sorted(set(self.boundaries)):
                 raise ValueError("boundaries ascend: give them in order, each once")
+
+    def _require_fitting_lists(self) -> None:
         if self.length is None:
             self._require_left_out("is for single values: give a length to read lists", "separator", "weights")
             if self.pooling != "sum":

@@ -11,21 +11,20 @@ from torch import Tensor, nn
 from drivetrain.data.columns import Columns
 from drivetrain.data.source import Source
 from drivetrain.engine.losses import Losses
-from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
+from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.loop.metrics import Metric
 from drivetrain.loop.task import Part, Task
 from drivetrain.runtime.mistakes import returned
-from drivetrain.spec.custom import Custom, build_custom
+from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.registry import imported
 from drivetrain.tasks.ranking.batches import Batch, batch_of
-from drivetrain.tasks.ranking.features import FeatureEncoder, SideTable, table_of
+from drivetrain.tasks.ranking.building import keys_of, lookups_of, model_of, tables_of
+from drivetrain.tasks.ranking.features import FeatureEncoder, SideTable
 from drivetrain.tasks.ranking.lookups import open_lookups
-from drivetrain.tasks.ranking.models import Ranker, Shapes, linear_flops
-from drivetrain.tasks.ranking.negatives import Catalogue, Keys, with_negatives
+from drivetrain.tasks.ranking.models import Ranker, linear_flops
+from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
-from drivetrain.tasks.ranking.recipe import Feature, Ranking, TwoTower
-from drivetrain.tasks.ranking.vocabularies import vocabularies
+from drivetrain.tasks.ranking.recipe import Ranking, TwoTower
 
 Networks = Mapping[str, nn.Module]
 
@@ -48,7 +47,7 @@ class RankingTask(Task):
             cause = f"task ranking reads columns, and was given a {type(source).__name__}"
             raise Failure(Exit.BAD_RECIPE, cause, "use a source of kind columns or clicks")
         encoded = source.encoded(self._encoder if part != "predict" else self._unlabelled)  # type: ignore[attr-defined]
-        keys = self._keys
+        keys = keys_of(self._settings, self._towers)
         if keys is None or part == "predict":
             return encoded
         assert self._towers is not None, "only towers have negatives"
@@ -60,8 +59,8 @@ class RankingTask(Task):
     def networks(self) -> dict[str, nn.Module]:
         """Tables and model together, as "model"."""
         _require_free_names(self._settings)
-        embeddings = Embeddings(self._tables(), self._lookups())
-        model = self._model()
+        embeddings = Embeddings(tables_of(self._settings), lookups_of(self._settings, self._towers))
+        model = model_of(self._settings, self._towers)
         self._flops = float(linear_flops(model))
         return {"model": Ranker(embeddings, model)}
 
@@ -106,56 +105,6 @@ class RankingTask(Task):
             _require_outputs(nets["model"], outputs, self._settings)
         return outputs
 
-    def _model(self) -> nn.Module:
-        settings = self._settings
-        shapes = Shapes(
-            embedded={name: settings.dim_of(feature) for name, feature in settings.embedded.items()},
-            numbers={name: feature.width for name, feature in settings.numbers.items()},
-            labels={name: label.outputs for name, label in sorted(settings.labels.items())},
-        )
-        if isinstance(settings.model, Custom):
-            return build_custom(settings.model, shapes=shapes)
-        factory = imported(settings.model.factory)
-        if self._towers is None:
-            return factory(settings.model, shapes)
-        pooling = {name: settings.features[name].pooling for name in self._towers.item}
-        return factory(settings.model, shapes, pooling)
-
-    def _tables(self) -> list[Table]:
-        """Each table once, whoever shares it."""
-        words = vocabularies(self._settings.features)
-        tables: dict[str, Table] = {}
-        for name in self._settings.embedded:
-            table = table_of(self._settings, name, words.get(name, ()))
-            tables[table.name] = table
-        return list(tables.values())
-
-    def _lookups(self) -> list[Lookup]:
-        """Which table each feature reads. What several candidates have of it is pooled by the model."""
-        lookups = []
-        for name, feature in self._settings.embedded.items():
-            of_candidates = self._towers is not None and name in self._towers.item
-            pooling = "none" if of_candidates else feature.pooling
-            lookups.append(Lookup(name, feature.table or name, pooling))
-        return lookups
-
-    @property
-    def _keys(self) -> Keys | None:
-        """What negatives are drawn by; None where none are."""
-        towers, settings = self._towers, self._settings
-        if towers is None or towers.negatives.kind == "in_batch":
-            return None
-        arrays = []
-        for name in towers.item:
-            arrays += _arrays_of(name, settings.features[name])
-        label = next(iter(settings.labels), None)
-        return Keys(
-            user=f"ids.{towers.user[0]}",
-            item=f"ids.{towers.item[0]}",
-            features=tuple(arrays),
-            label=None if label is None else f"labels.{label}",
-        )
-
     @cached_property
     def _encoder(self) -> FeatureEncoder:
         return FeatureEncoder(self._settings, self._sides)
@@ -167,15 +116,6 @@ class RankingTask(Task):
     @cached_property
     def _sides(self) -> dict[str, SideTable]:
         return open_lookups(self._settings)
-
-
-def _arrays_of(name: str, feature: Feature) -> list[str]:
-    """The arrays that a feature is encoded as."""
-    if feature.is_number:
-        return [f"numbers.{name}"]
-    if feature.weights is not None:
-        return [f"ids.{name}", f"id_weights.{name}"]
-    return [f"ids.{name}"]
 
 
 def _require_free_names(settings: Ranking) -> None:

@@ -1,0 +1,46 @@
+"""Tables as commits have them: which rows are here, and their optimizers' state."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from drivetrain.engine.tables.tables import Tables
+from drivetrain.spec.box import Box
+
+ROWS = "rows"
+"""What the names of rows' optimizer state in commits begin with."""
+
+
+def row_boxes(tables: Tables) -> dict[str, Box]:
+    """Which rows are here, by NETWORK/NAME of the tables' parameters."""
+    found: dict[str, Box] = {}
+    for matrix in tables.matrices:
+        for table in matrix.layout.tables:
+            found[matrix.path(table.name)] = matrix.box(table)
+    return found
+
+
+def row_state(tables: Tables) -> dict[str, Tensor]:
+    """The live state of what moves rows, by the names that commits give it: `rows/NETWORK/NAME/SLOT`."""
+    found: dict[str, Tensor] = {}
+    for work in tables.at_work:
+        matrix, mover = work.matrix, work.mover
+        if mover is None:  # a network that does not train
+            continue
+        for table in matrix.layout.tables:
+            name = f"{ROWS}/{matrix.path(table.name)}"
+            for slot, tensor in mover.slots.items():
+                found[f"{name}/{slot}"] = matrix.of(table.name, tensor)
+            found[f"{name}/moves"] = mover.moves
+    return found
+
+
+def row_state_boxes(tables: Tables) -> dict[str, Box]:
+    """Where the state that has a line for each row lies in the whole, by the same names."""
+    boxes, found = row_boxes(tables), {}
+    for name, tensor in row_state(tables).items():
+        if tensor.dim():
+            box = boxes[name.removeprefix(f"{ROWS}/").rpartition("/")[0]]
+            parts = [part[: tensor.dim()] for part in (box.whole, box.offset, box.shape)]
+            found[name] = Box(*parts)
+    return found
