@@ -172,3 +172,21 @@ def test_the_state_of_rows_is_ignored_with_the_optimizers(tmp_path):
     found = tensors(run)
     assert int(found["rows/model/embeddings.table_users/moves"]) == 1
     assert (found["rows/model/embeddings.table_users/sum"].sum(1) > 0).sum() <= 16
+
+
+def test_micro_batches_add_up_also_in_tables(one, tmp_path):
+    whole = tmp_path / "whole"
+    assert run_under_supervisor(recipe(batch={"size": 16, "micro": 16}), whole).code is Exit.DONE
+    assert losses(whole) == pytest.approx(losses(one), rel=1e-5)
+    found, wanted = tensors(whole), tensors(one)
+    assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
+
+
+def test_clipping_is_by_one_norm_over_layers_and_rows(tmp_path):
+    sgd = {"optimizer": {"kind": "sgd", "lr": 1.0, "momentum": 0.0, "weight_decay": 0.0, "clip": 0.01}}
+    sgd["embeddings"] = {"optimizer": {"kind": "sgd", "lr": 1.0}}
+    for run, last in (("before", 1), ("after", 2)):
+        assert run_under_supervisor(recipe(**sgd), tmp_path / run, *TWO, most_steps=last).code is Exit.STOPPED
+    before, after = tensors(tmp_path / "before"), tensors(tmp_path / "after")
+    moved = [after[name] - before[name] for name in before if name.startswith("networks/")]
+    assert float(torch.stack([part.norm() for part in moved]).norm()) == pytest.approx(0.01, rel=1e-3)
