@@ -13,8 +13,8 @@ from drivetrain.spec.registry import KINDS
 from drivetrain.spec.settings import Settings, bits
 
 FROZEN = {
-    "criteo": "7cb1d4845686",
-    "ctr-demo": "ca0c899e049a",
+    "criteo": "15d7260aa6c9",
+    "ctr-demo": "245381972b48",
     "denoise": "69a7eac8b34a",
     "denoise-demo": "a1d0b9697c4a",
     "enhance": "ecc87b251e46",
@@ -29,10 +29,10 @@ FROZEN = {
     "llama-60m": "ea7f91323a82",
     "llama-7b": "d5d279abe3d7",
     "llama-9m": "d1bd92e31066",
-    "mmoe-demo": "d216d80e3b2e",
-    "movielens": "1f2364ee41ac",
+    "mmoe-demo": "768f2c9e027d",
+    "movielens": "379abce40593",
     "quickstart": "bf4e1cd98e69",
-    "two-tower-demo": "8c0771a513a8",
+    "two-tower-demo": "3d1a145f6f86",
     "vocoder": "ba5fe44440b8",
     "vocoder-demo": "fabac337532d",
 }

@@ -89,6 +89,7 @@ def task_and_batch(given, count=6, folder=Path()):
     source = task.prepare(opened, "train")
     torch.manual_seed(0)
     networks = task.networks()
+    networks["model"].embeddings.draw(0)
     return task, networks, task.collate(source.read(np.arange(count), np.arange(count)))
 
 
@@ -202,8 +203,8 @@ def test_there_is_one_module_of_tables_and_features_may_share_one():
     given["task"]["features"]["tags"] |= {"table": "words"}
     _, networks, _ = task_and_batch(given)
     (found,) = [part for part in networks["model"].modules() if isinstance(part, Embeddings)]
-    rows = {name: tuple(weight.shape) for name, weight in found.weights.items()}
-    assert rows == {"item": (11, 4), "user": (21, 4), "words": (17, 4)}
+    rows = {name: tuple(weight.shape) for name, weight in found.named_parameters()}
+    assert rows == {"table_item": (11, 4), "table_user": (21, 4), "table_words": (17, 4)}
 
 
 @pytest.mark.parametrize("choice", CHOICES)

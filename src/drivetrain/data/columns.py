@@ -320,7 +320,9 @@ class ColumnSource:
         self._looked = looked
         self._lanes.update(order.deal.lanes_of(positions))
         self._cache.least = 2 * len(self._lanes)  # a block that has come to its end, and the next one
-        ahead = order.windows_ahead(int(positions[0]), self._lanes, _AHEAD * order.window)
+        # Of few rows a window is a part of one pass: more would be laid out of passes that are far away.
+        rows = _AHEAD * min(order.window, order.size)
+        ahead = order.windows_ahead(int(positions[0]), self._lanes, rows)
         self._windows.want([*needed, *ahead])
 
     def _block(self, number: int) -> Any:
