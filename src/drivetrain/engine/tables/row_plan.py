@@ -86,7 +86,7 @@ class RowPlanner:
             nothing = torch.empty(0, dtype=torch.int64)
             return RowPlan(nothing, nothing, [0] * (len(self._bases) - 1), [])
         whole = torch.cat([one.rows for one in found])
-        addresses, order, first = in_order(self._addresses(whole))
+        addresses, order, first = _in_order(self._addresses(whole))
         unique = addresses[first]
         places = torch.empty_like(order)
         places[order] = first.cumsum(0) - 1
@@ -161,7 +161,7 @@ def _require_rows(lookup: Lookup, ids: Tensor, rows: int) -> None:
         raise Failure(Exit.BAD_DATA, cause, "give the table more rows, or hash the ids")
 
 
-def in_order(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _in_order(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Values in order, where each was, and whether it is the first of its kind. Equal ones stay in their order: sums
     are made in the same one wherever rows lie."""
     ordered, order = torch.sort(values, stable=True)
@@ -170,15 +170,15 @@ def in_order(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return ordered, order, first
 
 
-def _alone(occurrences: Occurrences, index: Tensor) -> MicroRows:
+def _alone(occurrences: Occurrences, places: Tensor) -> MicroRows:
     """A micro-batch that has some of its step's rows."""
-    ordered, order, first = in_order(index)
-    return _micro(occurrences, index, order, first, ordered[first])
+    ordered, order, first = _in_order(places)
+    return _micro(occurrences, places, order, first, ordered[first])
 
 
-def _micro(occurrences: Occurrences, index: Tensor, order: Tensor, first: Tensor, rows: Tensor | None) -> MicroRows:
+def _micro(occurrences: Occurrences, places: Tensor, order: Tensor, first: Tensor, rows: Tensor | None) -> MicroRows:
     _, offsets, scales, sizes = occurrences
-    bags = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff(), output_size=len(index))
-    segments = torch.cat([first.nonzero().squeeze(1), torch.tensor([len(index)])])
+    bags = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff(), output_size=len(places))
+    segments = torch.cat([first.nonzero().squeeze(1), torch.tensor([len(places)])])
     back_scales = None if scales is None else scales[order]
-    return MicroRows(index, offsets, scales, sizes, bags[order], segments, back_scales, rows)
+    return MicroRows(places, offsets, scales, sizes, bags[order], segments, back_scales, rows)
