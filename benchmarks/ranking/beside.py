@@ -2,18 +2,22 @@
 
 import json
 import os
+import resource
 import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+import torchrec_peer
 from torch import nn
 
 from drivetrain import Task
 from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
 
 ASKED = json.loads(os.environ["RANKING_BENCHMARK"])
-TABLES, ROWS, DIM, BATCH = (ASKED[name] for name in ("tables", "rows", "dim", "batch"))
+TABLES, ROWS, DIM = (ASKED[name] for name in ("tables", "rows", "dim"))
+BATCH = ASKED["batch"] // ASKED["processes"]  # the share of each process
 MADE = 12  # batches, over and over
 DENSE = 13
 NAMES = [f"t{number}" for number in range(TABLES)]
@@ -96,7 +100,7 @@ class Beside(Task):
 
     def __init__(self):
         self.told: dict[str, list[float]] = {}
-        self.peers = {"dense": only_dense()}
+        self.peers = {"dense": only_dense()} if ASKED["peers"] else {}
         for name in ASKED["peers"]:
             if step := peer(name):
                 self.peers[name] = step
@@ -123,12 +127,22 @@ class Beside(Task):
             work((step.index - 1) % MADE)
             self.told.setdefault(name, []).append(time.perf_counter() - began)
         if step.index == ASKED["steps"]:
-            (Path(ASKED["folder"]) / "told.json").write_text(json.dumps(self.told))
+            tell(self.told)
         self.began = time.perf_counter()
         super().update(step)
 
     def loss(self, nets, batch):
         return F.binary_cross_entropy_with_logits(nets["model"](batch), batch["labels"])
+
+
+def tell(times):
+    """One rank tells the times, since they step together; each tells the most memory that it had, in kB."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    folder = Path(ASKED["folder"])
+    if rank == 0:
+        (folder / "told.json").write_text(json.dumps(times))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (folder / f"memory-{rank}.json").write_text(json.dumps(peak))
 
 
 def flat(batch):
@@ -165,8 +179,23 @@ def only_dense():
 
 
 def peer(name: str):
-    kind, _, optimizer = name.partition(" ")
+    kind, *_, optimizer = name.split(" ")
+    if kind == "torchrec":
+        return torchrec(name.split(" ")[1], optimizer)
     return plain(optimizer) if kind == "plain" else fbgemm(optimizer)
+
+
+def torchrec(kind: str, optimizer: str):
+    """TorchRec's sharded tables, on the same ranks; None where it is not installed."""
+    if not torchrec_peer.available():
+        return None
+    batches = []
+    for number in range(MADE):
+        batch = made(number).batch
+        whole = torch.stack([batch[name] for name in NAMES])
+        batches.append(batch | {"rows": (whole[whole >= 0], (whole >= 0).sum(2))})
+    torch.manual_seed(0)
+    return torchrec_peer.step_of(kind, optimizer, (TABLES, ROWS, DIM), Dense(), batches)
 
 
 def plain(kind: str):

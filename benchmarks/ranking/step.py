@@ -2,8 +2,10 @@
 
 26 tables of 100,000 rows of 16 numbers, one to three ids of each in a sample, 4,096 samples a step, and a dense part
 that is the same for all. Every step of ours begins with a step of each of the others, so that a slow moment is slow for
-all. Ours is the whole product: data, vote, clip and ledger; the others are handed the batch. `--reduced` shows that all
-of it works; fbgemm is left out, and said so, where it cannot be had. It makes its own environment.
+all. Ours is the whole product: data, vote, clip and ledger; the others are handed the batch. `--processes 2` puts it
+beside TorchRec's sharded tables, by hand and through its pipeline. `--memory` tells what a process holds where 1, 2 and
+4 share the tables. `--reduced` shows that all of it works; fbgemm and TorchRec are left out, and said so, where they
+cannot be had. It makes its own environment.
 """
 
 import argparse
@@ -28,6 +30,10 @@ SKIPPED = 4
 PAIRS = {"sgd": ("plain sgd", "fbgemm sgd"), "adagrad": ("plain adagrad", "fbgemm adagrad")}
 PAIRS |= {"rowwise_adagrad": ("plain adagrad", "fbgemm rowwise_adagrad"), "adam": ("plain adam",)}
 """Whom each optimizer of ours is held against. Torch has no row-wise Adagrad; its Adagrad is the nearest."""
+SHARED = {
+    name: (f"torchrec hand {name}", f"torchrec pipeline {name}") for name in ("sgd", "adagrad", "rowwise_adagrad")
+}
+"""The same where several processes share the tables."""
 
 
 def trained(asked: dict, folder: Path) -> None:
@@ -38,36 +44,48 @@ def trained(asked: dict, folder: Path) -> None:
         "name": "step",
         "task": {"kind": "beside:Beside"},
         "data": {"train": {"sources": [{"kind": "beside:Clicks"}], "shuffle": False}},
-        "lanes": 1,
+        "lanes": asked["processes"],
         "batch": {"size": asked["batch"]},
         "budget": {"steps": asked["steps"]},
         "optimizer": {"kind": "adam", "lr": 1e-3, "clip": 1e6},
         "embeddings": {"optimizer": {"kind": asked["optimizer"], "lr": 0.05}},
         "checkpoint": {"every": {"steps": 100_000}, "keep": 1},
-        "launch": {"threads": asked["threads"], "hang_after": None},
+        "launch": {"processes": asked["processes"], "threads": asked["threads"], "hang_after": None},
         "watch": {"tensorboard": False},
     }
     drivetrain.train(recipe, run=folder / "run", progress=False)
 
 
-def measured(python: Path, asked: dict) -> dict[str, list[float]]:
-    """All times of a run."""
+def measured(python: Path, asked: dict) -> tuple[dict[str, list[float]], list[float]]:
+    """All times of a run, and the most memory that each of its processes had, in GB."""
     with tempfile.TemporaryDirectory() as folder:
         settings = os.environ | {"RANKING_BENCHMARK": json.dumps(asked | {"folder": folder})}
         settings["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run([str(python), __file__, "--train"], env=settings, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(done.stdout[-2000:] + done.stderr[-3000:])
-        return json.loads((Path(folder) / "told.json").read_text())
+        peaks = sorted(Path(folder).glob("memory-*.json"))
+        return json.loads((Path(folder) / "told.json").read_text()), [int(path.read_text()) / 1e6 for path in peaks]
 
 
-def show(optimizer: str, told: dict[str, list[float]]) -> None:
+def show_memory(python: Path, asked: dict) -> None:
+    """What each process of 1, 2 and 4 had at most, with tables and with next to none."""
+    shapes = asked | {"optimizer": "rowwise_adagrad", "skew": 1.0, "threads": 1, "peers": [], "steps": 6}
+    for processes in (1, 2, 4):
+        _, bare = measured(python, shapes | {"rows": 100, "processes": processes})
+        _, whole = measured(python, shapes | {"processes": processes})
+        held = [f"{a - b:.2f}" for a, b in zip(whole, bare, strict=True)]
+        size = 4 * asked["tables"] * asked["rows"] * (asked["dim"] + 1) / 1e9
+        print(f"{processes} processes: {', '.join(held)} GB each for {size:.2f} GB of rows and their optimizer's state")
+
+
+def show(optimizer: str, told: dict[str, list[float]], peers: Sequence[str]) -> None:
     """Medians, and the medians of ratios of steps that were made in turn."""
     own = told["ours"][SKIPPED:]
     print(
         f"{optimizer}: {1e3 * statistics.median(own):.1f} ms (dense part alone {_median(told['dense'], len(own))} ms)"
     )
-    for name in PAIRS[optimizer]:
+    for name in peers:
         if name not in told:
             print(f"  {name}: not here")
             continue
@@ -89,6 +107,8 @@ def main() -> None:
     parser.add_argument("--optimizers", nargs="+", default=list(PAIRS), choices=list(PAIRS))
     parser.add_argument("--skew", type=float, nargs="+", default=[1.0, 4.0], help="1: uniform ids; 4: skewed")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processes", type=int, default=1, help="that share the tables and the batch")
+    parser.add_argument("--memory", action="store_true", help="instead of times, what each process holds")
     parser.add_argument("--reduced", action="store_true")
     parser.add_argument("--here", action="store_true", help="in this environment, which may lack fbgemm")
     parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
@@ -98,20 +118,27 @@ def main() -> None:
         trained(asked, Path(asked["folder"]))
         return
     python = Path(sys.executable) if given.here else _environment()
+    shapes = REDUCED if given.reduced else WHOLE
+    if given.memory:
+        show_memory(python, shapes | {"rows": 10 * shapes["rows"]})
+        return
+    shapes |= {"processes": given.processes, "threads": max(1, given.threads // given.processes)}
+    held_against = PAIRS if given.processes == 1 else SHARED
     for skew in given.skew:
         print(f"ids of skew {skew:g}")
         for optimizer in given.optimizers:
-            asked = (REDUCED if given.reduced else WHOLE) | {"skew": skew, "optimizer": optimizer}
-            show(optimizer, measured(python, asked | {"threads": given.threads, "peers": list(PAIRS[optimizer])}))
+            if peers := held_against.get(optimizer):
+                times, _ = measured(python, shapes | {"skew": skew, "optimizer": optimizer, "peers": peers})
+                show(optimizer, times, peers)
 
 
 def _environment() -> Path:
-    """One with fbgemm, which asks for a torch of its own: it is installed as it is."""
+    """One with fbgemm and TorchRec, which ask for a torch of their own: they are installed as they are."""
     python = environment("ranking", "-r", str(HERE / "requirements.txt"))
-    have = subprocess.run([str(python), "-c", "import fbgemm_gpu"], capture_output=True)
+    have = subprocess.run([str(python), "-c", "import torchrec"], capture_output=True)
     if have.returncode:
-        wanted = [str(python), "-m", "pip", "install", "-q", "--no-deps", "fbgemm-gpu-cpu==1.8.0"]
-        subprocess.run(wanted, check=False)
+        pip = [str(python), "-m", "pip", "install", "-q"]
+        subprocess.run([*pip, "--no-deps", "fbgemm-gpu-cpu==1.8.0", "torchrec==1.8.0"], check=False)
     return python
 
 
