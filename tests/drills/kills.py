@@ -26,9 +26,10 @@ from drivetrain.spec.exits import Exit
 
 STEPS = 400
 PAUSE = (0.02, 0.3)
-"""Seconds between the first step of an attempt and the next kill."""
+"""Seconds between the start of an attempt and the next kill."""
 LATER = (0.2, 1.5)
-"""The same where tensors are cut."""
+"""The same where tensors are cut. There half of the kills wait for a commit first: nobody hands over a state, and a
+slow machine may make none in that time, ever."""
 
 
 @dataclass
@@ -92,9 +93,9 @@ def kill_at_random(
             expected[place] = reference(recipe, folder / f"reference-{len(expected)}", *asked[: 1 + len(layout)])
         run = folder / f"run-{score.runs}"
         with (
-            _killer(run, generator, LATER if cut else PAUSE) as kills,
+            _killer(run, generator, cut=cut) as kills,
             random_stalls(run, random.Random(seed + score.runs)) if stalls else nullcontext(),
-            mock.patch.object(restarts, "PAUSE", 0.05),
+            mock.patch.multiple(restarts, PAUSE=0.05, LONGEST_PAUSE=0.5),
         ):
             found = drill(recipe, run, None, *asked, worker=STALLED if stalls else WORKER)
         score.runs += 1
@@ -110,8 +111,9 @@ def kill_at_random(
 
 
 @contextmanager
-def _killer(run: Path, generator: random.Random, pause: tuple[float, float]) -> Iterator[list[tuple[float, bool]]]:
+def _killer(run: Path, generator: random.Random, *, cut: bool) -> Iterator[list[tuple[float, bool]]]:
     """While entered, workers of this process are killed; the list has the time of each kill, and whether all died."""
+    pause = LATER if cut else PAUSE
     kills: list[tuple[float, bool]] = []
     over = threading.Event()
 
@@ -122,6 +124,8 @@ def _killer(run: Path, generator: random.Random, pause: tuple[float, float]) -> 
             if attempts <= seen:
                 continue
             seen = attempts
+            if cut and generator.random() < 0.5 and not _committed_anew(run, attempts, over):
+                continue
             if over.wait(generator.uniform(*pause)):
                 return
             pids = _workers(run)
@@ -141,6 +145,15 @@ def _killer(run: Path, generator: random.Random, pause: tuple[float, float]) -> 
     finally:
         over.set()
         thread.join()
+
+
+def _committed_anew(run: Path, attempts: int, over: threading.Event) -> bool:
+    """Wait until there is a commit more; False once the run is over, or was started again by itself."""
+    before = _count(run, b'"kind":"commit"')
+    while _count(run, b'"kind":"commit"') <= before:
+        if over.wait(0.01) or _count(run, b'"kind":"attempt"') > attempts:
+            return False
+    return True
 
 
 def _workers(run: Path) -> list[int]:
