@@ -19,7 +19,7 @@ from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import Batch, batch_of
 from drivetrain.tasks.ranking.building import keys_of, lookups_of, model_of, tables_of
-from drivetrain.tasks.ranking.features import FeatureEncoder, SideTable
+from drivetrain.tasks.ranking.features import FeatureEncoder, OpenedLookup
 from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
@@ -114,7 +114,7 @@ class RankingTask(Task):
         return FeatureEncoder(self._settings, self._sides, labelled=False)
 
     @cached_property
-    def _sides(self) -> dict[str, SideTable]:
+    def _sides(self) -> dict[str, OpenedLookup]:
         return open_lookups(self._settings)
 
 
