@@ -45,6 +45,18 @@ def open_columns(settings: ColumnFiles, cache: Path) -> ColumnSource:
     return ColumnSource(files)
 
 
+def common_nulls(sources: Sequence[Any]) -> tuple[str, ...]:
+    """The texts that stand for no value in all of these sources: those are CSV files then, as far as names say so."""
+    found: set[str] | None = None
+    for source in sources:
+        own: set[str] = set()
+        if isinstance(source, ColumnFiles):
+            kinds = {source.format or _FORMATS.get(Path(path).suffix.lower()) for path in _given(source.path)}
+            own = set(source.nulls) if kinds <= {"csv", "tsv"} else set()
+        found = own if found is None else found & own
+    return tuple(sorted(found or ()))
+
+
 def _given(path: str) -> list[str]:
     """The paths, patterns and folders that are meant."""
     if Path(path).exists():  # whatever its name has in it

@@ -102,8 +102,8 @@ class FeatureSpec:
     weights: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What is said of it, without what is left open."""
-        found = {name: value for name, value in vars(self).items() if value is not None}
+        """What is said of it, without what is as it is by default."""
+        found = {name: value for name, value in vars(self).items() if value != getattr(type(self), name, None)}
         if self.vocabulary is not None:
             found["vocabulary"] = list(self.vocabulary.words)
         return found

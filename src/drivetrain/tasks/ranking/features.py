@@ -59,6 +59,11 @@ class FeatureEncoder:
         self.columns: Mapping[str, str] = _readings([*self._features.wanted(), *self._wanted()])
         self.digest = self._digest()
 
+    @property
+    def specs(self) -> Mapping[str, FeatureSpec]:
+        """How the features of the samples' own columns are made."""
+        return self._features.specs
+
     def _digest(self) -> str:
         """SHA-256 of all that decides what `encode` gives."""
         settings = self._settings
