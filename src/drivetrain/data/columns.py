@@ -171,6 +171,10 @@ class BlocksOfFiles(Protocol):
         """A block's rows as a `pyarrow.Table` of plain columns. Raises Failure(65)."""
         ...
 
+    def as_written(self, number: int, columns: Sequence[str]) -> Any:
+        """A block's rows as a `pyarrow.Table` of these columns, those of CSV as text. Raises Failure(65)."""
+        ...
+
     def encode(self, number: int, encoder: Encoder) -> Arrays:
         """A block's rows as arrays. Raises Failure(65)."""
         ...
@@ -250,6 +254,14 @@ class ColumnSource:
     def tables(self) -> Iterator[Any]:
         """All rows as `pyarrow.Table`s of plain columns, block by block."""
         return (self._files.table(number) for number in range(len(self._starts) - 1))
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raises Failure(65) where a file lacks a column."""
+        self._files.require(columns)
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[Any]:
+        """These columns as `pyarrow.Table`s, block by block: as the files have them, in CSV as text."""
+        return (self._files.as_written(number, columns) for number in range(len(self._starts) - 1))
 
     def _follows(self, ids: np.ndarray, positions: np.ndarray) -> bool:
         """Whether these are the rows that the order has at these positions, without a hole."""

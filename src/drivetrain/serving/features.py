@@ -111,7 +111,10 @@ class FeatureSpec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FeatureSpec:
         """What `to_json` gave, through JSON."""
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+        given = dict(data)
+        for name, value in data.items():
+            if isinstance(value, list):
+                given[name] = tuple(value)
         if "vocabulary" in given:
             given["vocabulary"] = Vocabulary(given["vocabulary"])
         return cls(**given)

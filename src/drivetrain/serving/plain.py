@@ -56,7 +56,11 @@ class PlainColumns:
 
     def _plain(self, column: str) -> list[Any]:
         given = self._rows[column]
-        values = given.tolist() if hasattr(given, "tolist") else list(given)  # type: ignore[attr-defined] - numpy's
+        values = list(given)
+        if isinstance(given, np.ndarray):  # Python's own types take less time than numpy's
+            values = given.tolist()
+        if not self._nulls:
+            return values
         return [None if isinstance(value, str) and value in self._nulls else value for value in values]
 
 

@@ -203,12 +203,14 @@ def table_of(settings: Ranking, name: str, vocabulary: Sequence[str] = ()) -> Ta
 
 def _spec(name: str, feature: Feature, words: Sequence[str] | None) -> FeatureSpec:
     """How the feature of this name is made of columns."""
-    normalize = feature.normalize
+    normalize, vocabulary = feature.normalize, None
+    if words is not None:
+        vocabulary = Vocabulary(tuple(words))
     return FeatureSpec(
         columns=feature.columns(name),
         buckets=feature.buckets,
         hash=feature.hash,
-        vocabulary=None if words is None else Vocabulary(tuple(words)),
+        vocabulary=vocabulary,
         boundaries=feature.boundaries,
         normalize=asdict(normalize) if isinstance(normalize, Standard) else normalize,
         default=feature.default,

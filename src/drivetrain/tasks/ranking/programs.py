@@ -117,14 +117,17 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     if unused:  # those of another tower, say
         weights = {name: tensor for name, tensor in weights.items() if name not in unused}
         graph = _traced(network, weights, program)
+    own = {name: reading.own[name].to_json() for name in sorted(program.features) if name in reading.own}
+    embedded = {each.feature: {"table": each.table, "pooling": each.pooling} for each in program.lookups}
     used = {feature.lookup for feature in program.features.values()}
     sides = {name: side for name, side in reading.beside.items() if name in used}
+    by = {name: reading.by[name] for name in sides}
     spec = {
         "format": FORMAT,
         "hash": {"function": NAME, "seed": 0},
-        "features": {name: reading.own[name].to_json() for name in sorted(program.features) if name in reading.own},
-        "lookups": {name: reading.by[name] for name in sides},
-        "embedded": {each.feature: {"table": each.table, "pooling": each.pooling} for each in program.lookups},
+        "features": own,
+        "lookups": by,
+        "embedded": embedded,
         "padded": sorted(program.whole),
         "nulls": list(reading.nulls),
         "outputs": list(graph.call_spec.out_spec.context),

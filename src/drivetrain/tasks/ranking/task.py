@@ -45,13 +45,14 @@ class RankingTask(Task):
             self._objective = ChoiceObjective(settings, self._towers)
         self._catalogue: Catalogue | None = None
         self._flops: float | None = None
+        self._encoders: dict[bool, FeatureEncoder] = {}
 
     def prepare(self, source: Source, part: Part, *, by_length: bool = False) -> Source:
         """Columns as the arrays that features and labels are; for towers, perhaps with items that were not chosen."""
         if not hasattr(source, "encoded"):
             cause = f"task ranking reads columns, and was given a {type(source).__name__}"
             raise Failure(Exit.BAD_RECIPE, cause, "use a source of kind columns or clicks")
-        encoded = source.encoded(self._encoder if part != "predict" else self._unlabelled)  # type: ignore[attr-defined]
+        encoded = source.encoded(self._encoder(labelled=part != "predict"))  # type: ignore[attr-defined]
         keys = keys_of(self._settings, self._towers)
         if keys is None or part == "predict":
             return encoded
@@ -109,7 +110,7 @@ class RankingTask(Task):
             ranker = self.networks()[network]
             assert isinstance(ranker, Ranker), "it is what `networks` makes"
             by = {name: lookup.by for name, lookup in self._settings.lookups.items()}
-            reading = Reading(self._unlabelled.specs, self._sides, by, self.nulls)
+            reading = Reading(self._encoder(labelled=False).specs, self._sides, by, self.nulls)
             made = programs_of(self._settings, ranker.model, self._objective)
             return [exported(ranker, tensors, program, reading) for program in made]
 
@@ -125,13 +126,10 @@ class RankingTask(Task):
             _require_outputs(nets["model"], outputs, self._settings)
         return outputs
 
-    @cached_property
-    def _encoder(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings, self._sides)
-
-    @cached_property
-    def _unlabelled(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings, self._sides, labelled=False)
+    def _encoder(self, *, labelled: bool) -> FeatureEncoder:
+        if labelled not in self._encoders:
+            self._encoders[labelled] = FeatureEncoder(self._settings, self._sides, labelled=labelled)
+        return self._encoders[labelled]
 
     @cached_property
     def _sides(self) -> dict[str, OpenedLookup]:
