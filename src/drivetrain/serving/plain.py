@@ -59,9 +59,11 @@ class PlainColumns:
         values = list(given)
         if isinstance(given, np.ndarray):  # Python's own types take less time than numpy's
             values = given.tolist()
-        if not self._nulls:
-            return values
-        return [None if isinstance(value, str) and value in self._nulls else value for value in values]
+        if self._nulls:
+            for row, value in enumerate(values):
+                if isinstance(value, str) and value in self._nulls:
+                    values[row] = None
+        return values
 
 
 class PlainValues:
