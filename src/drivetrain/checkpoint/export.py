@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Exported(NamedTuple):
     folder: str = ""
 
 
-Layout = Callable[[Mapping[str, Tensor]], "Exported | Sequence[Exported] | tuple[dict[str, Tensor], dict[str, Any]]"]
+Layout = Callable[[Mapping[str, Tensor]], "Exported | list[Exported] | tuple[dict[str, Tensor], dict[str, Any]]"]
 """A pair is tensors and configuration."""
 
 
@@ -68,16 +68,16 @@ def export(
     return written
 
 
-def _made(tensors: Mapping[str, Tensor], layout: Layout | None) -> Sequence[Exported]:
+def _made(tensors: Mapping[str, Tensor], layout: Layout | None) -> list[Exported]:
     """What a network comes to in its layout."""
     if layout is None:
         return [Exported(dict(tensors), {})]
     made = layout(tensors)
     if isinstance(made, Exported):
         return [made]
-    if isinstance(made, tuple):
-        return [Exported(*made)]
-    return made
+    if isinstance(made, list):
+        return made
+    return [Exported(*made)]
 
 
 def _write(folder: Path, made: Exported, mark: Mapping[str, Any]) -> list[Path]:

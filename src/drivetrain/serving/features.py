@@ -155,10 +155,10 @@ class SideTable:
 
 
 def _single_ids(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:
-    if len(feature.columns) > 1:
+    values, *others = [reader.values(column) for column in feature.columns]
+    if others:
         assert feature.hash is not None, "several columns are hashed"
-        return _crossed(feature.hash, [reader.values(column) for column in feature.columns])
-    values = reader.values(feature.columns[0])
+        return _crossed(feature.hash, [values, *others])
     if feature.boundaries is None:
         return _rows(feature, values)
     numbers = values.numbers()
@@ -206,7 +206,7 @@ def _bucketed(buckets: int, values: Values) -> np.ndarray:
 
 def _crossed(size: int, columns: list[Values]) -> np.ndarray:
     """Rows of several columns' values together. Null is a value like others; where all are null the row is NULL."""
-    together, empty = np.uint64(0), np.bool_(True)
+    together, empty = np.zeros(1, np.uint64), np.ones(1, bool)
     for values in columns:
         hashes = values.by_text(lambda texts: texts.hashes()).astype(np.uint64, copy=False)
         together = mix64(together * np.uint64(GOLDEN) + hashes + np.uint64(1))

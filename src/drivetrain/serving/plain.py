@@ -37,7 +37,7 @@ class PlainColumns:
 
     def lists(self, column: str, separator: str | None) -> tuple[PlainValues, np.ndarray]:
         """The values of all lists, and int64 [rows + 1]: where each begins. Raises BadValue."""
-        lists: list[Sequence[Any]] = []
+        lists: list[Any] = []
         for row, value in enumerate(self._plain(column)):
             if isinstance(value, str):
                 if separator is None:
@@ -103,7 +103,10 @@ class PlainValues:
             return 0
         if isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
-        if isinstance(value, (int, float, np.number, np.bool_)) and value == value // 1 and _LEAST <= value <= _MOST:
+        whole = isinstance(value, (int, np.integer, np.bool_))
+        if isinstance(value, (float, np.floating)):
+            whole = float(value).is_integer()
+        if whole and _LEAST <= int(value) <= _MOST:
             return int(value)
         raise self.place.bad(index, f"{value!r} is no whole number")
 

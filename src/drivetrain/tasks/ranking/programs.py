@@ -117,6 +117,8 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     if unused:  # those of another tower, say
         weights = {name: tensor for name, tensor in weights.items() if name not in unused}
         graph = _traced(network, weights, program)
+    outputs = graph.call_spec.out_spec
+    assert outputs is not None, "it gives a dict"
     own = {name: reading.own[name].to_json() for name in sorted(program.features) if name in reading.own}
     embedded = {each.feature: {"table": each.table, "pooling": each.pooling} for each in program.lookups}
     used = {feature.lookup for feature in program.features.values()}
@@ -130,7 +132,7 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
         "embedded": embedded,
         "padded": sorted(program.whole),
         "nulls": list(reading.nulls),
-        "outputs": list(graph.call_spec.out_spec.context),
+        "outputs": outputs.context,
     }
     for name, side in sides.items():
         weights |= _tensors_beside(name, side, program)
@@ -214,5 +216,5 @@ def _tensors_beside(name: str, side: OpenedLookup, program: Program) -> dict[str
 
 def _sources() -> dict[str, bytes]:
     """The modules that score, as the files that they are."""
-    folder = files("drivetrain.serving")
-    return {f"serving/{each.name}": each.read_bytes() for each in folder.iterdir() if each.name.endswith(".py")}
+    folder = sorted(files("drivetrain.serving").iterdir(), key=lambda each: each.name)
+    return {f"serving/{each.name}": each.read_bytes() for each in folder if each.name.endswith(".py")}
