@@ -252,18 +252,25 @@ def predict(
     *,
     weights: Literal["averaged", "trained"] | None = None,
     processes: int = 1,
+    copy: Sequence[str] = (),
 ) -> int:
     """Write what a run's newest commit, or the named one, predicts of each sample, in their order.
 
-    `data` is the name of a set, or a file or folder of rows, which is read as the recipe reads its own. `processes` - 1
-    processes are started beside this one; the file has the same bytes on any number of them.
+    `data` is the name of a set, or files of rows (a path, a pattern, several with commas between), which are read as
+    the recipe reads its own. `processes` - 1 processes are started beside this one; the file has the same bytes on any
+    number of them. `copy` are columns of the data that stand before what is predicted: COLUMN, or NAME=COLUMN.
 
-    `to` is a new .jsonl, .csv or .tsv file; returns how many samples there are. Raises Failure: 64 where the task
-    predicts nothing, 66 where run, commit or set are missing, 73 where the file cannot be made.
+    `to` is a new .jsonl, .csv, .tsv or .parquet file; returns how many samples there are. Raises Failure: 64 where the
+    task predicts nothing, 65 where a row cannot be read, 66 where run, commit or set are missing, 73 where the file
+    cannot be made.
     """
-    from drivetrain.run.prediction import predict_run
+    from drivetrain.run.prediction import Predicting, predict_run
 
-    return predict_run(Path(run), data, Path(to), commit, weights, processes)
+    columns = {}
+    for each in copy:
+        name, _, column = each.partition("=")
+        columns[name] = column or name
+    return predict_run(Path(run), data, Path(to), Predicting(commit, weights, processes, columns))
 
 
 def generate(

@@ -79,9 +79,9 @@ def test_what_is_neither_a_set_nor_a_file_is_66(run):
 def test_it_is_written_as_it_comes_and_is_there_only_whole(run, tmp_path, monkeypatch):
     seen = []
 
-    def broken(file, predicted, suffix):
-        for row in predicted:
-            file.write(json.dumps(row))
+    def broken(file, blocks, suffix, copied):
+        for rows in blocks:
+            file.write(json.dumps(rows))
             file.flush()
             seen.append([path.name for path in tmp_path.glob(".said.jsonl.*")])
             if len(seen) == 3:
@@ -89,7 +89,7 @@ def test_it_is_written_as_it_comes_and_is_there_only_whole(run, tmp_path, monkey
         os.dup2(os.open("/dev/full", os.O_WRONLY), file.fileno())
         file.write("what finds no space any more")
 
-    monkeypatch.setattr(prediction, "_write", broken)
+    monkeypatch.setattr(prediction, "write_rows", broken)
     with pytest.raises(Failure, match="cannot be written"):
         drivetrain.predict("run", "held", "said.jsonl")
     assert all(seen)
@@ -191,12 +191,12 @@ def test_an_interrupted_prediction_leaves_no_file_and_no_process(drawing, monkey
             super().__init__(preload)
             servers.append(self)
 
-    def interrupted(file, predicted, suffix):
-        next(iter(predicted))
+    def interrupted(file, blocks, suffix, copied):
+        next(iter(blocks))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shares, "ForkServer", Known)
-    monkeypatch.setattr(prediction, "_write", interrupted)
+    monkeypatch.setattr(prediction, "write_rows", interrupted)
     code = command(["predict", "run", "--data", "new.jsonl", "--to", "said.jsonl", "--processes", "2"])
     assert code == Exit.STOPPED
     assert capsys.readouterr().err.splitlines()[-1] == "drivetrain: 75 interrupted. the same command begins again"

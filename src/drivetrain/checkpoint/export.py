@@ -19,7 +19,8 @@ from drivetrain.spec.files import write_json, write_private
 
 
 class Exported(NamedTuple):
-    """A network for others: its tensors, a configuration, what their two files are called, and more files.
+    """A network for others: its tensors, a configuration, what their two files are called, and more files, perhaps in
+    folders. A network may come to several, each in a folder of its own.
 
     `marked`: the configuration may say which commit it is of.
     """
@@ -30,9 +31,10 @@ class Exported(NamedTuple):
     settings: str = "config"
     files: Mapping[str, bytes] = MappingProxyType({})
     marked: bool = True
+    folder: str = ""
 
 
-Layout = Callable[[Mapping[str, Tensor]], Exported | tuple[dict[str, Tensor], dict[str, Any]]]
+Layout = Callable[[Mapping[str, Tensor]], "Exported | list[Exported] | tuple[dict[str, Tensor], dict[str, Any]]"]
 """A pair is tensors and configuration."""
 
 
@@ -57,24 +59,40 @@ def export(
         folder = to
         if len(networks) > 1:
             folder = to / name
-        folder.mkdir(parents=True, exist_ok=True)
         layout = layouts.get(name)
-        made = Exported(dict(tensors), {})
-        if layout:
-            told = layout(tensors)
-            made = told if isinstance(told, Exported) else Exported(*told)
-        weights, settings = folder / f"{made.weights}.safetensors", folder / f"{made.settings}.json"
-        write_tensors(weights, pieces_of(made.tensors), {"format": "pt"})
-        config = dict(made.config)
-        if made.marked:
-            config["drivetrain"] = {"step": found.metadata["step"], "commit": found.path.name}
+        for made in _made(tensors, layout):
+            told = {"step": found.metadata["step"], "commit": found.path.name}
             if tied.get(name) and not layout:
-                config["drivetrain"]["tied"] = dict(tied[name])
-        write_json(settings, config)
-        for extra, content in made.files.items():
-            write_private(folder / extra, content)
-        written += [weights, settings, *(folder / extra for extra in made.files)]
+                told["tied"] = dict(tied[name])
+            written += _write(folder / made.folder, made, told)
     return written
+
+
+def _made(tensors: Mapping[str, Tensor], layout: Layout | None) -> list[Exported]:
+    """What a network comes to in its layout."""
+    if layout is None:
+        return [Exported(dict(tensors), {})]
+    made = layout(tensors)
+    if isinstance(made, Exported):
+        return [made]
+    if isinstance(made, list):
+        return made
+    return [Exported(*made)]
+
+
+def _write(folder: Path, made: Exported, mark: Mapping[str, Any]) -> list[Path]:
+    """Write the files of one, its configuration with the mark, if it may have it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights, settings = folder / f"{made.weights}.safetensors", folder / f"{made.settings}.json"
+    write_tensors(weights, pieces_of(made.tensors), {"format": "pt"})
+    config = dict(made.config)
+    if made.marked:
+        config["drivetrain"] = dict(mark)
+    write_json(settings, config)
+    for extra, content in made.files.items():
+        (folder / extra).parent.mkdir(exist_ok=True)
+        write_private(folder / extra, content)
+    return [weights, settings, *(folder / extra for extra in made.files)]
 
 
 def tied_names(network: nn.Module) -> dict[str, str]:

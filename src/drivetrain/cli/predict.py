@@ -13,8 +13,9 @@ from drivetrain.cli.weights import WEIGHTS, weights_of
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
-    data: Annotated[str, typer.Option(help="The name of a set of the recipe, or a new file.")],
-    to: Annotated[Path, typer.Option(help="A new file: .jsonl, .csv or .tsv.")],
+    data: Annotated[str, typer.Option(help="A set of the recipe, or a file, a folder, a pattern, several by commas.")],
+    to: Annotated[Path, typer.Option(help="A new file: .jsonl, .csv, .tsv or .parquet.")],
+    copy: Annotated[str | None, typer.Option(help="Columns to copy, such as user,item or truth=clicked.")] = None,
     commit: Annotated[str | None, typer.Option(help="A step or a commit's name; the newest where absent.")] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     processes: Annotated[int, typer.Option(min=1, help="How many share the work: the file has the same bytes.")] = 1,
@@ -26,7 +27,8 @@ def predict(
     from drivetrain.api import predict as predict_run
     from drivetrain.spec.text import printable
 
-    count = predict_run(run, data, to, commit, weights=weights_of(weights), processes=processes)
+    columns = copy.split(",") if copy else ()
+    count = predict_run(run, data, to, commit, weights=weights_of(weights), processes=processes, copy=columns)
     if as_json:
         typer.echo(json.dumps({"file": str(to), "samples": count}))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,33 @@ def open_columns(settings: ColumnFiles, cache: Path) -> ColumnSource:
     return ColumnSource(files)
 
 
+def common_nulls(sources: Sequence[Any]) -> tuple[str, ...]:
+    """The texts that stand for no value in all of these sources: those are CSV files then, as far as names say so."""
+    found: set[str] | None = None
+    for source in sources:
+        own: set[str] = set()
+        if isinstance(source, ColumnFiles):
+            kinds = {source.format or _FORMATS.get(Path(path).suffix.lower()) for path in _given(source.path)}
+            own = set(source.nulls) if kinds <= {"csv", "tsv"} else set()
+        found = own if found is None else found & own
+    return tuple(sorted(found or ()))
+
+
 def _given(path: str) -> list[str]:
     """The paths, patterns and folders that are meant."""
     if Path(path).exists():  # whatever its name has in it
         return [path]
     return [one.strip() for one in path.split(",")]
+
+
+def named_files(settings: ColumnFiles, path: str) -> ColumnFiles:
+    """How a recipe's settings read other files, whose name says what they are: of another kind than the recipe's, they
+    are read by that. What chooses a part of the recipe's files is left out."""
+    kind, own = _FORMATS.get(Path(path).suffix.lower()), _FORMATS.get(Path(settings.path).suffix.lower())
+    settings = replace(settings, key=None, columns=None)
+    if kind is None or kind == (settings.format or own):
+        return settings
+    return replace(settings, format=None, delimiter=None)
 
 
 def _opened(paths: Sequence[str], settings: ColumnFiles, cache: Path) -> list[BlockFile]:
@@ -112,15 +135,14 @@ class FilesOfColumns:
 
     def table(self, number: int) -> Any:
         """A block's rows as a `pyarrow.Table`: CSV columns as numbers where all files' values are some."""
-        kinds: dict[str, str | None] = {}
-        for name in self._names:
-            kinds[name] = None
-            if self.schema[name] != self._file(number)[0].schema[name]:
-                kinds[name] = {"int64": "integer", "double": "number"}.get(self.schema[name], "string")
-        table, rows = self._decoded(number, kinds)
-        if rows is None:
-            return table
-        return table.take(rows)
+        return self._taken(number, self._kinds(number, self._names))
+
+    def as_written(self, number: int, columns: Sequence[str]) -> Any:
+        """A block's rows as a `pyarrow.Table` of these columns: of Parquet files as they are, where there is a CSV file
+        as text, in which a null is what `nulls` says."""
+        if any(isinstance(file, CsvBlocks) for file in self._files):
+            return self._taken(number, dict.fromkeys(columns, "string"))
+        return self._taken(number, self._kinds(number, columns))
 
     def encode(self, number: int, encoder: Encoder) -> Arrays:
         """A block's rows as the arrays that an encoder makes of them. Raises Failure(65) that names a row's place."""
@@ -135,6 +157,19 @@ class FilesOfColumns:
         rows = self._rows(number, None)
         file, block = self._file(number)
         return file.place(block, row if rows is None else int(rows[row]))
+
+    def _kinds(self, number: int, columns: Sequence[str]) -> dict[str, str | None]:
+        """What columns of a block are read as, so that they are alike in all files; None: what they are."""
+        kinds: dict[str, str | None] = {}
+        for name in columns:
+            kinds[name] = None
+            if self.schema[name] != self._file(number)[0].schema[name]:
+                kinds[name] = {"int64": "integer", "double": "number"}.get(self.schema[name], "string")
+        return kinds
+
+    def _taken(self, number: int, kinds: Mapping[str, str | None]) -> Any:
+        table, rows = self._decoded(number, kinds)
+        return table if rows is None else table.take(rows)
 
     def _file(self, number: int) -> tuple[BlockFile, int]:
         """The file that a block is in, and its number there."""

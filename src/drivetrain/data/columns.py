@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from drivetrain.data.fingerprint import combined
 from drivetrain.data.lane_order import Blocks, LaneOrder, Window
 from drivetrain.data.plain_rows import taken
 from drivetrain.data.recipe import ColumnFiles
+from drivetrain.serving.arrays import Arrays, Ragged, gathered, gathered_ragged
+from drivetrain.serving.arrays import BadValue as BadValue
 
 _KEPT = 512 << 20  # bytes of blocks, where no more of them are wanted
 _AHEAD = 2  # windows, or in the files' order blocks, that are made ahead
@@ -21,34 +23,7 @@ ROW = "row"
 """What `Columns.arrays` calls the samples' numbers."""
 
 
-class Ragged(NamedTuple):
-    """Rows of any length: row k has values[offsets[k] : offsets[k + 1]].
-
-    `offsets` are int64 [rows + 1], from 0 on.
-    """
-
-    values: np.ndarray
-    offsets: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of both arrays."""
-        return self.values.nbytes + self.offsets.nbytes
-
-
-Arrays = Mapping[str, "np.ndarray | Ragged"]
-"""Arrays [rows], [rows, d] or ragged, by name."""
-
-
-class BadValue(Exception):  # noqa: N818 - it is a value, and who reads the file makes an error of it
-    """A value that an encoder cannot take: which row of the block it was given (from 0 on), which column, and why."""
-
-    def __init__(self, row: int, column: str, why: str) -> None:
-        super().__init__(f"row {row}: column {column!r}: {why}")
-        self.row, self.column, self.why = row, column, why
-
-
-class BadColumn(Exception):  # noqa: N818 - as above
+class BadColumn(Exception):  # noqa: N818 - it is a column, and who reads the file makes an error of it
     """A column whose type cannot be read as it is to be, in words."""
 
 
@@ -93,26 +68,6 @@ def _value(column: np.ndarray | Ragged, row: int) -> Any:
     if isinstance(column, Ragged):
         return column.values[column.offsets[row] : column.offsets[row + 1]]
     return column[row]
-
-
-def gathered(arrays: Arrays, rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
-    """These rows (int64) of all arrays, copied."""
-    found: dict[str, np.ndarray | Ragged] = {}
-    for name, column in arrays.items():
-        if isinstance(column, Ragged):
-            found[name] = _gathered_ragged(column, rows)
-        else:
-            found[name] = column.take(rows, axis=0, mode="clip")  # all are there, and the check would take longer
-    return found
-
-
-def _gathered_ragged(column: Ragged, rows: np.ndarray) -> Ragged:
-    starts = column.offsets[rows]
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(column.offsets[rows + 1] - starts, out=offsets[1:])
-    # Within a row values stand side by side, so a value's place is its own number and what its row is shifted by.
-    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], np.diff(offsets))
-    return Ragged(column.values.take(places, axis=0, mode="clip"), offsets)
 
 
 def _concatenated_ragged(columns: Sequence[Ragged]) -> Ragged:
@@ -169,7 +124,7 @@ def scattered(parts: Sequence[tuple[np.ndarray, Arrays]], count: int) -> dict[st
         if isinstance(first, Ragged):
             if back is None:
                 back = np.argsort(np.concatenate([places for places, _ in parts]))
-            found[name] = _gathered_ragged(_concatenated_ragged(columns), back)  # type: ignore[arg-type]
+            found[name] = gathered_ragged(_concatenated_ragged(columns), back)  # type: ignore[arg-type]
             continue
         found[name] = whole = np.empty((count, *first.shape[1:]), np.result_type(*columns))
         for (places, _), column in zip(parts, columns, strict=True):
@@ -214,6 +169,10 @@ class BlocksOfFiles(Protocol):
 
     def table(self, number: int) -> Any:
         """A block's rows as a `pyarrow.Table` of plain columns. Raises Failure(65)."""
+        ...
+
+    def as_written(self, number: int, columns: Sequence[str]) -> Any:
+        """A block's rows as a `pyarrow.Table` of these columns, those of CSV as text. Raises Failure(65)."""
         ...
 
     def encode(self, number: int, encoder: Encoder) -> Arrays:
@@ -295,6 +254,14 @@ class ColumnSource:
     def tables(self) -> Iterator[Any]:
         """All rows as `pyarrow.Table`s of plain columns, block by block."""
         return (self._files.table(number) for number in range(len(self._starts) - 1))
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raises Failure(65) where a file lacks a column."""
+        self._files.require(columns)
+
+    def as_written(self, columns: Sequence[str]) -> Iterator[Any]:
+        """These columns as `pyarrow.Table`s, block by block: as the files have them, in CSV as text."""
+        return (self._files.as_written(number, columns) for number in range(len(self._starts) - 1))
 
     def _follows(self, ids: np.ndarray, positions: np.ndarray) -> bool:
         """Whether these are the rows that the order has at these positions, without a hole."""

@@ -1,4 +1,4 @@
-"""A 64-bit hash of strings that never changes: whole arrays at a time, eight bytes of each string in a round."""
+"""The hash of strings that never changes, of Arrow's arrays."""
 
 from __future__ import annotations
 
@@ -6,88 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.data.order import GOLDEN
-
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_MASK64 = (1 << 64) - 1
-_WORD = 8
-_BATCH = 1 << 14
-"""Strings at a time: what a round reads and writes stays in the cache."""
-
-_LEADING = np.array([(1 << (8 * count)) - 1 for count in range(_WORD + 1)], np.uint64)
-"""Masks of a word's first bytes, by how many they are."""
+from drivetrain.serving.hashing import hash_bytes
+from drivetrain.serving.hashing import rows_of as rows_of
 
 
 def hash_strings(array: Any, seed: int = 0) -> np.ndarray:
-    """uint64 of each string of an Arrow array of strings or bytes (large ones too); a null hashes as an empty string.
-
-    It is a function of the UTF-8 bytes and the seed alone. The length starts the hash; each word of eight bytes, padded
-    with zeros, is mixed in by two rounds of multiplication and shifts.
-    """
+    """uint64 of each string of an Arrow array of strings or bytes (large ones too), by `hash_bytes`; a null hashes as
+    an empty string."""
     if array.null_count:  # whose bytes may be anything
         array = array.fill_null("")
-    count = len(array)
-    hashes = np.empty(count, np.uint64)
-    if count == 0:
-        return hashes
     offsets, data = _parts(array)
-    if len(data) < int(offsets[-1]) + _WORD:  # a word that begins at the last byte is read, and masked
-        data = np.concatenate([data[: int(offsets[-1])], np.zeros(_WORD, np.uint8)])
-    words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, 0, (1,))  # the eight bytes from any place on
-    start = np.uint64((seed * GOLDEN + 1) & _MASK64)
-    for first in range(0, count, _BATCH):
-        _hash_batch(words, offsets[first : first + _BATCH + 1], start, hashes[first : first + _BATCH])
-    return hashes
-
-
-def rows_of(hashes: np.ndarray, size: int) -> np.ndarray:
-    """The row below `size` (at most 2^32) that each hash stands for, int64: the upper half times the size, without a
-    division."""
-    rows = hashes >> np.uint64(32)
-    rows *= np.uint64(size)
-    rows >>= np.uint64(32)
-    return rows.view(np.int64)
+    return hash_bytes(data, offsets, seed)
 
 
 def _parts(array: Any) -> tuple[np.ndarray, np.ndarray]:
     """An Arrow array's offsets, int32 or int64 [strings + 1], and the bytes that they count in."""
     import pyarrow as pa
 
+    if not len(array):  # it may have no buffers
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
     large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64 if large else np.int32)[array.offset : array.offset + len(array) + 1]
     return ends, np.frombuffer(data or b"", np.uint8)
-
-
-def _hash_batch(words: np.ndarray, offsets: np.ndarray, start: np.uint64, hashes: np.ndarray) -> None:
-    """The hashes of the strings between these offsets, written to `hashes`."""
-    at, left = offsets[:-1], np.diff(offsets)
-    np.multiply(left.astype(np.uint64) ^ start, _SECOND, out=hashes)
-    shortest, longest = int(left.min()), int(left.max())
-    for _ in range(-(-longest // _WORD)):
-        if shortest > 0:
-            hashes ^= _next_words(words, at, left, shortest)
-            _mix(hashes)
-        else:  # strings that have ended keep their hash, and read where there is something to read
-            at = np.minimum(at, len(words) - 1)
-            mixed = _mix(hashes ^ _next_words(words, at, left, shortest))
-            np.copyto(hashes, mixed, where=left > 0)
-        at, left, shortest = at + _WORD, left - _WORD, shortest - _WORD
-
-
-def _next_words(words: np.ndarray, at: np.ndarray, left: np.ndarray, shortest: int) -> np.ndarray:
-    """The next eight bytes of each string, of which at least `shortest` are left; zeros behind its end."""
-    found = words[at]
-    if shortest < _WORD:
-        found &= _LEADING[np.clip(left, 0, _WORD)]
-    return found
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    """The rounds, in place."""
-    values ^= values >> np.uint64(32)
-    values *= _FIRST
-    values ^= values >> np.uint64(29)
-    values *= _SECOND
-    values ^= values >> np.uint64(32)
-    return values

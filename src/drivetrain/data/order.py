@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drivetrain.data.source import ENDLESS
+from drivetrain.serving.hashing import GOLDEN, mix64
 
 _ROUNDS = 6
 _TILES = _ROUNDS // 2 + 1  # a row or a column that was added to in half of the rounds is below so many times its bound
 _MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, splitmix64's increment
 _FIRST, _MOST = 1 << 10, 1 << 15
 """Positions that are computed at a time, four times as many each time: the first steps do not wait for those of the
 last, and later a small request costs a slice."""
@@ -149,13 +149,3 @@ def digest(ids: np.ndarray, positions: np.ndarray) -> int:
 
 def _digests(ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return mix64(mix64(positions.astype(np.uint64)) + ids.astype(np.uint64))
-
-
-def mix64(values: np.ndarray) -> np.ndarray:
-    """splitmix64's finalizer on an array of uint64; in place after the first line, which halves its time."""
-    values = values + np.uint64(GOLDEN)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        values ^= values >> np.uint64(shift)
-        values *= np.uint64(factor)
-    values ^= values >> np.uint64(31)
-    return values

@@ -132,9 +132,9 @@ class Task(Recorded):
 
     def layout(
         self, network: str
-    ) -> Callable[[Mapping[str, Tensor]], Exported | tuple[dict[str, Tensor], dict]] | None:
+    ) -> Callable[[Mapping[str, Tensor]], Exported | list[Exported] | tuple[dict[str, Tensor], dict]] | None:
         """How a network is exported for others: a function from its tensors to renamed tensors and a `config.json`, or
-        to an `Exported`, which says more."""
+        to an `Exported`, which says more, or to a list of these."""
         return None
 
     def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None:

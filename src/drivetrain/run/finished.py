@@ -19,6 +19,7 @@ from drivetrain.checkpoint.export import export, tied_names
 from drivetrain.checkpoint.initial import load_initial
 from drivetrain.checkpoint.recipe import Init, each_init
 from drivetrain.checkpoint.state import averaged, restore
+from drivetrain.data.column_files import common_nulls
 from drivetrain.data.text_tokens import TextTokens, text_tokens
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.execution import Execution
@@ -38,6 +39,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
 from drivetrain.tasks.language_model.task import LanguageModelTask
+from drivetrain.tasks.ranking.task import RankingTask
 
 Weights = Literal["averaged", "trained"]
 
@@ -143,6 +145,8 @@ def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights 
         except Failure as failure:
             text = f"the export has no tokenizer: {failure.outcome.cause}. Copy the one that made the tokens to {to}"
             warnings.warn(text, TokenizerLeftOut, stacklevel=3)
+    if isinstance(finished.task, RankingTask):
+        finished.task.nulls = common_nulls(finished.recipe.data.train.sources)
     layouts = {name: finished.task.layout(name) for name in finished.networks}
     tied = {name: tied_names(network) for name, network in finished.networks.items()}
     return export(finished.commit, to, layouts, tied)

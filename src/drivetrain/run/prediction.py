@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from drivetrain.data.column_files import named_files
 from drivetrain.data.opening import open_source
+from drivetrain.data.recipe import ColumnFiles
 from drivetrain.engine.placement import replicas
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.preparation import require_importable
@@ -23,47 +23,76 @@ from drivetrain.loop.task import Task
 from drivetrain.run.build import evaluation_batch, only_training, open_inputs
 from drivetrain.run.finished import CodeChanged, FinishedRun, Weights, chosen, open_finished
 from drivetrain.run.new_file import new_file, require_new
+from drivetrain.run.predicted import FORMATS, CopiedColumns, write_rows
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 
-_FORMATS = (".jsonl", ".csv", ".tsv")
 _ROWS = ("jsonl", "table", "parquet", "columns", "datasets")
+_PATTERN = "*?[,"  # what paths of several files have
 _FILE = "file"  # the name of a set that is made of a new file
 _WORKER = "drivetrain.run.prediction:predict_share"
 _PREDICTION = 1 << 35
 """A place in the seeds' path that no step has."""
 
 
-def predict_run(
-    run: Path, data: str, to: Path, commit: str | None = None, weights: Weights | None = None, processes: int = 1
-) -> int:
-    """Write what the newest commit, or the named one, says of each sample, in their order; returns how many there are.
+class RowsLeftOut(UserWarning):
+    """Rows of a file cannot be read, and nothing is predicted of them: the recipe's source says so."""
 
-    `data` is the name of a set, or a file or folder that is read as the recipe reads such ones. `to` is a .jsonl, .csv
-    or .tsv file; the latter two have the fields that are numbers or words. It is written batch by batch, and is there
-    once it is whole. It has the same bytes on any number of processes.
+
+@dataclass(frozen=True)
+class Predicting:
+    """Which commit predicts, by which of its weights, on how many processes; and columns of the file that are copied,
+    by their names beside what is predicted."""
+
+    commit: str | None = None
+    weights: Weights | None = None
+    processes: int = 1
+    copy: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Asked(NamedTuple):
+    """A set, and the settings of its source."""
+
+    set: ValidationSet
+    source: Any
+
+
+def predict_run(run: Path, data: str, to: Path, asked: Predicting) -> int:
+    """Write what a run's commit says of each sample, in their order; returns how many there are.
+
+    `data` is the name of a set, or files that are read as the recipe reads such ones. `to` is a .jsonl, .csv, .tsv or
+    .parquet file; .csv and .tsv have the fields that are numbers or words. It is written as it comes, and is there once
+    it is whole. It has the same bytes on any number of processes.
 
     Raises Failure: 64 where the task predicts nothing or the file is of another kind, 66 where there is no such run,
-    commit or set, 73 where the file is there already or cannot be made.
+    commit or set, 65 where a row or a column to copy cannot be read, 73 where the file is there already or cannot be
+    made.
     """
-    require_new(to, _FORMATS)
+    require_new(to, FORMATS)
+    processes = asked.processes
     if processes < 1:
         raise Failure(Exit.BAD_COMMAND, f"{processes} processes", "one or more")
-    finished = open_finished(run, commit, weights, rank=0)
+    finished = open_finished(run, asked.commit, asked.weights, rank=0)
     if type(finished.task).predict is Task.predict:
         raise Failure(Exit.BAD_COMMAND, f"{run}: the task {type(finished.task).__name__} has no predict", "write one")
     if processes > 1:
         require_importable(finished.recipe, f"{processes} processes (--processes)")
-    own = _share(finished, _set_of(finished, run, data), 0, processes)
+    given = _set_of(finished, run, data)
+    for note in getattr(given.set.source, "notes", ()):
+        warnings.warn(note, RowsLeftOut, stacklevel=3)
+    copied = None
+    if asked.copy:
+        copied = CopiedColumns(open_source(given.source, finished.recipe.seed, run / "sources.json"), asked.copy)
+    own = _share(finished, given.set, 0, processes)
     # By its name: a run that trains meanwhile would give a later process another one.
-    asked = {"run": str(run), "data": data, "commit": finished.commit.path.name, "weights": weights}
+    told = {"run": str(run), "data": data, "commit": finished.commit.path.name, "weights": asked.weights}
     with new_file(to) as file:
         if processes == 1:
-            return _write(file, chain.from_iterable(own), to.suffix)
-        with others(_WORKER, [asked], processes, ("torch", "drivetrain.run.prediction")) as shares:
-            return _write(file, chain.from_iterable(dealt([own, *shares])), to.suffix)
+            return write_rows(file, own, to.suffix, copied)
+        with others(_WORKER, [told], processes, ("torch", "drivetrain.run.prediction")) as shares:
+            return write_rows(file, dealt([own, *shares]), to.suffix, copied)
 
 
 def predict_share(asked: Mapping[str, Any], rank: int, processes: int, descriptors: list[int]) -> int:
@@ -73,24 +102,25 @@ def predict_share(asked: Mapping[str, Any], rank: int, processes: int, descripto
     def blocks() -> Iterator[list[dict[str, Any]]]:
         run = Path(asked["run"])
         finished = open_finished(run, asked["commit"], asked["weights"], rank=rank)
-        return _share(finished, _set_of(finished, run, asked["data"]), rank, processes)
+        return _share(finished, _set_of(finished, run, asked["data"]).set, rank, processes)
 
     return send_share(descriptors[0], blocks)
 
 
-def _set_of(finished: FinishedRun, run: Path, data: str) -> ValidationSet:
+def _set_of(finished: FinishedRun, run: Path, data: str) -> _Asked:
     """The set that `data` means."""
     recipe = finished.recipe
-    if data not in {*recipe.data.validation, *recipe.data.test, "validation", "test", "all"} and Path(data).exists():
+    named = {*recipe.data.validation, *recipe.data.test, "validation", "test", "all"}
+    if data not in named and (Path(data).exists() or set(data) & set(_PATTERN)):
         return _new_set(finished, run, data)
     sets = chosen(open_inputs(recipe, run, finished.task).sets(recipe, 1), data)
     if len(sets) > 1:
         names = ", ".join(each.name for each in sets)
         raise Failure(Exit.BAD_COMMAND, f"--data {data} means several sets", f"name one of {names}")
-    return sets[0]
+    return _Asked(sets[0], {**recipe.data.test, **recipe.data.validation}[sets[0].name])
 
 
-def _new_set(finished: FinishedRun, run: Path, path: str) -> ValidationSet:
+def _new_set(finished: FinishedRun, run: Path, path: str) -> _Asked:
     """All of what lies at this path, read as the first of the recipe's sources of rows that ends alike, or else as the
     first one. Raises Failure(64) where it has none."""
     recipe, task = finished.recipe, finished.task
@@ -101,9 +131,12 @@ def _new_set(finished: FinishedRun, run: Path, path: str) -> ValidationSet:
     if type(task).prepare is not Task.prepare and not task.learned:  # it may find in training data what it needs
         open_inputs(only_training(recipe), run, task)
     alike = [source for source in files if Path(source.path).suffix == Path(path).suffix]
-    own = replace((alike or files)[0], path=path, part="all")
+    own = (alike or files)[0]
+    if isinstance(own, ColumnFiles):
+        own = named_files(own, path)
+    own = replace(own, path=path, part="all")
     source = task.prepare(open_source(own, recipe.seed, run / "sources.json"), "predict")
-    return ValidationSet(_FILE, source, evaluation_batch(recipe, 1))
+    return _Asked(ValidationSet(_FILE, source, evaluation_batch(recipe, 1)), own)
 
 
 def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: int) -> Iterator[list[dict[str, Any]]]:
@@ -145,21 +178,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} is no JSON data")
-
-
-def _write(file: IO[str], rows: Iterable[dict[str, Any]], suffix: str) -> int:
-    """Write the rows as they come; how many there are."""
-    count = 0
-    names: list[str] = []
-    writer = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")
-    for count, row in enumerate(rows, 1):
-        if suffix == ".jsonl":
-            file.write(json.dumps(row) + "\n")
-            continue
-        if count == 1:
-            names = [name for name, value in row.items() if not isinstance(value, (dict, list))]
-            writer.writerow(names)
-        writer.writerow([row[name] for name in names])
-    if not count and suffix != ".jsonl":
-        writer.writerow(names)
-    return count

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from drivetrain.data.columns import ROW, Arrays, Columns, Ragged, scattered
+from drivetrain.serving.arrays import padded
 
 Batch = dict[str, Any]
 """Tensors whose first dimension are the samples. `rows`, int64 [samples], their numbers; by feature `ids`, int64
@@ -36,7 +37,7 @@ def batch_of(samples: Columns, candidates: Collection[str] = ()) -> Batch:
         if not name:
             continue
         if isinstance(array, Ragged):
-            tensor = _padded(array, -1 if part == "ids" else 0)
+            tensor = torch.from_numpy(padded(array, -1 if part == "ids" else 0))
         else:
             tensor = torch.from_numpy(array)
         if name in candidates:
@@ -64,13 +65,3 @@ def one_after_other(parts: Sequence[Arrays]) -> dict[str, np.ndarray | Ragged]:
 
 def _rows(column: np.ndarray | Ragged) -> int:
     return len(column.offsets) - 1 if isinstance(column, Ragged) else len(column)
-
-
-def _padded(lists: Ragged, empty: int) -> Tensor:
-    """Lists side by side, [rows, longest or 1]."""
-    lengths = np.diff(lists.offsets)
-    shape = len(lengths), max(1, int(lengths.max(initial=0)))
-    padded = np.full(shape, empty, lists.values.dtype)
-    # Row by row, as the values stand.
-    padded[np.arange(shape[1]) < lengths[:, None]] = lists.values
-    return torch.from_numpy(padded)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from torch import Tensor, nn
 
 from drivetrain.engine.tables.module import Lookup, Table
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.ranking.features import table_of, vocabularies
-from drivetrain.tasks.ranking.models import Shapes
+from drivetrain.tasks.ranking.models import Inputs, Shapes
+from drivetrain.tasks.ranking.models import TwoTower as TwoTowers
 from drivetrain.tasks.ranking.negatives import Keys
+from drivetrain.tasks.ranking.objectives import Objective
+from drivetrain.tasks.ranking.programs import Program
 from drivetrain.tasks.ranking.recipe import Feature, Ranking, TwoTower
 
 
@@ -45,6 +51,33 @@ def lookups_of(settings: Ranking, towers: TwoTower | None) -> list[Lookup]:
         of_candidates = towers is not None and name in towers.item
         lookups.append(Lookup(name, feature.table or name, "none" if of_candidates else feature.pooling))
     return lookups
+
+
+def programs_of(settings: Ranking, model: nn.Module, objective: Objective) -> list[Program]:
+    """What a service is given: one program, or of towers two. A model of your own may look at each id of a list, so it
+    has all lists padded, as in training."""
+    lookups = {name: Lookup(name, each.table or name, each.pooling) for name, each in settings.embedded.items()}
+    if not isinstance(model, TwoTowers):
+        whole: set[str] = set()
+        if isinstance(settings.model, Custom):
+            whole = {name for name, feature in settings.embedded.items() if feature.length is not None}
+
+        def said(inputs: Inputs) -> Mapping[str, Tensor]:
+            return objective.said(model(inputs))
+
+        return [Program(settings.features, tuple(lookups.values()), said, frozenset(whole))]
+    towers = settings.model
+    sides = {"user": (towers.user, model.of_users), "item": (towers.item, model.of_items)}
+    programs = []
+    for side, (names, vectors) in sides.items():
+        own = {name: settings.features[name] for name in sorted(names)}
+        looked_up = tuple([lookup for name, lookup in lookups.items() if name in own])
+        programs.append(Program(own, looked_up, partial(_named, side, vectors), folder=side))
+    return programs
+
+
+def _named(name: str, made: Callable[[Inputs], Tensor], inputs: Inputs) -> dict[str, Tensor]:
+    return {name: made(inputs)}
 
 
 def keys_of(settings: Ranking, towers: TwoTower | None) -> Keys | None:

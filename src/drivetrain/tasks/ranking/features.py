@@ -1,44 +1,28 @@
-"""Columns as the arrays that a batch is made of. Training, predictions and exports all go through `FeatureEncoder`."""
+"""Columns as the arrays that a batch is made of: features as services make them, and labels."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from drivetrain.data.columns import Arrays, BadValue, Ragged, gathered
-from drivetrain.data.hashing import hash_strings, rows_of
+from drivetrain.data.columns import Arrays, BadValue, gathered
 from drivetrain.engine.tables.module import Table
+from drivetrain.serving.features import Encoded, FeatureSpec, SideTable, Vocabulary, encoded
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import one_after_other
-from drivetrain.tasks.ranking.recipe import Feature, Ranking
-from drivetrain.tasks.ranking.values import (
-    NULL,
-    Place,
-    TableColumns,
-    arrow_functions,
-    bucketed,
-    by_value,
-    checked_labels,
-    crossed,
-    finite,
-    first_of_each,
-    floats,
-    normalized,
-    texts_of,
-)
+from drivetrain.tasks.ranking.recipe import Feature, Ranking, Standard
+from drivetrain.tasks.ranking.values import ArrowColumns, checked_labels
 from drivetrain.tasks.ranking.vocabularies import vocabularies
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Encoded = dict[str, "np.ndarray | Ragged"]
 _KEY = "key"
-_UNKNOWN = 1  # the row of values that a vocabulary does not have
 _VERSION = "1"  # of what is made of columns: another one gives other arrays of the same
 _DECIDING = (
     *("column", "cross", "buckets", "hash", "vocab", "boundaries", "normalize", "default", "width"),
@@ -46,6 +30,13 @@ _DECIDING = (
 )
 _OF_A_LABEL = ("column", "loss", "at_least", "classes", "optional")
 _WIDENING = ("list", "integer", "number", "string")  # what holds all values of those before it, lists aside
+
+
+class OpenedLookup(NamedTuple):
+    """A table beside the samples, and the digest of what it is made of."""
+
+    table: SideTable
+    fingerprint: str
 
 
 class FeatureEncoder:
@@ -56,7 +47,7 @@ class FeatureEncoder:
     `sample_weights`, float32 [rows]; `groups`, int64 [rows]. Without `labelled` it reads features only.
     """
 
-    def __init__(self, settings: Ranking, sides: Mapping[str, SideTable], *, labelled: bool = True) -> None:
+    def __init__(self, settings: Ranking, sides: Mapping[str, OpenedLookup], *, labelled: bool = True) -> None:
         """`sides` are the tables of `task.lookups`, by name.
 
         Raises Failure: 66 where a vocabulary is missing, 65 where it has nothing or a value twice, 78 where one column
@@ -68,6 +59,11 @@ class FeatureEncoder:
         self.columns: Mapping[str, str] = _readings([*self._features.wanted(), *self._wanted()])
         self.digest = self._digest()
 
+    @property
+    def specs(self) -> Mapping[str, FeatureSpec]:
+        """How the features of the samples' own columns are made."""
+        return self._features.specs
+
     def _digest(self) -> str:
         """SHA-256 of all that decides what `encode` gives."""
         settings = self._settings
@@ -78,10 +74,10 @@ class FeatureEncoder:
 
     def encode(self, table: pa.Table) -> Encoded:
         """The arrays of these rows. Raises BadValue for a value that is none of what its feature or label takes."""
-        read = TableColumns(table)
+        read = ArrowColumns(table)
         found = self._features.encode(read)
         for name, side in self._sides.items():
-            found |= side.of(read.texts(self._settings.lookups[name].by))
+            found |= side.table.of(read.values(self._settings.lookups[name].by))
         if self._labelled:
             found |= self._targets(read)
         return found
@@ -100,15 +96,15 @@ class FeatureEncoder:
         if settings.group is not None:
             yield settings.group, "string"
 
-    def _targets(self, read: TableColumns) -> Encoded:
+    def _targets(self, read: ArrowColumns) -> Encoded:
         """Labels, weights of samples and groups."""
         settings = self._settings
         found: Encoded = {}
         for name, label in settings.labels.items():
             column = label.column or name
-            found[f"labels.{name}"] = checked_labels(label, column, read.numbers(column))
+            found[f"labels.{name}"] = checked_labels(label, column, read.values(column).numbers())
         if settings.sample_weight is not None:
-            weights = read.numbers(settings.sample_weight)
+            weights = read.values(settings.sample_weight).numbers()
             wrong = np.flatnonzero(~(weights >= 0))
             if len(wrong):
                 why = f"{weights[wrong[0]]:g} is no weight of a sample: it is 0 or more"
@@ -116,7 +112,8 @@ class FeatureEncoder:
             found["sample_weights"] = weights.astype(np.float32)
         if settings.group is not None:
             # 53 bits, as many as metrics keep of a number.
-            found["groups"] = (by_value(read.texts(settings.group), hash_strings) >> np.uint64(11)).view(np.int64)
+            hashes = read.values(settings.group).by_text(lambda texts: texts.hashes())
+            found["groups"] = (hashes >> np.uint64(11)).view(np.int64)
         return found
 
 
@@ -127,6 +124,7 @@ class FeatureColumns:
         """Raises Failure as `vocabularies`."""
         self._features = features
         self._vocabularies = vocabularies(features)
+        self.specs = {name: _spec(name, each, self._vocabularies.get(name)) for name, each in features.items()}
 
     @property
     def decided_by(self) -> list[Any]:
@@ -142,93 +140,23 @@ class FeatureColumns:
             if feature.weights is not None:
                 yield feature.weights, "list"
 
-    def encode(self, read: TableColumns) -> Encoded:
+    def encode(self, read: ArrowColumns) -> Encoded:
         """The arrays of all features. Raises BadValue."""
-        found: Encoded = {}
-        for name, feature in self._features.items():
-            if feature.is_number:
-                found[f"numbers.{name}"] = normalized(feature, name, read)
-            elif feature.length is not None:
-                found |= self._listed_ids(feature, name, read)
-            else:
-                found[f"ids.{name}"] = self._single_ids(feature, name, read)
-        return found
-
-    def _single_ids(self, feature: Feature, name: str, read: TableColumns) -> np.ndarray:
-        if feature.cross is not None:
-            return crossed(feature, [read.texts(column) for column in feature.cross])
-        (column,) = feature.columns(name)
-        if feature.boundaries is not None:
-            numbers = read.numbers(column)
-            # NaN, a value that is missing, would be beyond all boundaries.
-            stretch = np.searchsorted(np.array(feature.boundaries), numbers, side="right") + 1
-            return np.where(np.isnan(numbers), NULL, stretch)
-        return self._rows(feature, name, read.whole(column), Place(column))
-
-    def _listed_ids(self, feature: Feature, name: str, read: TableColumns) -> Encoded:
-        assert feature.length is not None, "whoever calls it has looked"
-        (column,) = feature.columns(name)
-        values, offsets = read.lists(column, feature.separator)
-        kept = first_of_each(offsets, feature.length)
-        rows = self._rows(feature, name, values, Place(column, offsets))[kept]
-        ends = np.concatenate([[0], np.cumsum(np.minimum(np.diff(offsets), feature.length))])
-        found: Encoded = {f"ids.{name}": Ragged(rows, ends)}
-        if feature.weights is not None:
-            weights, their = read.lists(feature.weights, feature.separator)
-            wrong = np.flatnonzero(np.diff(their) != np.diff(offsets))
-            if len(wrong):
-                ids, given = int(np.diff(offsets)[wrong[0]]), int(np.diff(their)[wrong[0]])
-                raise BadValue(int(wrong[0]), feature.weights, f"has {given} weights for {ids} ids of {column}")
-            numbers = finite(floats(weights, Place(feature.weights, their)), Place(feature.weights, their))
-            found[f"id_weights.{name}"] = Ragged(np.nan_to_num(numbers)[kept].astype(np.float32), ends)
-        return found
-
-    def _rows(self, feature: Feature, name: str, values: pa.Array, place: Place) -> np.ndarray:
-        """The rows of a table that values are, int64."""
-        if feature.buckets is not None:
-            return bucketed(feature.buckets, values, place)
-        return by_value(texts_of(values), self._row_of_text(feature, name))
-
-    def _row_of_text(self, feature: Feature, name: str) -> Callable[[pa.Array], np.ndarray]:
-        """What gives the rows of texts of which none is null."""
-        if feature.hash is not None:
-            size = feature.hash
-            return lambda texts: rows_of(hash_strings(texts), size) + 1
-        import pyarrow as pa
-
-        known = pa.array(self._vocabularies[name], pa.string())
-
-        def looked_up(texts: pa.Array) -> np.ndarray:
-            found = arrow_functions().index_in(texts.cast(pa.string()), value_set=known)
-            return found.fill_null(_UNKNOWN - 2).to_numpy(zero_copy_only=False).astype(np.int64) + 2
-
-        return looked_up
+        return encoded(self.specs, read)
 
 
-class SideTable:
-    """The features of a table beside the samples, encoded once, and which of its rows a sample's key is."""
-
-    def __init__(self, arrays: Arrays, without: Encoded, where: str, fingerprint: str) -> None:
-        """`arrays` are those of a `SideEncoder`, `without` its arrays of a row that has nothing: what samples get whose
-        key is not there. `where` is the file, for messages. Raises Failure(65) where a key is there twice."""
-        keys = np.asarray(arrays[_KEY])
-        self._order = np.argsort(keys, kind="stable")
-        self._keys = keys[self._order]
-        if (self._keys[1:] == self._keys[:-1]).any():
-            row = int(self._order[1:][self._keys[1:] == self._keys[:-1]].min())
-            cause = f"{where}: the key of row {row + 1} is that of an earlier one"
-            raise Failure(Exit.BAD_DATA, cause, "a table that is looked up has each key once", file=where)
-        own = {key: column for key, column in arrays.items() if key in without}
-        self._arrays = one_after_other([own, without])
-        self.fingerprint = fingerprint
-
-    def of(self, keys: pa.Array) -> Encoded:
-        """The arrays of samples that have these keys."""
-        null = keys.is_null().to_numpy(zero_copy_only=False)
-        hashes = by_value(keys, hash_strings)
-        places = np.minimum(self._keys.searchsorted(hashes), len(self._keys) - 1)
-        there = (self._keys[places] == hashes) & ~null
-        return gathered(self._arrays, np.where(there, self._order[places], len(self._order)))
+def side_table(arrays: Arrays, without: Encoded, where: str) -> SideTable:
+    """`arrays` are those of a `SideEncoder`, `without` its arrays of a row that has nothing: what samples get whose key
+    is not there. `where` is the file, for messages. Raises Failure(65) where a key is there twice."""
+    keys = np.asarray(arrays[_KEY])
+    order = np.argsort(keys, kind="stable")
+    ascending = keys[order]
+    if (ascending[1:] == ascending[:-1]).any():
+        row = int(order[1:][ascending[1:] == ascending[:-1]].min())
+        cause = f"{where}: the key of row {row + 1} is that of an earlier one"
+        raise Failure(Exit.BAD_DATA, cause, "a table that is looked up has each key once", file=where)
+    own = {key: column for key, column in arrays.items() if key in without}
+    return SideTable(ascending, one_after_other([gathered(own, order), without]))
 
 
 class SideEncoder:
@@ -242,12 +170,11 @@ class SideEncoder:
 
     def encode(self, table: pa.Table) -> Encoded:
         """The arrays of these rows. Raises BadValue, also for a key that is null."""
-        read = TableColumns(table)
-        keys = read.texts(self._key)
-        if keys.null_count:
-            row = int(keys.is_null().to_numpy(zero_copy_only=False).argmax())
-            raise BadValue(row, self._key, "the key has no value")
-        return {**self._features.encode(read), _KEY: by_value(keys, hash_strings)}
+        read = ArrowColumns(table)
+        keys = read.values(self._key)
+        if keys.null.any():
+            raise BadValue(int(keys.null.argmax()), self._key, "the key has no value")
+        return {**self._features.encode(read), _KEY: keys.by_text(lambda texts: texts.hashes())}
 
     def encode_nothing(self) -> Encoded:
         """The arrays of one row in which every column is null."""
@@ -255,7 +182,7 @@ class SideEncoder:
 
         kinds = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "list": pa.list_(pa.string())}
         nulls = {name: pa.nulls(1, kinds[reading]) for name, reading in self.columns.items()}
-        return self._features.encode(TableColumns(pa.table(nulls)))
+        return self._features.encode(ArrowColumns(pa.table(nulls)))
 
 
 def table_of(settings: Ranking, name: str, vocabulary: Sequence[str] = ()) -> Table:
@@ -272,6 +199,26 @@ def table_of(settings: Ranking, name: str, vocabulary: Sequence[str] = ()) -> Ta
     else:
         rows += 1 + len(vocabulary)
     return Table(feature.table or name, rows, settings.dim_of(feature))
+
+
+def _spec(name: str, feature: Feature, words: Sequence[str] | None) -> FeatureSpec:
+    """How the feature of this name is made of columns."""
+    normalize, vocabulary = feature.normalize, None
+    if words is not None:
+        vocabulary = Vocabulary(tuple(words))
+    return FeatureSpec(
+        columns=feature.columns(name),
+        buckets=feature.buckets,
+        hash=feature.hash,
+        vocabulary=vocabulary,
+        boundaries=feature.boundaries,
+        normalize=asdict(normalize) if isinstance(normalize, Standard) else normalize,
+        default=feature.default,
+        width=feature.width,
+        length=feature.length,
+        separator=feature.separator,
+        weights=feature.weights,
+    )
 
 
 def _readings(wanted: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -9,11 +9,11 @@ import numpy as np
 
 from drivetrain.data.column_files import open_columns
 from drivetrain.data.recipe import ColumnFiles
-from drivetrain.tasks.ranking.features import SideEncoder, SideTable
+from drivetrain.tasks.ranking.features import OpenedLookup, SideEncoder, side_table
 from drivetrain.tasks.ranking.recipe import Ranking
 
 
-def open_lookups(settings: Ranking) -> dict[str, SideTable]:
+def open_lookups(settings: Ranking) -> dict[str, OpenedLookup]:
     """The tables of `task.lookups` by name, each read whole.
 
     Raises Failure: 66 where a file is missing, 65 where a row cannot be read or has a key that is there already.
@@ -27,5 +27,6 @@ def open_lookups(settings: Ranking) -> dict[str, SideTable]:
             source = open_columns(files, Path(folder) / "sources.json").encoded(encoder)
             rows = np.arange(len(source), dtype=np.int64)
             arrays = source.read(rows, rows).arrays  # type: ignore[attr-defined] - they are `Columns`
-        found[name] = SideTable(arrays, encoder.encode_nothing(), lookup.path, source.fingerprint)
+        table = side_table(arrays, encoder.encode_nothing(), lookup.path)
+        found[name] = OpenedLookup(table, source.fingerprint)
     return found

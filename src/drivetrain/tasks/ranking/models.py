@@ -117,9 +117,15 @@ class TwoTower(nn.Module):
         embedded = {}
         for name in self._item.embedded:
             embedded[name] = _pooled(inputs.embedded[name], inputs.ids[name], candidates, self._pooling[name])
-        user = self.user(side_by_side(inputs, self._user))
-        item = self.item(side_by_side(inputs._replace(embedded=embedded), self._item))
-        return {"user": F.normalize(user.float(), dim=-1), "item": F.normalize(item.float(), dim=-1)}
+        return {"user": self.of_users(inputs), "item": self.of_items(inputs._replace(embedded=embedded))}
+
+    def of_users(self, inputs: Inputs) -> Tensor:
+        """Vectors of length 1, [..., size], by the features of users."""
+        return F.normalize(self.user(side_by_side(inputs, self._user)).float(), dim=-1)
+
+    def of_items(self, inputs: Inputs) -> Tensor:
+        """Vectors of length 1, [..., size], by the features of items, each pooled already."""
+        return F.normalize(self.item(side_by_side(inputs, self._item)).float(), dim=-1)
 
 
 class Outputs(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,7 +39,7 @@ class Objective(Protocol):
         """Add a batch; as `Task.evaluate`."""
         ...
 
-    def predict(self, outputs: Outputs) -> dict[str, Sequence[Any]]:
+    def said(self, outputs: Outputs) -> dict[str, Tensor]:
         """What is said of each sample, by name."""
         ...
 
@@ -101,9 +101,9 @@ class LabelObjective:
             return said[name], wanted[name]
         return said, wanted
 
-    def predict(self, outputs: Outputs) -> dict[str, Sequence[Any]]:
+    def said(self, outputs: Outputs) -> dict[str, Tensor]:
         """The probability of yes, those of all classes, or the number, by label."""
-        return {name: _said(label, outputs[name].float()).tolist() for name, label in self._labels.items()}
+        return {name: _said(label, outputs[name].float()) for name, label in self._labels.items()}
 
     def _called(self, name: str, what: str, alone: str | None = None) -> str:
         """What something of a label is called: by the label too where there are several."""
@@ -154,10 +154,10 @@ class ChoiceObjective:
         for best in self._model.recall:
             metrics[f"recall_{best}"].add(float((better < best).double() @ counted), total)
 
-    def predict(self, outputs: Outputs) -> dict[str, Sequence[Any]]:
+    def said(self, outputs: Outputs) -> dict[str, Tensor]:
         """How well user and item suit each other, from -1 to 1, and the vectors of both."""
         user, item = outputs["user"], outputs["item"][:, 0]
-        return {"score": (user * item).sum(-1).tolist(), "user": user.tolist(), "item": item.tolist()}
+        return {"score": (user * item).sum(-1), "user": user, "item": item}
 
     def _choices(self, outputs: Outputs, batch: Batch) -> Iterator[Choice]:
         model = self._model

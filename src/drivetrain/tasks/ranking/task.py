@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
+from drivetrain.checkpoint.export import Exported
 from drivetrain.data.columns import Columns
 from drivetrain.data.source import Source
 from drivetrain.engine.losses import Losses
@@ -18,12 +19,13 @@ from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import Batch, batch_of
-from drivetrain.tasks.ranking.building import keys_of, lookups_of, model_of, tables_of
-from drivetrain.tasks.ranking.features import FeatureEncoder, SideTable
+from drivetrain.tasks.ranking.building import keys_of, lookups_of, model_of, programs_of, tables_of
+from drivetrain.tasks.ranking.features import FeatureEncoder, OpenedLookup
 from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
+from drivetrain.tasks.ranking.programs import Reading, exported
 from drivetrain.tasks.ranking.recipe import Ranking, TwoTower
 
 Networks = Mapping[str, nn.Module]
@@ -31,6 +33,9 @@ Networks = Mapping[str, nn.Module]
 
 class RankingTask(Task):
     """A model of features, trained to foresee labels or to choose the right item."""
+
+    nulls: tuple[str, ...] = ()
+    """Texts that training read as no value: an export takes them for that, too."""
 
     def __init__(self, settings: Ranking) -> None:
         self._settings = settings
@@ -40,13 +45,14 @@ class RankingTask(Task):
             self._objective = ChoiceObjective(settings, self._towers)
         self._catalogue: Catalogue | None = None
         self._flops: float | None = None
+        self._encoders: dict[bool, FeatureEncoder] = {}
 
     def prepare(self, source: Source, part: Part, *, by_length: bool = False) -> Source:
         """Columns as the arrays that features and labels are; for towers, perhaps with items that were not chosen."""
         if not hasattr(source, "encoded"):
             cause = f"task ranking reads columns, and was given a {type(source).__name__}"
             raise Failure(Exit.BAD_RECIPE, cause, "use a source of kind columns or clicks")
-        encoded = source.encoded(self._encoder if part != "predict" else self._unlabelled)  # type: ignore[attr-defined]
+        encoded = source.encoded(self._encoder(labelled=part != "predict"))  # type: ignore[attr-defined]
         keys = keys_of(self._settings, self._towers)
         if keys is None or part == "predict":
             return encoded
@@ -92,8 +98,23 @@ class RankingTask(Task):
     def predict(self, nets: Networks, batch: Batch) -> list[dict[str, Any]]:
         """The number of the row, and what is said of it: for labels by their names; for towers a `score`, and the
         vectors of `user` and `item`."""
-        said = {"row": batch["rows"].tolist(), **self._objective.predict(self._outputs(nets, batch))}
+        said = {"row": batch["rows"].tolist()}
+        for name, tensor in self._objective.said(self._outputs(nets, batch)).items():
+            said[name] = tensor.tolist()
         return [dict(zip(said, row, strict=True)) for row in zip(*said.values(), strict=True)]
+
+    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], list[Exported]]:
+        """Programs that score raw values, two where there are towers, each with its weights and features."""
+
+        def programs(tensors: Mapping[str, Tensor]) -> list[Exported]:
+            ranker = self.networks()[network]
+            assert isinstance(ranker, Ranker), "it is what `networks` makes"
+            by = {name: lookup.by for name, lookup in self._settings.lookups.items()}
+            reading = Reading(self._encoder(labelled=False).specs, self._sides, by, self.nulls)
+            made = programs_of(self._settings, ranker.model, self._objective)
+            return [exported(ranker, tensors, program, reading) for program in made]
+
+        return programs
 
     def flops_per_sample(self) -> float | None:
         """Those of linear layers; vectors are looked up, not multiplied."""
@@ -105,16 +126,13 @@ class RankingTask(Task):
             _require_outputs(nets["model"], outputs, self._settings)
         return outputs
 
-    @cached_property
-    def _encoder(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings, self._sides)
+    def _encoder(self, *, labelled: bool) -> FeatureEncoder:
+        if labelled not in self._encoders:
+            self._encoders[labelled] = FeatureEncoder(self._settings, self._sides, labelled=labelled)
+        return self._encoders[labelled]
 
     @cached_property
-    def _unlabelled(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings, self._sides, labelled=False)
-
-    @cached_property
-    def _sides(self) -> dict[str, SideTable]:
+    def _sides(self) -> dict[str, OpenedLookup]:
         return open_lookups(self._settings)
 
 

@@ -1,23 +1,21 @@
-"""Columns of Arrow values as arrays of rows, numbers and labels, with the place of what cannot be one."""
+"""Columns of Arrow values as texts, numbers and lists, with the place of what cannot be one; and labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drivetrain.data.columns import BadValue
-from drivetrain.data.hashing import hash_strings, rows_of
-from drivetrain.data.order import GOLDEN, mix64
+from drivetrain.data.hashing import hash_strings
+from drivetrain.serving.arrays import Place
+from drivetrain.serving.features import NULL, Texts, Vocabulary
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.tasks.ranking.recipe import Feature, Label, Standard
+from drivetrain.tasks.ranking.recipe import Label
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-NULL = 0
-"""The row of a table that is of samples without a value."""
 
 
 def arrow_functions() -> Any:
@@ -27,57 +25,118 @@ def arrow_functions() -> Any:
     return pyarrow.compute
 
 
-class Place(NamedTuple):
-    """Where values stand, for messages: their column and, where they are those of lists, int64 [rows + 1] of where each
-    list begins."""
-
-    column: str
-    offsets: np.ndarray | None = None
-
-    def bad(self, index: int, why: str) -> BadValue:
-        """That the value at this place is none."""
-        row = index
-        if self.offsets is not None:
-            row = int(np.searchsorted(self.offsets, index, side="right")) - 1
-        return BadValue(row, self.column, why)
-
-
-class TableColumns:
+class ArrowColumns:
     """Columns of a table, as the types that features want."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
 
-    def whole(self, name: str) -> pa.Array:
-        """A column in one piece."""
-        return self._table.column(name).combine_chunks()
+    def values(self, column: str) -> ArrowValues:
+        """A column of single values."""
+        return ArrowValues(self._whole(column), Place(column))
 
-    def texts(self, name: str) -> pa.Array:
-        """A column of strings, dictionary-encoded or not."""
-        return texts_of(self.whole(name))
-
-    def numbers(self, name: str) -> np.ndarray:
-        """A column of float64; NaN where it is null."""
-        return finite(floats(self.whole(name), Place(name)), Place(name))
-
-    def lists(self, name: str, separator: str | None) -> tuple[pa.Array, np.ndarray]:
+    def lists(self, column: str, separator: str | None) -> tuple[ArrowValues, np.ndarray]:
         """The values of all lists, and int64 [rows + 1]: where each begins. A null list, and an empty text, has none.
 
         Raises Failure(78) for text without a separator.
         """
         import pyarrow as pa
 
-        column, functions = self.whole(name), arrow_functions()
-        if not _is_list(column.type):
+        lists, functions = self._whole(column), arrow_functions()
+        if not _is_list(lists.type):
             if separator is None:
-                cause = f"task: column {name!r} is {column.type}, and no list"
+                cause = f"task: column {column!r} is {lists.type}, and no list"
                 raise Failure(Exit.BAD_RECIPE, cause, "give the feature a separator, or take its length out")
-            texts = texts_of(column).cast(pa.string())
+            texts = _texts_of(lists).cast(pa.string())
             # An empty text is no list of one empty text.
             texts = functions.if_else(functions.equal(texts, ""), pa.scalar(None, pa.string()), texts)
-            column = functions.split_pattern(texts, separator)
-        lengths = functions.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
-        return column.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+            lists = functions.split_pattern(texts, separator)
+        lengths = functions.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        return ArrowValues(lists.flatten(), Place(column, offsets)), offsets
+
+    def _whole(self, column: str) -> pa.Array:
+        """A column in one piece."""
+        return self._table.column(column).combine_chunks()
+
+
+class ArrowValues:
+    """An array of one type."""
+
+    def __init__(self, array: pa.Array, place: Place) -> None:
+        self._array, self.place = array, place
+
+    @property
+    def null(self) -> np.ndarray:
+        """Which values are not there, bool."""
+        return self._array.is_null().to_numpy(zero_copy_only=False)
+
+    def by_text(self, found_of: Callable[[Texts], np.ndarray]) -> np.ndarray:
+        """What this gives for each value, as text, computed once for each of a dictionary; NULL for null."""
+        import pyarrow as pa
+
+        texts, null = _texts_of(self._array), self.null
+        if pa.types.is_dictionary(texts.type):
+            places = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
+            by_place = found_of(ArrowTexts(texts.dictionary))
+            # A dictionary of nulls alone has no value to take.
+            found = by_place[places] if len(by_place) else np.zeros(len(texts), by_place.dtype)
+        else:
+            found = found_of(ArrowTexts(texts.fill_null("")))
+        found[null] = NULL
+        return found
+
+    def whole(self) -> np.ndarray:
+        """Int64; 0 for null. Raises BadValue."""
+        import pyarrow as pa
+
+        return self._cast(pa.int64(), "no whole number").fill_null(0).to_numpy(zero_copy_only=False)
+
+    def numbers(self) -> np.ndarray:
+        """Float64, none infinite; NaN for null. Raises BadValue."""
+        import pyarrow as pa
+
+        numbers = self._cast(pa.float64(), "no number").fill_null(np.nan).to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(np.isinf(numbers))
+        if len(wrong):
+            raise self.place.bad(int(wrong[0]), f"{numbers[wrong[0]]} is no finite number")
+        return numbers
+
+    def _cast(self, kind: pa.DataType, what: str) -> pa.Array:
+        """The values as another type. Raises BadValue for the first one that is none of it."""
+        import pyarrow as pa
+
+        values = self._array
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        try:
+            return values.cast(kind)
+        except pa.ArrowInvalid:
+            for index in range(len(values)):
+                try:
+                    values[index].cast(kind)
+                except pa.ArrowInvalid:
+                    raise self.place.bad(index, f"{values[index].as_py()!r} is {what}") from None
+            raise
+
+
+class ArrowTexts:
+    """An array of strings, of which none is null."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    def hashes(self) -> np.ndarray:
+        """uint64 of each, by `hash_bytes`."""
+        return hash_strings(self._array)
+
+    def places(self, vocabulary: Vocabulary) -> np.ndarray:
+        """int64 of each: its place among these, -1 where it is none of them."""
+        import pyarrow as pa
+
+        known = pa.array(vocabulary.words, pa.string())
+        found = arrow_functions().index_in(self._array.cast(pa.string()), value_set=known)
+        return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -86,81 +145,13 @@ def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
 
 
-def texts_of(values: pa.Array) -> pa.Array:
+def _texts_of(values: pa.Array) -> pa.Array:
     """Values as strings, those of a dictionary or not."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(values.type) or pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         return values
     return values.cast(pa.string())
-
-
-def by_value(texts: pa.Array, found_of: Callable[[pa.Array], np.ndarray]) -> np.ndarray:
-    """What `found_of` gives for each text, computed once for each of a dictionary; NULL for null."""
-    import pyarrow as pa
-
-    null = texts.is_null().to_numpy(zero_copy_only=False)
-    if pa.types.is_dictionary(texts.type):
-        places = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
-        by_place = found_of(texts.dictionary)
-        # A dictionary of nulls alone has no value to take.
-        found = by_place[places] if len(by_place) else np.zeros(len(texts), np.int64)
-    else:
-        found = found_of(texts.fill_null(""))
-    found[null] = NULL
-    return found
-
-
-def bucketed(buckets: int, values: pa.Array, place: Place) -> np.ndarray:
-    """Whole numbers from 0 on as rows. An id beyond the table has no row, so it ends the run."""
-    import pyarrow as pa
-
-    null = values.is_null().to_numpy(zero_copy_only=False)
-    whole = _cast(values, pa.int64(), "no whole number", place)
-    numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero((numbers < 0) | (numbers >= buckets))
-    if len(wrong):
-        raise place.bad(int(wrong[0]), f"{numbers[wrong[0]]} is no id from 0 to {buckets - 1} (buckets: {buckets})")
-    return np.where(null, NULL, numbers + 1)
-
-
-def crossed(feature: Feature, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Rows of several columns' values together. Null is a value like others; where all are null the row is NULL."""
-    assert feature.hash is not None, "the recipe sees to that"
-    together = np.zeros(len(columns[0]), np.uint64)
-    empty = np.ones(len(columns[0]), bool)
-    for texts in columns:
-        hashes = by_value(texts, hash_strings)
-        together = mix64(together * np.uint64(GOLDEN) + hashes + np.uint64(1))
-        empty &= texts.is_null().to_numpy(zero_copy_only=False)
-    return np.where(empty, NULL, rows_of(together, feature.hash) + 1)
-
-
-def normalized(feature: Feature, name: str, read: TableColumns) -> np.ndarray:
-    """Float32 [rows], or [rows, width]."""
-    (column,) = feature.columns(name)
-    place = Place(column)
-    if feature.width == 1:
-        numbers = read.numbers(column)
-    else:
-        values, offsets = read.lists(column, feature.separator)
-        place = Place(column, offsets)
-        lengths = np.diff(offsets)
-        wrong = np.flatnonzero((lengths != feature.width) & (lengths != 0))
-        if len(wrong):
-            raise BadValue(int(wrong[0]), column, f"has {lengths[wrong[0]]} numbers, not {feature.width}")
-        numbers = np.full((len(lengths), feature.width), np.nan)
-        numbers[lengths > 0] = finite(floats(values, place), place).reshape(-1, feature.width)
-    numbers = np.where(np.isnan(numbers), feature.default, numbers)
-    if isinstance(feature.normalize, Standard):
-        numbers = (numbers - feature.normalize.mean) / feature.normalize.std
-    elif feature.normalize == "log1p":
-        wrong = np.argwhere(numbers <= -1)
-        if len(wrong):
-            bad = numbers[tuple(wrong[0])]
-            raise BadValue(int(wrong[0][0]), column, f"log1p takes numbers above -1, not {bad:g}")
-        numbers = np.log1p(numbers)
-    return numbers.astype(np.float32)
 
 
 def checked_labels(label: Label, column: str, numbers: np.ndarray) -> np.ndarray:
@@ -182,41 +173,3 @@ def checked_labels(label: Label, column: str, numbers: np.ndarray) -> np.ndarray
         row = int(wrong.argmax())
         raise BadValue(row, column, f"{numbers[row]:g} is {what}")
     return numbers.astype(np.float32)
-
-
-def floats(values: pa.Array, place: Place) -> np.ndarray:
-    """Values as float64, NaN for null."""
-    import pyarrow as pa
-
-    return _cast(values, pa.float64(), "no number", place).fill_null(np.nan).to_numpy(zero_copy_only=False)
-
-
-def finite(numbers: np.ndarray, place: Place) -> np.ndarray:
-    """The same numbers. Raises BadValue for one that is infinite."""
-    wrong = np.flatnonzero(np.isinf(numbers))
-    if len(wrong):
-        raise place.bad(int(wrong[0]), f"{numbers[wrong[0]]} is no finite number")
-    return numbers
-
-
-def _cast(values: pa.Array, kind: pa.DataType, what: str, place: Place) -> pa.Array:
-    """Values as another type. Raises BadValue for the first one that is none of it."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    try:
-        return values.cast(kind)
-    except pa.ArrowInvalid:
-        for index in range(len(values)):
-            try:
-                values[index].cast(kind)
-            except pa.ArrowInvalid:
-                raise place.bad(index, f"{values[index].as_py()!r} is {what}") from None
-        raise
-
-
-def first_of_each(offsets: np.ndarray, most: int) -> np.ndarray:
-    """Which values of lists are among the first of their list, bool."""
-    within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
-    return within < most

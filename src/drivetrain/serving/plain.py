@@ -1,0 +1,139 @@
+"""Columns of plain values, such as a service is asked with: lists of Python's numbers and texts, or numpy's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from .arrays import BadValue, Place
+from .features import NULL, Texts, Vocabulary
+from .hashing import hash_bytes
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+class PlainColumns:
+    """Rows as a mapping from columns to lists of as many values. None is null, and so are texts among `nulls`."""
+
+    def __init__(self, rows: Mapping[str, Sequence[Any]], wanted: Collection[str], nulls: Collection[str]) -> None:
+        """Raises ValueError where a wanted column is missing, or has another length than the others."""
+        self._rows, self._nulls = rows, frozenset(nulls)
+        missing = [column for column in wanted if column not in rows]
+        if missing:
+            raise ValueError(f"no column {missing[0]!r}; there are {', '.join(map(str, rows)) or 'none'}")
+        lengths = {column: len(rows[column]) for column in wanted}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns have different lengths: {lengths}")
+
+    def values(self, column: str) -> PlainValues:
+        """A column of single values."""
+        return PlainValues(self._plain(column), Place(column))
+
+    def lists(self, column: str, separator: str | None) -> tuple[PlainValues, np.ndarray]:
+        """The values of all lists, and int64 [rows + 1]: where each begins. Raises BadValue."""
+        lists: list[Any] = []
+        for row, value in enumerate(self._plain(column)):
+            if isinstance(value, str):
+                if separator is None:
+                    raise BadValue(row, column, f"{value!r} is no list, and the feature has no separator")
+                value = value.split(separator) if value else ()
+            elif value is None:
+                value = ()
+            elif not isinstance(value, (list, tuple, np.ndarray)):
+                raise BadValue(row, column, f"{value!r} is no list")
+            lists.append(value)
+        offsets = np.concatenate([[0], np.cumsum([len(each) for each in lists], dtype=np.int64)]).astype(np.int64)
+        flat: list[Any] = []
+        for each in lists:
+            flat.extend(each)
+        return PlainValues(flat, Place(column, offsets)), offsets
+
+    def _plain(self, column: str) -> list[Any]:
+        given = self._rows[column]
+        values = list(given)
+        if isinstance(given, np.ndarray):  # Python's own types take less time than numpy's
+            values = given.tolist()
+        if self._nulls:
+            for row, value in enumerate(values):
+                if isinstance(value, str) and value in self._nulls:
+                    values[row] = None
+        return values
+
+
+class PlainValues:
+    """Values of which each may be of a type of its own."""
+
+    def __init__(self, values: Sequence[Any], place: Place) -> None:
+        self._values, self.place = values, place
+        self.null = np.array([value is None for value in values], bool)
+
+    def by_text(self, found_of: Callable[[Texts], np.ndarray]) -> np.ndarray:
+        """What this gives for each value, as text; NULL where it is null."""
+        found = found_of(PlainTexts([self._text(index, value) for index, value in enumerate(self._values)]))
+        found[self.null] = NULL
+        return found
+
+    def whole(self) -> np.ndarray:
+        """Int64; 0 for null. Raises BadValue."""
+        return np.array([self._whole(index, value) for index, value in enumerate(self._values)], np.int64)
+
+    def numbers(self) -> np.ndarray:
+        """Float64, none infinite; NaN for null. Raises BadValue."""
+        return np.array([self._number(index, value) for index, value in enumerate(self._values)], np.float64)
+
+    def _text(self, index: int, value: Any) -> str:
+        if value is None:
+            return ""
+        if isinstance(value, (bool, np.bool_)):
+            return str(bool(value)).lower()
+        if isinstance(value, str):
+            return value
+        if isinstance(value, (int, np.integer)) or type(value) is date:
+            return str(value)
+        raise self.place.bad(index, f"{value!r} is no text: of a {type(value).__name__} there are many spellings")
+
+    def _whole(self, index: int, value: Any) -> int:
+        if value is None:
+            return 0
+        if isinstance(value, str) and _WHOLE.fullmatch(value):
+            value = int(value)
+        whole = isinstance(value, (int, np.integer, np.bool_))
+        if isinstance(value, (float, np.floating)):
+            whole = float(value).is_integer()
+        if whole and _LEAST <= int(value) <= _MOST:
+            return int(value)
+        raise self.place.bad(index, f"{value!r} is no whole number")
+
+    def _number(self, index: int, value: Any) -> float:
+        if value is None:
+            return np.nan
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value)
+        if not isinstance(value, (int, float, np.number, np.bool_)):
+            raise self.place.bad(index, f"{value!r} is no number")
+        if np.isinf(value):
+            raise self.place.bad(index, f"{value} is no finite number")
+        return float(value)
+
+
+class PlainTexts:
+    """A list of strings."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def hashes(self) -> np.ndarray:
+        """uint64 of each, by `hash_bytes`."""
+        parts = [text.encode() for text in self._texts]
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        return hash_bytes(np.frombuffer(b"".join(parts), np.uint8), offsets)
+
+    def places(self, vocabulary: Vocabulary) -> np.ndarray:
+        """int64 of each: its place among these, -1 where it is none of them."""
+        return np.array([vocabulary.places.get(text, -1) for text in self._texts], np.int64)

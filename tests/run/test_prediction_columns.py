@@ -1,0 +1,204 @@
+"""Predictions of files of columns: what is read, what is copied beside the scores, and what is written."""
+
+import csv
+import datetime
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import drivetrain
+from drivetrain.run import predicted
+from drivetrain.spec.exits import Exit, Failure
+
+ROWS = 53
+DAY = datetime.date(2024, 2, 28)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("columns")
+    lines = "".join(f"{n % 9},w{n % 7},{n % 3 == 0:d}\n" for n in range(64))
+    (folder / "log.csv").write_text(f"who,what,clicked\n{lines}")
+    log = {"kind": "columns", "path": str(folder / "log.csv"), "malformed": "skip", "split": [0.8, 0.2, 0]}
+    recipe = {
+        "name": "columns",
+        "task": {
+            "kind": "ranking",
+            "dim": 4,
+            "features": {"who": {"buckets": 9}, "what": {"hash": 30}},
+            "labels": {"clicked": {}},
+            "model": {"kind": "deepfm", "hidden": [8]},
+        },
+        "data": {
+            "train": {"sources": [log | {"part": "train"}]},
+            "validation": {"held": log | {"part": "validation"}},
+        },
+        "batch": {"size": 8},
+        "budget": {"steps": 4},
+        "embeddings": {"optimizer": {"kind": "adam", "lr": 0.1}},
+        "launch": {"threads": 1},
+        "device": "cpu",
+    }
+    drivetrain.train(recipe, run=folder / "run", progress=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained, tmp_path, monkeypatch):
+    """The run, in a folder with two new files: rows 0 to 19 as Parquet of three row groups, the others as CSV."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, "run")
+    numbers = list(range(20))
+    days = [None if n == 3 else DAY + datetime.timedelta(n) for n in numbers]
+    who, what = [n % 9 for n in numbers], [f"w{n}" for n in numbers]
+    parquet.write_table(pa.table({"who": who, "what": what, "day": days}), "a.parquet", row_group_size=8)
+    with open("b.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["day", "who", "what"])
+        writer.writerows([f'0{n},\n"x"', n % 9, f"w\n{n}"] for n in range(20, ROWS))
+    return "run"
+
+
+def read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "suffix", "processes"),
+    [
+        ("a.parquet", [f"w{n}" for n in range(20)], "csv", 2),
+        ("b.csv", [f"w\n{n}" for n in range(20, ROWS)], "parquet", 4),
+    ],
+)
+def test_rows_are_all_there_in_order_on_any_number_of_processes(run, name, wanted, suffix, processes):
+    made = set()
+    for number in (1, processes):
+        to = Path(f"{number}.{suffix}")
+        assert drivetrain.predict(run, name, to, processes=number, copy=["what"]) == len(wanted)
+        made.add(to.read_bytes())
+    assert len(made) == 1
+    found = parquet.read_table(to).to_pylist() if suffix == "parquet" else read_csv(to)
+    assert [int(row["row"]) for row in found] == list(range(len(wanted)))
+    assert [row["what"] for row in found] == wanted
+    assert all(0 < float(row["clicked"]) < 1 for row in found)
+
+
+def test_what_is_copied_is_as_it_was(run):
+    drivetrain.predict(run, "a.parquet", "a-said.parquet", copy=["date=day", "who"])
+    found = parquet.read_table("a-said.parquet")
+    assert found.column_names == ["date", "who", "row", "clicked"]
+    given = parquet.read_table("a.parquet")
+    assert found.column("date").equals(given.column("day"))
+    assert found.column("who").equals(given.column("who"))
+    drivetrain.predict(run, "b.csv", "b-said.csv", copy=["day"])
+    assert [row["day"] for row in read_csv("b-said.csv")] == [row["day"] for row in read_csv("b.csv")]
+    drivetrain.predict(run, "a.parquet", "a-said.jsonl", copy=["day"])
+    with open("a-said.jsonl") as file:
+        days = [json.loads(line)["day"] for line in file]
+    assert days[2:5] == ["2024-03-01", None, "2024-03-03"]
+
+
+@pytest.mark.parametrize("data", ["parts/*", "parts", "parts/1.csv,parts/2.csv,parts/3.csv"])
+def test_several_files_are_read_in_their_order_and_empty_ones_have_no_row(run, tmp_path, data):
+    (tmp_path / "parts").mkdir()
+    for number, rows in enumerate((["3,a", "4,b"], [], ["5,c"]), 1):
+        (tmp_path / "parts" / f"{number}.csv").write_text("\n".join(["who,what", *rows, ""]))
+    assert drivetrain.predict(run, data, "said.csv", copy=["what"]) == 3
+    assert [row["what"] for row in read_csv("said.csv")] == ["a", "b", "c"]
+
+
+def test_files_without_a_row_are_bad_data_and_files_that_are_not_there_missing(run, tmp_path):
+    (tmp_path / "empty.csv").write_text("who,what\n")
+    with pytest.raises(Failure, match=r"empty.csv has no row") as raised:
+        drivetrain.predict(run, "empty.csv", "said.csv")
+    assert raised.value.outcome.code is Exit.BAD_DATA
+    with pytest.raises(Failure) as raised:
+        drivetrain.predict(run, "none/*.csv", "said.csv")
+    assert raised.value.outcome.code is Exit.INPUT_MISSING
+
+
+def test_a_set_of_the_recipe_is_predicted_with_its_columns(run):
+    count = drivetrain.predict(run, "held", "said.csv", copy=["who", "truth=clicked"])
+    found = read_csv("said.csv")
+    assert len(found) == count > 0
+    assert all((int(row["truth"]), int(row["who"])) for row in found if row["truth"] != "0")
+    with pytest.raises(Failure, match="give it another one: --copy NAME=clicked") as raised:
+        drivetrain.predict(run, "held", "again.csv", copy=["clicked"])
+    assert raised.value.outcome.code is Exit.BAD_COMMAND
+
+
+def test_rows_that_cannot_be_read_are_told_or_left_out_as_the_recipe_says(run, tmp_path):
+    (tmp_path / "bad.csv").write_text("who,what\n1,a\n1\n2,b\n")
+    with pytest.warns(UserWarning, match=r"1 malformed rows of bad.csv are left out, at line 3"):
+        assert drivetrain.predict(run, "bad.csv", "said.csv", copy=["what"]) == 2
+    assert [row["what"] for row in read_csv("said.csv")] == ["a", "b"]
+
+
+def damaged(path):
+    """The second row group's bytes of `what` are others."""
+    span = parquet.read_metadata(path).row_group(1).column(1)
+    content = bytearray(path.read_bytes())
+    content[span.data_page_offset + span.total_compressed_size - 3] ^= 255
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_is_wrong_is_told_with_its_place_and_leaves_no_file(run, tmp_path, processes):
+    table = parquet.read_table("a.parquet")
+    parquet.write_table(table.set_column(0, "who", [[*range(9), *range(11)]]), "wrong.parquet", row_group_size=8)
+    (tmp_path / "wrong.csv").write_text("who,what\n1,a\n9,b\n")
+    parquet.write_table(table, "flipped.parquet", row_group_size=8, write_page_checksum=True)
+    damaged(tmp_path / "flipped.parquet")
+    places = {
+        "wrong.parquet": r"wrong.parquet: row group 2, row 2 of it, .*: column 'who': 9 is no id",
+        "wrong.csv": r"wrong.csv:3: column 'who': 9 is no id",
+        "flipped.parquet": r"flipped.parquet: row group 1",
+    }
+    for name, told in places.items():
+        with pytest.raises(Failure, match=told) as raised:
+            drivetrain.predict(run, name, "said.parquet", processes=processes)
+        assert raised.value.outcome.code is Exit.BAD_DATA
+    with pytest.raises(Failure, match="has no column 'whom'; did you mean 'who'") as raised:
+        drivetrain.predict(run, "b.csv", "said.parquet", processes=processes, copy=["whom"])
+    assert raised.value.outcome.code is Exit.BAD_DATA
+    assert not list(tmp_path.glob("*said*"))
+    assert not list(tmp_path.glob(".*said*"))
+
+
+def test_row_groups_are_written_as_they_fill(run, monkeypatch):
+    monkeypatch.setattr(predicted, "_GROUP", 10)
+    held = []
+    plain = predicted._Groups._flush
+
+    def flush(self):
+        held.append(sum(map(len, self._held)))
+        plain(self)
+
+    monkeypatch.setattr(predicted._Groups, "_flush", flush)
+    drivetrain.predict(run, "b.csv", "said.parquet")
+    assert held == [16, 16, 1], "rows of two batches at most"
+    assert parquet.ParquetFile("said.parquet").num_row_groups == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "types"),
+    [([{"a": None}, {"a": 1.5}], ["double"]), ([{"a": 1, "b": [0.5]}, {"a": 2, "b": []}], ["int64", "list"])],
+)
+def test_the_first_rows_say_what_types_columns_have(tmp_path, said, types):
+    with open(tmp_path / "said", "w") as file:
+        assert predicted.write_rows(file, [[row] for row in said], ".parquet") == 2
+    found = parquet.read_table(tmp_path / "said")
+    assert found.to_pylist() == said
+    assert [str(kind).partition("<")[0] for kind in found.schema.types] == types
+
+
+def test_rows_that_cannot_stand_in_one_table_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(predicted, "_GROUP", 1)
+    for second in ({"a": "x"}, {"b": 1}):
+        with open(tmp_path / "said", "w") as file, pytest.raises(Failure, match="cannot stand in one table"):
+            predicted.write_rows(file, [[{"a": 1}], [second]], ".parquet")
