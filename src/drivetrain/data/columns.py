@@ -41,11 +41,11 @@ Arrays = Mapping[str, "np.ndarray | Ragged"]
 
 
 class BadValue(Exception):  # noqa: N818 - it is a value, and who reads the file makes an error of it
-    """A value that an encoder cannot take: which row of the block it was given (from 0 on), which column, and why."""
+    """A value that cannot be taken: which row of the block (from 0 on), which column, why, and what to do about it."""
 
-    def __init__(self, row: int, column: str, why: str) -> None:
+    def __init__(self, row: int, column: str, why: str, hint: str = "") -> None:
         super().__init__(f"row {row}: column {column!r}: {why}")
-        self.row, self.column, self.why = row, column, why
+        self.row, self.column, self.why, self.hint = row, column, why, hint
 
 
 class BadColumn(Exception):  # noqa: N818 - as above
@@ -220,6 +220,10 @@ class BlocksOfFiles(Protocol):
         """A block's rows as arrays. Raises Failure(65)."""
         ...
 
+    def costs(self) -> np.ndarray | None:
+        """What each row costs, int64; None where nobody has said it. Raises Failure(65)."""
+        ...
+
     def place(self, number: int, row: int) -> str:
         """Where a row of a block stands, in words."""
         ...
@@ -291,6 +295,10 @@ class ColumnSource:
         """FILE:LINE of a row, or its row group and its number in it."""
         block = int(self._starts.searchsorted(number, side="right")) - 1
         return self._files.place(block, number - int(self._starts[block]))
+
+    def costs(self) -> np.ndarray | None:
+        """What each row costs, int64, read from the files; None where nobody has said it."""
+        return self._files.costs()
 
     def tables(self) -> Iterator[Any]:
         """All rows as `pyarrow.Table`s of plain columns, block by block."""

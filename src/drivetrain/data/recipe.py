@@ -170,6 +170,17 @@ class Parquet(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost(Settings):
+    """What a sample costs."""
+
+    column: Annotated[str, bits("of whole numbers from 0 on", later=True)]
+    most: Annotated[Count, bits("what a sample may cost", later=True)]
+    over: Annotated[
+        Literal["stop", "skip"], bits("a sample that costs more ends the run, or is left out", later=True)
+    ] = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ColumnFiles(Rows):
     """Rows of CSV, TSV or Parquet files, decoded block by block into columns.
 
@@ -199,6 +210,7 @@ class ColumnFiles(Rows):
         Literal["stop", "skip"], bits("a CSV row that cannot be read ends the run, or is left out, counted and named")
     ] = "stop"
     window: Annotated[Count, bits("rows that are shuffled at a time, of each lane's blocks")] = 1 << 16
+    cost: Annotated[Cost | None, bits("what a sample costs, for `batch.cost`; null: nothing", later=True)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

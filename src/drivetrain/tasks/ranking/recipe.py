@@ -409,6 +409,8 @@ def _groups(group: int, recipe: Any) -> Iterator[Mistaken]:
     path = ("model", "negatives", "group")
     if recipe.batch is None:
         return
+    if recipe.batch.cost is not None:
+        yield Mistaken(path, "groups of as many samples would be torn: batch.cost says how many a lane has")
     sizes: dict[str, int] = {}
     for size in recipe.batch.sizes:
         sizes[f"batch.size {size}"] = size
