@@ -17,6 +17,7 @@ from drivetrain.data.columns_csv import CsvBlocks, CsvFormat, csv_index, wider
 from drivetrain.data.columns_parquet import QUESTION, ParquetBlocks, parquet_index
 from drivetrain.data.fingerprint import FileStamp, combined, remembered_each
 from drivetrain.data.recipe import ColumnFiles
+from drivetrain.data.remote import find_remote, is_url, local_path, suffix_of
 from drivetrain.data.row_choice import RowChoice
 from drivetrain.data.rows import no_column, plain_files
 from drivetrain.data.saved import import_arrow
@@ -33,7 +34,7 @@ def open_columns(settings: ColumnFiles, cache: Path) -> ColumnSource:
     Raises Failure(66) where a file or pyarrow is missing, 65 where one is damaged, lacks a column, or there is no row.
     """
     import_arrow()
-    paths = plain_files(_given(settings.path), settings.include, "text")
+    paths = _paths(settings)
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if twice:
         raise Failure(Exit.BAD_DATA, f"{settings.path} names {twice[0]} twice", "name each file once", file=twice[0])
@@ -48,8 +49,19 @@ def open_columns(settings: ColumnFiles, cache: Path) -> ColumnSource:
     return ColumnSource(files)
 
 
-def _given(path: str) -> list[str]:
-    """The paths, patterns and folders that are meant."""
+def _paths(settings: ColumnFiles) -> list[str]:
+    """The files that paths, patterns, folders and URLs mean."""
+    found: list[str] = []
+    for given in given_paths(settings.path):
+        if is_url(given := local_path(given)):
+            found += find_remote(given, settings.include)
+        else:
+            found += plain_files([given], settings.include, "text")
+    return found
+
+
+def given_paths(path: str) -> list[str]:
+    """The paths, patterns, folders and URLs of a list with commas."""
     if Path(path).exists():  # whatever its name has in it
         return [path]
     return [one.strip() for one in path.split(",")]
@@ -73,7 +85,7 @@ def _opened(paths: Sequence[str], settings: ColumnFiles, cache: Path) -> list[Bl
 
 def _form(path: str, settings: ColumnFiles) -> CsvFormat | None:
     """How a CSV file is read; None for Parquet. Raises Failure(65) where nothing says what it is."""
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     kind = settings.format or _FORMATS.get(suffix)
     if kind is None:
         raise Failure(Exit.BAD_DATA, f"{path}: its name does not say what it is", "say it by `format`", file=path)

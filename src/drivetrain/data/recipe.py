@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Gt, Lt, MaxLen, MinLen
 from pydantic import Field
 
+from drivetrain.data.remote import secret_in
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Settings, Whole, bits, cost, nothing
 
@@ -184,7 +185,8 @@ class Cost(Settings):
 class ColumnFiles(Rows):
     """Rows of CSV, TSV or Parquet files, decoded block by block into columns.
 
-    `path` is a file, a pattern, a folder, or several of them with commas between: in that order, sorted within each.
+    `path` is a file, a pattern, a folder, a URL of one of them (any that fsspec knows), or several with commas between:
+    in that order, sorted within each.
     """
 
     factory: ClassVar[str] = "drivetrain.data.column_files:open_columns"
@@ -216,6 +218,9 @@ class ColumnFiles(Rows):
         super().__post_init__()
         if self.delimiter is not None and not self.delimiter.isascii():
             raise ValueError(f"delimiter {self.delimiter!r} is no ASCII character")
+        for one in self.path.split(","):
+            if secret := secret_in(one.strip()):  # whose text is not told again
+                raise ValueError(f"path has {secret} in a URL: recipes hold none, the environment gives it")
 
 
 @dataclass(frozen=True, kw_only=True)
