@@ -255,6 +255,29 @@ class Hub(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kafka(Source):
+    """A topic of Kafka, streamed: the rows of its messages, a message of each partition in turn."""
+
+    factory: ClassVar[str] = "drivetrain.data.kafka:open_kafka"
+    seeded: ClassVar[bool] = True
+    streamed: ClassVar[bool] = True
+    kind: Annotated[Literal["kafka"], bits("a topic of Kafka, streamed")] = "kafka"
+    brokers: Annotated[str, cost("where brokers answer: HOST:PORT, or several with commas")]
+    topic: Annotated[str, bits("which topic")]
+    format: Annotated[Literal["json", "arrow"], bits("what a message is: an object, or Arrow record batches")] = "json"
+    columns: Annotated[tuple[str, ...] | None, MinLen(1), bits("what a sample has; null: all")] = None
+    start: Annotated[
+        Literal["earliest", "latest"], bits("from the first message that is there at the first start, or the next one")
+    ] = "earliest"
+    until: Annotated[Literal["latest", "never"], bits("up to what is there at the first start, or on and on")] = (
+        "latest"
+    )
+    properties: Annotated[
+        str | None, cost("a file of librdkafka's settings (name=value), such as credentials: its text is kept nowhere")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Train(Settings):
     """What is trained on, and in which order."""
 

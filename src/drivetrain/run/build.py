@@ -154,7 +154,9 @@ def open_inputs(recipe: Recipe, run: Path, task: Task, *, by_text: bool = False)
 def _streamed(stream: StreamSource, recipe: Recipe, task: Task, path: Path_) -> Source:
     """A stream as it is trained on or, to score it, its first samples: kept in memory, so that each evaluation scores
     the same ones."""
-    if not isinstance(recipe.task, Custom) and type(task).prepare is not Task.prepare:
+    # A task that encodes rows as they are read needs no numbers.
+    looks_up = not isinstance(recipe.task, Custom) and type(task).prepare is not Task.prepare
+    if looks_up and not hasattr(stream, "encoded"):
         raise _looked_up(path)
     for wrong in stream_contradictions(recipe, [path]):
         raise Failure(Exit.BAD_RECIPE, f"{dotted(wrong.path)}: {wrong.message}", "mend the recipe")

@@ -317,7 +317,7 @@ class Ranking(Component):
     """What will be chosen, clicked or bought, and how things are rated, from columns of ids and numbers."""
 
     factory: ClassVar[str] = "drivetrain.tasks.ranking.task:RankingTask"
-    reads: ClassVar[tuple[str, ...]] = ("columns", "clicks")
+    reads: ClassVar[tuple[str, ...]] = ("columns", "clicks", "kafka")
     nested: ClassVar[Mapping[str, str]] = {"model": "ranker"}
     kind: Annotated[Literal["ranking"], bits("ranking by columns of ids and numbers")] = "ranking"
     features: Annotated[Mapping[str, Feature], MinLen(1), bits("what is known of a sample, by name")]
