@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 import glues
 import sounds
+from brokers import Broker
 from drivetrain.data.inputs import find_inputs
 from drivetrain.data.opening import open_source
 from drivetrain.data.prepare import Preparation, encoding, prepare
@@ -20,6 +21,7 @@ from drivetrain.spec.registry import KINDS, imported
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 SIZES = {"context": 16, "rate": 8000, "seconds": 0.2}
 NAMED = {"context": 16, "context + 1": 17, "frames": 1600, "numbers": 3}
+BROKERS: list[Broker] = []  # that answer until the tests end
 ROWS = [{"text": f"row {n}", "whole": n, "fractions": n / 2, "lists": [n, n + 1, n + 2]} for n in range(20)]
 
 
@@ -67,6 +69,12 @@ def written(kind, folder):
         path = folder / "files"
         path.mkdir()
         (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    elif kind == "kafka":
+        pytest.importorskip("confluent_kafka")
+        broker = Broker()
+        broker.write("rows", 0, [json.dumps(row).encode() for row in ROWS])
+        BROKERS.append(broker)
+        return {"brokers": broker.address, "topic": "rows"}
     elif kind == "glue":
         glues.write_rte(folder / "RTE")
         return {"path": str(folder), "task": "rte", "set": "train"}

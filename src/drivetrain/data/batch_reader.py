@@ -184,8 +184,10 @@ class BatchReader:
         start, stop = self.geometry.batches.span(step)
         # To plan for all ranks takes time, so only the steps that may have gaps are looked at.
         whole = stop <= self.total and not (self.quarantine and len(self.samples(step).ids) < stop - start)
-        if whole or self.even:
-            return not whole
+        if self.even:  # shares of as many lanes as each other are as many passes, unless they are cut
+            return not whole or not (self.geometry.batches.even or self.geometry.micro is None)
+        if whole:
+            return False
         return not all(self._plan(rank, step) for rank in range(self.geometry.processes))
 
     @cached_property

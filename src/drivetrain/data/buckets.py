@@ -10,11 +10,14 @@ import numpy as np
 from drivetrain.data.blend import BlendStage, ordering_of, training_order
 from drivetrain.data.order import Sampler, mix64
 from drivetrain.data.recipe import Train
-from drivetrain.data.source import Source
+from drivetrain.data.source import ENDLESS, Source
 from drivetrain.runtime.seeds import mix
 from drivetrain.spec.amount import Scale
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 
+ONE_BATCH = Batches(ENDLESS)
+"""Of samples that are read one after the other, by whoever it is."""
 _TURNS = 1 << 36
 """A place in the seeds' path that nothing else has."""
 
@@ -68,10 +71,13 @@ class Buckets(Sampler):
 def reading_order(
     train: Train, sources: Mapping[str, Source], seed: int, scale: Scale, lanes: int, told: Sequence[BlendStage] = ()
 ) -> tuple[Source, Sampler]:
-    """`training_order`, with its buckets where the recipe asks for them.
+    """`training_order`, with its buckets where the recipe asks for them. With batches by cost it is one order, which
+    these are cut from, and lanes have no streams of their own.
 
     Raises Failure(78) where the source is not numbered by length.
     """
+    if not scale.batches.even:
+        scale, lanes = Scale(ONE_BATCH), 1
     source, order = training_order(train, sources, seed, scale, lanes, told)
     if train.buckets is None:
         return source, order

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from drivetrain.data.columns import Arrays, BadColumn, BadValue, BlockFile, Colu
 from drivetrain.data.columns_csv import CsvBlocks, CsvFormat, csv_index, wider
 from drivetrain.data.columns_parquet import QUESTION, ParquetBlocks, parquet_index
 from drivetrain.data.fingerprint import FileStamp, combined, remembered_each
-from drivetrain.data.hashing import hash_strings
 from drivetrain.data.recipe import ColumnFiles
+from drivetrain.data.remote import find_remote, is_url, local_path, suffix_of
+from drivetrain.data.row_choice import RowChoice
 from drivetrain.data.rows import no_column, plain_files
 from drivetrain.data.saved import import_arrow
-from drivetrain.data.split import choose, marks
+from drivetrain.data.split import marks
 from drivetrain.spec.exits import Exit, Failure
 
 _VALUE_HINT = "mend the value, or read the column as another kind"
@@ -33,14 +34,16 @@ def open_columns(settings: ColumnFiles, cache: Path) -> ColumnSource:
     Raises Failure(66) where a file or pyarrow is missing, 65 where one is damaged, lacks a column, or there is no row.
     """
     import_arrow()
-    paths = plain_files(_given(settings.path), settings.include, "text")
+    paths = _paths(settings)
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if twice:
         raise Failure(Exit.BAD_DATA, f"{settings.path} names {twice[0]} twice", "name each file once", file=twice[0])
     files = FilesOfColumns(_opened(paths, settings, cache), settings, cache)
     if not files.counts.sum():
         cause = f"{settings.path} has no row"
-        if settings.part != "all" and files.total:
+        if files.dear:
+            cause = f"{settings.path}: all samples cost more than they may, and are left out"
+        elif settings.part != "all" and files.total:
             cause = f"{settings.path}: none of {files.total} samples is in {settings.part}"
         raise Failure(Exit.BAD_DATA, cause, "a source needs at least one; look at part and split")
     return ColumnSource(files)
@@ -52,14 +55,25 @@ def common_nulls(sources: Sequence[Any]) -> tuple[str, ...]:
     for source in sources:
         own: set[str] = set()
         if isinstance(source, ColumnFiles):
-            kinds = {source.format or _FORMATS.get(Path(path).suffix.lower()) for path in _given(source.path)}
+            kinds = {source.format or _FORMATS.get(Path(path).suffix.lower()) for path in given_paths(source.path)}
             own = set(source.nulls) if kinds <= {"csv", "tsv"} else set()
         found = own if found is None else found & own
     return tuple(sorted(found or ()))
 
 
-def _given(path: str) -> list[str]:
-    """The paths, patterns and folders that are meant."""
+def _paths(settings: ColumnFiles) -> list[str]:
+    """The files that paths, patterns, folders and URLs mean."""
+    found: list[str] = []
+    for given in given_paths(settings.path):
+        if is_url(given := local_path(given)):
+            found += find_remote(given, settings.include)
+        else:
+            found += plain_files([given], settings.include, "text")
+    return found
+
+
+def given_paths(path: str) -> list[str]:
+    """The paths, patterns, folders and URLs of a list with commas."""
     if Path(path).exists():  # whatever its name has in it
         return [path]
     return [one.strip() for one in path.split(",")]
@@ -93,7 +107,7 @@ def _opened(paths: Sequence[str], settings: ColumnFiles, cache: Path) -> list[Bl
 
 def _form(path: str, settings: ColumnFiles) -> CsvFormat | None:
     """How a CSV file is read; None for Parquet. Raises Failure(65) where nothing says what it is."""
-    suffix = Path(path).suffix.lower()
+    suffix = suffix_of(path)
     kind = settings.format or _FORMATS.get(suffix)
     if kind is None:
         raise Failure(Exit.BAD_DATA, f"{path}: its name does not say what it is", "say it by `format`", file=path)
@@ -106,7 +120,7 @@ def _form(path: str, settings: ColumnFiles) -> CsvFormat | None:
 
 
 class FilesOfColumns:
-    """The blocks of all files, numbered through, and which of their rows are of the part that is read."""
+    """The blocks of all files, numbered through, and which of their rows are read."""
 
     def __init__(self, files: Sequence[BlockFile], settings: ColumnFiles, cache: Path) -> None:
         """Raises Failure(65) where a file lacks a column."""
@@ -114,17 +128,22 @@ class FilesOfColumns:
         self.schema: Mapping[str, str] = _schema(files)
         self.notes = tuple(note for file in files for note in file.notes)
         self._names = list(settings.columns if settings.columns is not None else self.schema)
-        self.require(self._names if settings.key is None else [*self._names, settings.key])
         blocks = [len(file.rows) for file in files]
         self._first_blocks = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
-        rows = np.concatenate([file.rows for file in files])
-        self._firsts = np.cumsum(rows) - rows
-        self.total = int(rows.sum())
-        self.counts = self._sizes = rows
+        self.counts = np.concatenate([file.rows for file in files])
+        self._choice = RowChoice(settings, self.counts)
+        self.require([*self._names, *filter(None, [settings.key]), *self._choice.columns])
+        self.total, self.dear = self._choice.total, 0
         self.fingerprint = combined([file.fingerprint for file in files])
         if settings.part != "all":
             self.fingerprint = combined([self.fingerprint, *marks(settings), settings.key or ""])
-            self.counts = self._counted(cache)
+        if settings.cost is not None:
+            self.fingerprint = combined([self.fingerprint, json.dumps(asdict(settings.cost))])
+        if settings.part != "all" or settings.cost is not None:
+            self.counts, dear = self._counted(cache).reshape(-1, 2).T
+            self.dear = int(dear.sum())
+        if self.dear and settings.cost is not None:
+            self.notes += (f"{self.dear} samples of {settings.path} cost more than {settings.cost.most}: left out",)
 
     def require(self, columns: Sequence[str]) -> None:
         """Raises Failure(65) where a file lacks a column."""
@@ -176,12 +195,23 @@ class FilesOfColumns:
         owner = int(self._first_blocks.searchsorted(number, side="right")) - 1
         return self._files[owner], number - int(self._first_blocks[owner])
 
+    def costs(self) -> np.ndarray | None:
+        """What each row costs, int64; None where nobody has said it. Raises Failure(65) that names a row's place."""
+        if self.settings.cost is None:
+            return None
+        parts = []
+        for number in range(len(self.counts)):
+            table = self._read(number, self._choice.columns)
+            costs, rows = self._choice.costs(table), self._rows(number, table)
+            parts.append(costs if rows is None else costs[rows])
+        return np.concatenate(parts)
+
     def _decoded(self, number: int, kinds: Mapping[str, str | None]) -> tuple[Any, np.ndarray | None]:
-        """A block as a table, and which of its rows are of the part that is read; None: all."""
-        key = self.settings.key
-        if self.settings.part == "all" or key is None or kinds.get(key, "string") != "string":
+        """A block as a table, and which of its rows are read; None: all."""
+        beside = self._choice.columns
+        if any(kinds.get(name, kind) != kind for name, kind in beside.items()):
             return self._read(number, kinds), self._rows(number)
-        table = self._read(number, {**kinds, key: "string"})
+        table = self._read(number, {**kinds, **beside})
         return table.select(list(kinds)), self._rows(number, table)
 
     def _read(self, number: int, kinds: Mapping[str, str | None]) -> Any:
@@ -196,49 +226,41 @@ class FilesOfColumns:
         except BadValue as error:
             place = file.place(block, error.row)
             cause = f"{place}: column {error.column!r}: {error.why}"
-            raise Failure(Exit.BAD_DATA, cause, _VALUE_HINT, file=place) from error
+            raise Failure(Exit.BAD_DATA, cause, error.hint or _VALUE_HINT, file=place) from error
         except BadColumn as error:
             raise Failure(Exit.BAD_DATA, f"{file.path}: {error}", "read it as another kind", file=file.path) from error
 
     def _rows(self, number: int, table: Any = None) -> np.ndarray | None:
-        """Which rows of a block are of the part that is read, ascending; None: all. `table` has the key, if it is there
-        already."""
-        settings, first, count = self.settings, int(self._firsts[number]), int(self._sizes[number])
-        if settings.part == "all":
-            return None
-        if settings.by == "range":
-            chosen = choose(self.total, settings)
-            assert isinstance(chosen, range)
-            return np.arange(max(chosen.start, first), min(chosen.stop, first + count)) - first
-        keys = np.arange(first, first + count, dtype=np.uint64)
-        if settings.key is not None:
-            if table is None:
-                table = self._read(number, {settings.key: "string"})
-            keys = _hashed(table.column(settings.key))
-        return np.asarray(choose(count, settings, keys))
+        """Which rows of a block are read, ascending; None: all. `table` has the columns of the choice, if they are
+        there already."""
+        if table is None and self._choice.columns:
+            table = self._read(number, self._choice.columns)
+        return self._named(number, lambda: self._choice.rows(number, table))
 
     def _counted(self, cache: Path) -> np.ndarray:
-        """How many rows of each block are of the part. Those that follow from a key are remembered for each file."""
-        if self.settings.key is None:
-            return np.array([len(self._rows(number)) for number in range(len(self._sizes))], np.int64)  # type: ignore[arg-type]
-        counts: list[int] = []
+        """How many rows of each block are read, and how many of its part are left out, int64 [blocks, 2]. What follows
+        from columns is remembered for each file."""
+        settings, choice = self.settings, self._choice
+        if not choice.columns:
+            return np.array([choice.count(number, None) for number in range(len(self.counts))], np.int64)
+        counts: list[list[int]] = []
         for file, first in zip(self._files, self._first_blocks.tolist(), strict=False):
             numbers = range(first, first + len(file.rows))
 
             def counted(_: str, numbers: range = numbers) -> str:
-                return json.dumps([len(self._rows(number)) for number in numbers])  # type: ignore[arg-type]
+                return json.dumps(list(map(self._count, numbers)))
 
-            question = json.dumps(["columns part 1", self.settings.key, *marks(self.settings), file.fingerprint])
-            counts += json.loads(remembered_each([file.path], cache, question, counted)[0])
+            told = ["columns part 2", settings.key, *marks(settings), file.fingerprint]
+            if settings.cost is not None:
+                told.append(asdict(settings.cost))
+            if settings.key is None and numbers:
+                told.append(choice.place(first))
+            counts += json.loads(remembered_each([file.path], cache, json.dumps(told), counted)[0])
         return np.array(counts, np.int64)
 
-
-def _hashed(column: Any) -> np.ndarray:
-    """A key for each value of a column of strings, uint64."""
-    import pyarrow as pa
-
-    (chunk,) = column.cast(pa.string()).chunks or [pa.array([], pa.string())]
-    return hash_strings(chunk)
+    def _count(self, number: int) -> list[int]:
+        table = self._read(number, self._choice.columns)
+        return self._named(number, lambda: self._choice.count(number, table))
 
 
 def _schema(files: Sequence[BlockFile]) -> dict[str, str]:

@@ -179,6 +179,10 @@ class BlocksOfFiles(Protocol):
         """A block's rows as arrays. Raises Failure(65)."""
         ...
 
+    def costs(self) -> np.ndarray | None:
+        """What each row costs, int64; None where nobody has said it. Raises Failure(65)."""
+        ...
+
     def place(self, number: int, row: int) -> str:
         """Where a row of a block stands, in words."""
         ...
@@ -250,6 +254,10 @@ class ColumnSource:
         """FILE:LINE of a row, or its row group and its number in it."""
         block = int(self._starts.searchsorted(number, side="right")) - 1
         return self._files.place(block, number - int(self._starts[block]))
+
+    def costs(self) -> np.ndarray | None:
+        """What each row costs, int64, read from the files; None where nobody has said it."""
+        return self._files.costs()
 
     def tables(self) -> Iterator[Any]:
         """All rows as `pyarrow.Table`s of plain columns, block by block."""

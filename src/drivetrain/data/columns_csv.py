@@ -17,7 +17,7 @@ import numpy as np
 from drivetrain.data.columns import BadValue
 from drivetrain.data.csv_records import BadQuote, Quotes, chunks_of
 from drivetrain.data.fingerprint import FileStamp
-from drivetrain.data.rows import line_at, stretch
+from drivetrain.data.rows import line_at, stretches
 from drivetrain.spec.exits import Exit, Failure
 
 ROWS, BYTES = 1 << 16, 1 << 26
@@ -65,7 +65,7 @@ def csv_index(path: str, form: CsvFormat) -> str:
     """
     seen = FileStamp.now(path)
     digest = hashlib.sha256(form.question.encode())
-    with open(path, "rb") as file:
+    with seen.open() as file:
         header, start = _header(file, path, form)
         file.seek(0)
         digest.update(file.read(start))
@@ -242,7 +242,7 @@ class CsvBlocks:
 
     def _read(self, number: int) -> bytes:
         with self._seen.open() as file:
-            return stretch(file.fileno(), self._stops[number], self._stops[number + 1])
+            return stretches(file, [(self._stops[number], self._stops[number + 1])])[0]
 
 
 def bad_row(place: str, why: str, hint: str) -> Failure:

@@ -13,7 +13,7 @@ import numpy as np
 
 from drivetrain.data.column_types import read_as
 from drivetrain.data.fingerprint import FileStamp, file_digest
-from drivetrain.data.rows import chosen, stretch
+from drivetrain.data.rows import chosen, stretches
 from drivetrain.data.saved import damage_told
 from drivetrain.spec.exits import Exit, Failure
 
@@ -104,7 +104,7 @@ class ParquetBlocks:
         with self._seen.open() as raw:
             group = self.footer.row_group(number)
             spans = [_span(group.column(leaf)) for leaf in range(group.num_columns)]
-            return [zlib.adler32(stretch(raw.fileno(), *span)) for span in spans]
+            return list(map(zlib.adler32, stretches(raw, spans)))
 
     @cached_property
     def _leaves(self) -> dict[str, list[int]]:
@@ -122,15 +122,16 @@ class ParquetBlocks:
 
         Raises Failure(65) where they are others.
         """
-        group, found = self.footer.row_group(number), {}
+        group, names = self.footer.row_group(number), {}
         for name in chosen(columns, list(self._leaves), self.path):
-            for leaf in self._leaves[name]:
-                start, stop = _span(group.column(leaf))
-                found[start] = data = stretch(raw.fileno(), start, stop)
-                if self._sums and zlib.adler32(data) != self._sums[number][leaf]:
-                    cause = f"{self.name_of(number)}: column {name!r} has other bytes than at the first start"
-                    raise Failure(Exit.BAD_DATA, cause, "restore the file", file=self.path)
-        return found
+            names |= dict.fromkeys(self._leaves[name], name)
+        spans = [_span(group.column(leaf)) for leaf in names]
+        found = stretches(raw, spans)
+        for (leaf, name), data in zip(names.items(), found, strict=True):
+            if self._sums and zlib.adler32(data) != self._sums[number][leaf]:
+                cause = f"{self.name_of(number)}: column {name!r} has other bytes than at the first start"
+                raise Failure(Exit.BAD_DATA, cause, "restore the file", file=self.path)
+        return {start: data for (start, _), data in zip(spans, found, strict=True)}
 
 
 class _Chunks(io.RawIOBase):

@@ -11,44 +11,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from drivetrain.data.remote import identity_of, is_url, open_remote
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_json
 
+BLOCK = 1 << 22
+"""Bytes that are read at a time where a file is gone through."""
 LOOK = 0.2
 """Seconds between two looks at a mapped file."""
 
 
 @dataclass(frozen=True)
 class FileStamp:
-    """A file as it was when a source was opened."""
+    """A file as it was when a source was opened: of this machine, or behind a URL."""
 
     path: str
-    identity: tuple[int, ...]
+    identity: tuple[int | str, ...]
 
     @classmethod
     def now(cls, path: str | Path) -> FileStamp:
         """As it is now. Raises Failure(66) where it is not there."""
-        return cls(str(path), _identity(_status(str(path))))
+        return cls(str(path), _identity(str(path)))
 
     def check(self) -> None:
         """Raises Failure(65) where the file was written to, or another one has its name now; 66 where none has."""
-        self._compare(_status(self.path))
+        self._compare(_identity(self.path))
 
     def open(self) -> BinaryIO:
         """The very same file, opened for reading without a buffer. Raises as `check` does."""
+        if is_url(self.path):
+            self.check()
+            return open_remote(self.path)
         try:
             file = open(self.path, "rb", buffering=0)  # noqa: SIM115 - for the caller to close
         except OSError as error:
             raise _missing(self.path, error) from error
         try:
-            self._compare(os.fstat(file.fileno()))
+            self._compare(_of_status(os.fstat(file.fileno())))
         except Failure:
             file.close()
             raise
         return file
 
-    def _compare(self, status: os.stat_result) -> None:
-        if _identity(status) != self.identity:
+    def _compare(self, identity: tuple[int | str, ...]) -> None:
+        if identity != self.identity:
             raise Failure(
                 Exit.BAD_DATA,
                 f"{self.path} was changed or replaced while the run reads it",
@@ -86,7 +92,8 @@ def remembered_each(
     known = _load(cache)
     found, fresh = [], {}
     for path in map(str, paths):
-        key, identity = f"{Path(path).resolve()}|{question}", list(_identity(os.stat(path)))
+        place = path if is_url(path) else Path(path).resolve()
+        key, identity = f"{place}|{question}", list(_identity(path))
         if known.get(key, {}).get("identity") == identity:
             found.append(known[key]["digest"])
             continue
@@ -101,10 +108,15 @@ def remembered_each(
 def file_digest(path: str | Path) -> str:
     """SHA-256 of a file."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
+    with opened(path) as file:
+        while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def opened(path: str | Path) -> BinaryIO:
+    """A file of this machine or behind a URL, to be read."""
+    return open_remote(str(path)) if is_url(str(path)) else open(path, "rb")
 
 
 def combined(parts: list[str]) -> str:
@@ -112,14 +124,16 @@ def combined(parts: list[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()
 
 
-def _status(path: str) -> os.stat_result:
+def _identity(path: str) -> tuple[int | str, ...]:
+    if is_url(path):
+        return identity_of(path)
     try:
-        return os.stat(path)
+        return _of_status(os.stat(path))
     except OSError as error:
         raise _missing(path, error) from error
 
 
-def _identity(status: os.stat_result) -> tuple[int, ...]:
+def _of_status(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
@@ -23,8 +25,9 @@ class Chunk(NamedTuple):
 class Geometry:
     """Steps of `batches` on `lanes` lanes, shared by `processes`, at most `micro` samples at a time (None: any number).
 
-    `processes` divides `lanes` divides each batch. Lane k of a step holds its positions [k, k + 1) * batch / lanes.
-    With lanes `apart` no micro-batch spans two of them, and there are a power of two.
+    `processes` divides `lanes` divides each batch. Lane k of a step holds its positions [k, k + 1) * batch / lanes, or
+    what `Batches.shares` says where lanes are not even; there no micro-batch spans two of them. With lanes `apart` none
+    does either, and there are a power of two.
     """
 
     batches: Batches
@@ -55,7 +58,7 @@ class Geometry:
             cause = f"exact: {self.lanes} lanes are no power of two"
             raise Failure(Exit.BAD_RECIPE, cause, "give lanes (and processes) as 1, 2, 4, 8 ...")
         share = gcd(*self.batches.sizes) // self.lanes
-        if self.micro and share % self.micro:
+        if self.micro and self.batches.even and share % self.micro:
             cause = f"exact: micro-batches of {self.micro} would span lanes of {share} samples"
             raise Failure(Exit.BAD_RECIPE, cause, f"batch.micro may be {', '.join(map(str, divisors(share)))}")
 
@@ -65,18 +68,21 @@ class Geometry:
         In a ragged last step, which ends before its batch is full, lanes keep their places; the last ones are short or
         empty.
         """
-        start, stop = self.batches.span(step)
         # By the full batch, also where the run ends within it: a lane's samples are the same in every world.
-        own = (stop - start) // self.processes
-        lane_size = (stop - start) // self.lanes
-        first, last = start + rank * own, min(start + (rank + 1) * own, total)
+        shares, each = self.batches.shares(step, self.lanes), self.lanes // self.processes
+        own = shares[rank * each : (rank + 1) * each + 1]
+        stretches = [(own[0], own[-1])]
+        if self.apart or not self.batches.even:
+            stretches = list(pairwise(own))
         chunks: list[Chunk] = []
-        micro = self.micro or (lane_size if self.apart else own)
-        for at in range(first, last, micro):
-            lane, part = (at - start) // lane_size, 0
-            if chunks and chunks[-1].lane == lane:
-                part = chunks[-1].part + 1
-            chunks.append(Chunk(at, min(at + micro, last), lane, part))
+        for first, last in stretches:
+            last = min(last, total)
+            micro = self.micro or max(1, last - first)
+            for at in range(first, last, micro):
+                lane, part = bisect_right(shares, at) - 1, 0
+                if chunks and chunks[-1].lane == lane:
+                    part = chunks[-1].part + 1
+                chunks.append(Chunk(at, min(at + micro, last), lane, part))
         return chunks
 
 

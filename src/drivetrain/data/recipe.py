@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Gt, Lt, MaxLen, MinLen
 from pydantic import Field
 
+from drivetrain.data.remote import secret_in
 from drivetrain.spec.amount import Amount
 from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Settings, Whole, bits, cost, nothing
 
@@ -170,10 +171,22 @@ class Parquet(Rows):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost(Settings):
+    """What a sample costs."""
+
+    column: Annotated[str, bits("of whole numbers from 0 on", later=True)]
+    most: Annotated[Count, bits("what a sample may cost", later=True)]
+    over: Annotated[
+        Literal["stop", "skip"], bits("a sample that costs more ends the run, or is left out", later=True)
+    ] = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ColumnFiles(Rows):
     """Rows of CSV, TSV or Parquet files, decoded block by block into columns.
 
-    `path` is a file, a pattern, a folder, or several of them with commas between: in that order, sorted within each.
+    `path` is a file, a pattern, a folder, a URL of one of them (any that fsspec knows), or several with commas between:
+    in that order, sorted within each.
     """
 
     factory: ClassVar[str] = "drivetrain.data.column_files:open_columns"
@@ -199,11 +212,15 @@ class ColumnFiles(Rows):
         Literal["stop", "skip"], bits("a CSV row that cannot be read ends the run, or is left out, counted and named")
     ] = "stop"
     window: Annotated[Count, bits("rows that are shuffled at a time, of each lane's blocks")] = 1 << 16
+    cost: Annotated[Cost | None, bits("what a sample costs, for `batch.cost`; null: nothing", later=True)] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.delimiter is not None and not self.delimiter.isascii():
             raise ValueError(f"delimiter {self.delimiter!r} is no ASCII character")
+        for one in self.path.split(","):
+            if secret := secret_in(one.strip()):  # whose text is not told again
+                raise ValueError(f"path has {secret} in a URL: recipes hold none, the environment gives it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +251,29 @@ class Hub(Source):
     shuffle: Annotated[
         Count | None,
         bits("samples that are held to draw the next one from, and its files are shuffled; null: in order"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kafka(Source):
+    """A topic of Kafka, streamed: the rows of its messages, a message of each partition in turn."""
+
+    factory: ClassVar[str] = "drivetrain.data.kafka:open_kafka"
+    seeded: ClassVar[bool] = True
+    streamed: ClassVar[bool] = True
+    kind: Annotated[Literal["kafka"], bits("a topic of Kafka, streamed")] = "kafka"
+    brokers: Annotated[str, cost("where brokers answer: HOST:PORT, or several with commas")]
+    topic: Annotated[str, bits("which topic")]
+    format: Annotated[Literal["json", "arrow"], bits("what a message is: an object, or Arrow record batches")] = "json"
+    columns: Annotated[tuple[str, ...] | None, MinLen(1), bits("what a sample has; null: all")] = None
+    start: Annotated[
+        Literal["earliest", "latest"], bits("from the first message that is there at the first start, or the next one")
+    ] = "earliest"
+    until: Annotated[Literal["latest", "never"], bits("up to what is there at the first start, or on and on")] = (
+        "latest"
+    )
+    properties: Annotated[
+        str | None, cost("a file of librdkafka's settings (name=value), such as credentials: its text is kept nowhere")
     ] = None
 
 

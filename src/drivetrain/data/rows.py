@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from drivetrain.data.blend import BlendSource
-from drivetrain.data.fingerprint import combined
+from drivetrain.data.fingerprint import BLOCK, combined, opened
 from drivetrain.data.inputs import Kind, find_inputs
 from drivetrain.data.recipe import JsonLines, Parquet, Rows, Table
+from drivetrain.data.remote import near_together
 from drivetrain.data.source import Source
 from drivetrain.data.split import hashed, parted
 from drivetrain.spec.exits import Exit, Failure
@@ -104,11 +106,24 @@ def stretch(descriptor: int, start: int, stop: int) -> bytes:
     return data
 
 
+def stretches(file: BinaryIO, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    """The bytes of some stretches [start, stop) of an open file; of one behind a URL neighbours come together."""
+    if isinstance(file, io.FileIO):
+        return [stretch(file.fileno(), *span) for span in spans]
+    found: dict[tuple[int, int], bytes] = {}
+    for run in near_together(spans):
+        first = run[0][0]
+        file.seek(first)
+        data = file.read(max(stop for _, stop in run) - first)
+        found |= {(start, stop): data[start - first : stop - first] for start, stop in run}
+    return [found[span] for span in spans]
+
+
 def line_at(path: str, offset: int) -> str:
     """FILE:LINE of the line that begins at a byte."""
     number = 1
-    with open(path, "rb") as file:
-        while offset > 0 and (block := file.read(min(offset, 1 << 20))):
+    with opened(path) as file:
+        while offset > 0 and (block := file.read(min(offset, BLOCK))):
             number += block.count(b"\n")
             offset -= len(block)
     return f"{path}:{number}"

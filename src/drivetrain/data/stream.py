@@ -180,7 +180,7 @@ class Stream:
 
     def unreadable(self, error: Exception, number: int) -> Exception:
         """What to raise where an item cannot be read."""
-        if is_out_of_memory(error):
+        if isinstance(error, Failure) or is_out_of_memory(error):
             return error
         cause = f"{self.kind}: sample {number} cannot be read: {type(error).__name__}: {error}"
         failure = Failure(Exit.BAD_DATA, cause, "mend the stream", sample_id=number)

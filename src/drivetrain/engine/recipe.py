@@ -34,6 +34,12 @@ class Batch(Settings):
     size: Annotated[Count, bits("samples per optimizer step, over all processes; a multiple of the lanes")]
     micro: Annotated[Count | None, bits("samples per forward pass; null: a process's whole share")] = None
     ramp: Annotated[tuple[Ramp, ...], bits("later batch sizes, in the order in which they begin")] = ()
+    cost: Annotated[
+        Count | None,
+        bits(
+            "what a step's samples cost at most, of sources with a `cost`; then `size` is the most samples", later=True
+        ),
+    ] = None
 
     @property
     def sizes(self) -> list[int]:

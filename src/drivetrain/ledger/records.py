@@ -57,6 +57,8 @@ class BatchSizes(Fields):
     """Samples a step at the start."""
     ramp: tuple[tuple[int, int], ...]
     """Later changes: pairs of a number of steps, and the samples that a step takes after so many."""
+    cost: int | None = None
+    """What a step's samples cost at most; `size` is then the most samples that it takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

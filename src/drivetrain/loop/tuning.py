@@ -142,6 +142,8 @@ class Tuning:
         order, start = self._reader.batches.order, self._stage_start(step)
         if not isinstance(order, Blend):
             raise Failure(Exit.BAD_RECIPE, "the run has one training source, so its weight says nothing", "")
+        if not self.timetable.scale.batches.even:
+            raise Failure(Exit.BAD_RECIPE, "batch.cost has cut all steps of the run by the weights that it has", "")
         weights = list(order.weights_at(start))
         for place in places:
             weights[place] = recipe.data.train.sources[place].weight

@@ -18,6 +18,8 @@ from torch import nn
 
 from drivetrain.checkpoint.initial import freeze
 from drivetrain.checkpoint.recipe import each_init
+from drivetrain.data.buckets import ONE_BATCH, reading_order
+from drivetrain.data.costs import cost_batches
 from drivetrain.data.geometry import choose_lanes
 from drivetrain.data.opening import open_source
 from drivetrain.data.source import ENDLESS, Source
@@ -73,11 +75,6 @@ class Inputs:
     train: Mapping[str, Source]
     validation: Mapping[str, Source]
     test: Mapping[str, Source]
-
-    @property
-    def samples(self) -> int:
-        """Training samples of all sources together."""
-        return sum(len(source) for source in self.train.values())
 
     @property
     def notes(self) -> list[str]:
@@ -157,7 +154,9 @@ def open_inputs(recipe: Recipe, run: Path, task: Task, *, by_text: bool = False)
 def _streamed(stream: StreamSource, recipe: Recipe, task: Task, path: Path_) -> Source:
     """A stream as it is trained on or, to score it, its first samples: kept in memory, so that each evaluation scores
     the same ones."""
-    if not isinstance(recipe.task, Custom) and type(task).prepare is not Task.prepare:
+    # A task that encodes rows as they are read needs no numbers.
+    looks_up = not isinstance(recipe.task, Custom) and type(task).prepare is not Task.prepare
+    if looks_up and not hasattr(stream, "encoded"):
         raise _looked_up(path)
     for wrong in stream_contradictions(recipe, [path]):
         raise Failure(Exit.BAD_RECIPE, f"{dotted(wrong.path)}: {wrong.message}", "mend the recipe")
@@ -202,9 +201,15 @@ def first_lanes(recipe: Recipe, world: int) -> int:
     return choose_lanes(math.gcd(*batch.sizes) // whole, world, apart=exact)
 
 
-def run_scale(recipe: Recipe, samples: int) -> Scale:
-    """What steps, tokens and epochs of a run are in samples, where it has so many to train on. Raises as `scale_of`."""
-    return scale_of(recipe.batch, _tokens_per_sample(recipe), samples)
+def run_scale(recipe: Recipe, sources: Mapping[str, Source], lanes: int) -> Scale:
+    """What steps, tokens and epochs of a run are in samples, where it trains on these sources. Raises as `scale_of` and
+    `cost_batches`."""
+    batch = recipe.batch
+    scale = scale_of(batch, _tokens_per_sample(recipe), sum(map(len, sources.values())))
+    if batch.cost is None:
+        return scale
+    _, order = reading_order(recipe.data.train, sources, recipe.seed, replace(scale, batches=ONE_BATCH), 1)
+    return replace(scale, batches=cost_batches(batch.size, batch.cost, lanes, sources, order))
 
 
 def _tokens_per_sample(recipe: Recipe) -> int | None:

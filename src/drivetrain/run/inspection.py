@@ -36,9 +36,9 @@ def inspect_recipe(
     with tempfile.TemporaryDirectory() as folder:
         opened = open_inputs(only_training(recipe), Path(folder), build_task(recipe)).train
     sources = list(opened.values())
-    scale = run_scale(recipe, sum(map(len, sources)))
     # Of a run without a commit the order is that of its ledger, whatever the processes were.
     lanes = first_lanes(recipe, recipe.parallel.sizes(recipe.launch.processes).data)
+    scale = run_scale(recipe, opened, lanes)
     source, order = reading_order(train, opened, recipe.seed, scale, lanes)
     quarantine = Quarantine([(1, recipe.guard.quarantine)])
     if not overrides and (ledger := Path(what) / "ledger.jsonl").is_file():

@@ -67,7 +67,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             user_code=record_of(context.code, restored.code.late, context.job.modules, context.environment["git"]),
             order=batches.order.metadata,
             quarantine=quarantine,
-            batch=BatchSizes(size=sizes.size, ramp=ramp),
+            batch=BatchSizes(size=sizes.size, ramp=ramp, cost=recipe.batch.cost),
             lanes=batches.geometry.lanes,
             sources=sources,
             epoch=resumer.epoch,

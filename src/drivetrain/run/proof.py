@@ -20,6 +20,7 @@ from drivetrain.data.blend import Blend, coverage
 from drivetrain.data.buckets import order_of
 from drivetrain.data.order import Sampler
 from drivetrain.data.quarantine import Quarantine
+from drivetrain.data.source import ENDLESS
 from drivetrain.data.stream import Deal, before_ends
 from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.comparison import comparable, still_promised, unequal
@@ -40,7 +41,7 @@ from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.streams import marks_by_lane
 from drivetrain.loop.tuning import stage_of
-from drivetrain.run.build import Inputs, build_task, digests_beside, open_inputs
+from drivetrain.run.build import Inputs, build_task, digests_beside, open_inputs, run_scale
 from drivetrain.run.replay import Replay, kept_in
 from drivetrain.run.streams import streams_of
 from drivetrain.runtime.lease import fenced, takeovers
@@ -138,7 +139,11 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
     recipe = load(run).recipe
     _prove_recipe(recipe, newest)
     if data:
-        _prove_data(run, recipe, newest, certificate)
+        inputs = _prove_data(run, recipe, newest, certificate)
+        if recipe.batch.cost is not None:
+            batches = run_scale(recipe, inputs.train, newest.lanes).batches
+            for record in steps(history):
+                _require_span(record, batches, tries[record.attempt])
     return certificate
 
 
@@ -174,23 +179,31 @@ def _prove_attempts(records: Iterable[Record]) -> None:
 
 
 def _prove_samples(records: Iterable[Record], tries: Mapping[int, AttemptRecord]) -> None:
-    """Every step has read the positions that its batch has, and the samples that stand there."""
+    """Every step has read the positions that its batch has, and the samples that stand there. Where a step ends that
+    takes as many samples as a cost allows, only the data tell."""
     orders = Orders()
-    spans = {number: _batches(attempt) for number, attempt in tries.items()}
+    spans = {number: _batches(attempt) for number, attempt in tries.items() if attempt.batch.cost is None}
     for record in records:
         orders.add(record)
         if not isinstance(record, StepRecord):
             continue
-        start, stop = spans[record.attempt].span(record.step)
-        # The last step of a budget may be a short one.
-        stop = min(stop, tries[record.attempt].budget.samples)
-        if (record.start, record.stop) != (start, stop):
-            given = f"[{record.start}, {record.stop})"
-            raise _broken(f"step {record.step} tells of the positions {given}, but has [{start}, {stop})", record)
+        start, stop = record.start, record.stop
+        if record.attempt in spans:
+            start, stop = _require_span(record, spans[record.attempt], tries[record.attempt])
         read = orders.quarantine.read(orders.current, record.step, start, stop)
         read = read.only(orders.left(read.ids))
         if f"{read.digest:016x}" != record.samples:
             raise _broken(f"step {record.step} has read other samples than stand at its positions", record)
+
+
+def _require_span(record: StepRecord, batches: Batches, attempt: AttemptRecord) -> tuple[int, int]:
+    """The positions [start, stop) of a step, which are those that it tells of. A budget's last one may be short."""
+    start, stop = batches.span(record.step)
+    stop = min(stop, attempt.budget.samples)
+    if (record.start, record.stop) != (start, stop):
+        given = f"[{record.start}, {record.stop})"
+        raise _broken(f"step {record.step} tells of the positions {given}, but has [{start}, {stop})", record)
+    return start, stop
 
 
 class Orders:
@@ -419,12 +432,15 @@ def _prove_recipe(recipe: Recipe, attempt: AttemptRecord) -> None:
     if (order["seed"], order["shuffle"], order.get("buckets")) != (recipe.seed, recipe.data.train.shuffle, turned):
         raise _broken("the order of the samples does not follow from the recipe")
     dealt = (attempt.lanes, attempt.batch.size, [list(change) for change in attempt.batch.ramp])
+    if recipe.batch.cost is not None:  # one order, whatever the lanes are
+        dealt = (1, ENDLESS, [])
     if "lanes" in order and (order["lanes"], order["batch"], order["ramp"]) != dealt:
         raise _broken("the order of the samples does not follow from lanes and batches")
 
 
-def _prove_data(run: Path, recipe: Recipe, attempt: AttemptRecord, certificate: Certificate) -> None:
-    """Every source has the content that the newest attempt has read. Nothing that was remembered is believed."""
+def _prove_data(run: Path, recipe: Recipe, attempt: AttemptRecord, certificate: Certificate) -> Inputs:
+    """Every source has the content that the newest attempt has read; returns them, opened. Nothing that was remembered
+    is believed."""
     with tempfile.TemporaryDirectory() as nothing_known:
         task = build_task(recipe)
         inputs = open_inputs(recipe, Path(nothing_known), task)
@@ -436,6 +452,7 @@ def _prove_data(run: Path, recipe: Recipe, attempt: AttemptRecord, certificate: 
         raise _broken("the sources have another number of samples than the run has read")
     _prove_streams(run, inputs, attempt, certificate)
     certificate.sources = len(digests)
+    return inputs
 
 
 def _prove_streams(run: Path, inputs: Inputs, attempt: AttemptRecord, certificate: Certificate) -> None:

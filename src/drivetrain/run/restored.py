@@ -92,14 +92,14 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
         own = _commands(opened, history, commit, replay).to_json()
     commands = ReplayedCommands.from_json(group.broadcast_json(own))
     live = LiveRecipe(context.resolved, commands.texts)
-    timetable = _timetable(recipe, live.recipe, opened.inputs)
+    lanes = _lanes(recipe, opened.mesh.data.world, commit)
+    timetable = _timetable(recipe, live.recipe, opened.inputs, lanes)
     placement = replace(placement, masters=masters_for(recipe, networks, placement))
     initial = _initialize(opened, networks, placement, fresh=commit is None)
     horizon = Horizon(timetable.total, timetable.scale)
     optimizers = optimizers_of(live.recipe, networks, horizon, placement)
     optimizers = with_rows(live.recipe, optimizers, placement, horizon)
     placement = placement.knowing({name: each.optimizer for name, each in optimizers.items()})
-    lanes = _lanes(recipe, opened.mesh.data.world, commit)
     execution = execution_of(recipe, placement, opened.device, lanes)
     engine = build_engine(recipe, networks, optimizers, execution, context.heartbeat)
     values = StateValues()
@@ -186,9 +186,9 @@ def _commands(
     return commands
 
 
-def _timetable(recipe: Recipe, tuned: Recipe, inputs: Inputs) -> Timetable:
+def _timetable(recipe: Recipe, tuned: Recipe, inputs: Inputs, lanes: int) -> Timetable:
     """When a run ends, evaluates and commits; `tuned` is the recipe with what was set while it trained."""
-    scale = run_scale(recipe, inputs.samples)
+    scale = run_scale(recipe, inputs.train, lanes)
     total = recipe.budget.samples_at(scale)
     return Timetable(
         total=total,

@@ -28,11 +28,11 @@ Arrays = Mapping[str, "np.ndarray | Ragged"]
 
 
 class BadValue(ValueError):  # noqa: N818 - it is a value, and who reads the file makes an error of it
-    """A value that an encoder cannot take: which row of the block it was given (from 0 on), which column, and why."""
+    """A value that cannot be taken: which row of the block (from 0 on), which column, why, and what to do about it."""
 
-    def __init__(self, row: int, column: str, why: str) -> None:
+    def __init__(self, row: int, column: str, why: str, hint: str = "") -> None:
         super().__init__(f"row {row}: column {column!r}: {why}")
-        self.row, self.column, self.why = row, column, why
+        self.row, self.column, self.why, self.hint = row, column, why, hint
 
 
 class Place(NamedTuple):

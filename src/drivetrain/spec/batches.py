@@ -41,6 +41,11 @@ class Batches:
         return tuple(change.after for change in self.ramp)
 
     @property
+    def even(self) -> bool:
+        """Whether lanes have as many samples as each other in every step."""
+        return True
+
+    @property
     def sizes(self) -> list[int]:
         """The number of samples in a step, from stage to stage."""
         return [stage.size for stage in self._stages]
@@ -50,6 +55,12 @@ class Batches:
         stage = self._stages[bisect_left(self._ends, step)]
         start = stage.start + (step - 1 - stage.after) * stage.size
         return start, start + stage.size
+
+    def shares(self, step: int, lanes: int) -> list[int]:
+        """Where the lanes' shares of a step begin, and where the last one ends."""
+        start, stop = self.span(step)
+        each = (stop - start) // lanes
+        return list(range(start, start + lanes * each + 1, each))
 
     def samples(self, steps: int) -> int:
         """How many samples the first steps take."""

@@ -99,6 +99,8 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
     mesh = _mesh(recipe)
     named = "batch.size" if len(sizes) == 1 else "batch.size and those of batch.ramp:"
     given = f"{named} {', '.join(map(str, sizes))}"
+    if recipe.batch.cost is not None:
+        yield from _costs(recipe)
     if recipe.batch.micro is not None and recipe.batch.micro > min(sizes):
         yield Contradiction(("batch", "micro"), f"{recipe.batch.micro} is more than {given}")
     if isinstance(lanes, int) and math.gcd(*sizes) % lanes:
@@ -186,6 +188,23 @@ def _divided(recipe: Recipe) -> Iterator[Contradiction]:
             yield Contradiction((*path, "kind"), message)
 
 
+def _costs(recipe: Recipe) -> Iterator[Contradiction]:
+    """What steps of as many samples as a cost allows do not go with."""
+    cost, data = ("batch", "cost"), recipe.data
+    if recipe.batch.ramp:
+        yield Contradiction(("batch", "ramp"), "with batch.cost the cost says how many samples a step takes")
+    if data is None:
+        return
+    if data.train.stages:
+        yield Contradiction(("data", "train", "stages"), "with batch.cost weights stay: steps are cut from one order")
+    if data.train.buckets is not None:
+        yield Contradiction(("data", "train", "buckets"), "with batch.cost: they deal out batches of one size")
+    for place, source in enumerate(data.train.sources):
+        if getattr(source, "cost", None) is None:
+            where = f"data.train.sources.{place}"
+            yield Contradiction(cost, f"{where} has no `cost`: which column says what a sample costs, and the most")
+
+
 def _networks(recipe: Recipe) -> Iterator[Contradiction]:
     most = recipe.batch.micro if recipe.batch else None
     for name, own in (recipe.networks or {}).items():
@@ -233,7 +252,7 @@ def _exact(recipe: Recipe) -> Iterator[Contradiction]:
     if isinstance(lanes, int):
         known, what = lanes, f"{lanes} lanes"
     size, micro = math.gcd(*recipe.batch.sizes), recipe.batch.micro
-    if size % known == 0 and (size // known) % micro:
+    if recipe.batch.cost is None and size % known == 0 and (size // known) % micro:
         message = f"exact: {micro} would span {what} of {size // known} samples; {_divisors(size // known)} would not"
         yield Contradiction(("batch", "micro"), message)
 

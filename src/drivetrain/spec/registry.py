@@ -25,6 +25,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
         "parquet": "drivetrain.data.recipe:Parquet",
         "datasets": "drivetrain.data.recipe:Datasets",
         "hub": "drivetrain.data.recipe:Hub",
+        "kafka": "drivetrain.data.recipe:Kafka",
         "table": "drivetrain.data.recipe:Table",
         "columns": "drivetrain.data.recipe:ColumnFiles",
         "glue": "drivetrain.tasks.classification.recipe:Glue",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.columns import Columns, gathered, scattered
+from drivetrain.data.costs import Costed
 from drivetrain.data.fingerprint import combined
 from drivetrain.data.lane_order import InBlocks, LaneOrder
 from drivetrain.data.order import GOLDEN, mix64
@@ -156,6 +157,10 @@ class WithNegatives:
         own = {key: arrays[key] for key in keys.features}
         parts = [(places[:, 0], own), (places[:, 1:].ravel(), others)]
         return Columns(arrays | scattered(parts, places.size))
+
+    def costs(self) -> np.ndarray | None:
+        """What each sample costs; None where the source does not say it."""
+        return self._source.costs() if isinstance(self._source, Costed) else None
 
     def place(self, number: int) -> str:
         """Where a sample stands, in words."""

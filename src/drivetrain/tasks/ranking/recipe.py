@@ -317,7 +317,7 @@ class Ranking(Component):
     """What will be chosen, clicked or bought, and how things are rated, from columns of ids and numbers."""
 
     factory: ClassVar[str] = "drivetrain.tasks.ranking.task:RankingTask"
-    reads: ClassVar[tuple[str, ...]] = ("columns", "clicks")
+    reads: ClassVar[tuple[str, ...]] = ("columns", "clicks", "kafka")
     nested: ClassVar[Mapping[str, str]] = {"model": "ranker"}
     kind: Annotated[Literal["ranking"], bits("ranking by columns of ids and numbers")] = "ranking"
     features: Annotated[Mapping[str, Feature], MinLen(1), bits("what is known of a sample, by name")]
@@ -409,6 +409,8 @@ def _groups(group: int, recipe: Any) -> Iterator[Mistaken]:
     path = ("model", "negatives", "group")
     if recipe.batch is None:
         return
+    if recipe.batch.cost is not None:
+        yield Mistaken(path, "groups of as many samples would be torn: batch.cost says how many a lane has")
     sizes: dict[str, int] = {}
     for size in recipe.batch.sizes:
         sizes[f"batch.size {size}"] = size

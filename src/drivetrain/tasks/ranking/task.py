@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.export import Exported
 from drivetrain.data.columns import Columns
-from drivetrain.data.source import Source
+from drivetrain.data.source import ENDLESS, Source
 from drivetrain.engine.losses import Losses
 from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.loop.metrics import Metric
@@ -51,12 +51,15 @@ class RankingTask(Task):
         """Columns as the arrays that features and labels are; for towers, perhaps with items that were not chosen."""
         if not hasattr(source, "encoded"):
             cause = f"task ranking reads columns, and was given a {type(source).__name__}"
-            raise Failure(Exit.BAD_RECIPE, cause, "use a source of kind columns or clicks")
+            raise Failure(Exit.BAD_RECIPE, cause, "use a source of kind columns, kafka or clicks")
         encoded = source.encoded(self._encoder(labelled=part != "predict"))  # type: ignore[attr-defined]
         keys = keys_of(self._settings, self._towers)
         if keys is None or part == "predict":
             return encoded
         assert self._towers is not None, "only towers have negatives"
+        if len(encoded) >= ENDLESS:
+            cause = "task.model.negatives: items are drawn among those of all training data, and a stream has no end"
+            raise Failure(Exit.BAD_RECIPE, cause, "use kind in_batch")
         negatives = self._towers.negatives
         if self._catalogue is None:  # training sources come first
             self._catalogue = Catalogue(encoded, keys, negatives)
