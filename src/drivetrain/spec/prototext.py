@@ -174,7 +174,8 @@ def _unquoted(token: _Token) -> str:
         elif escape[0] in "uU" and len(escape) > 1:
             found += _character(int(escape[1:], 16), token.line)
         else:
-            found += _ESCAPED.get(escape, escape).encode()
+            plain = _ESCAPED.get(escape)
+            found += (plain or escape).encode()
     try:
         return found.decode()
     except UnicodeDecodeError:

@@ -22,7 +22,7 @@ from drivetrain.spec.importing.json_text import NotJsonError, json_tree
 from drivetrain.spec.prototext import Message, NotProtoTextError, Scalar, read_message
 from drivetrain.spec.registry import nearest
 from drivetrain.spec.text import printable, shortened
-from drivetrain.spec.tree import Mistake, TreeNode, Value
+from drivetrain.spec.tree import Mistake, TreeNode, Value, dotted
 
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
@@ -173,8 +173,7 @@ def _chosen(node: Node, kind: FieldType, which: str | None) -> list[int]:
     if which is None:
         raise EditError(f"{kind.name} has {len(values)} values: say which, as {kind.name}[0], [1:3] or [:] for all")
     if found := _SLICE.fullmatch(which):
-        start, stop = (int(part) if part else None for part in found.groups())
-        places = list(range(len(values))[start:stop])
+        places = list(range(len(values))[slice(*map(_bound, found.groups()))])
     elif re.fullmatch(r"\s*-?\d+\s*", which):
         place = int(which)
         if not -len(values) <= place < len(values):
@@ -185,6 +184,10 @@ def _chosen(node: Node, kind: FieldType, which: str | None) -> list[int]:
     if not places:
         raise EditError(f"{kind.name}[{which}] matches none of its {len(values)} values")
     return places
+
+
+def _bound(text: str) -> int | None:
+    return int(text) if text else None
 
 
 def _matching(values: list[Any], kind: FieldType, condition: str) -> list[int]:
@@ -269,17 +272,23 @@ def _scalar(text: str, kind: FieldType) -> Any:
 
 
 def _message(value: Any, kind: FieldType) -> Node:
-    mistakes: list[Mistake] = []
     if isinstance(value, TreeNode) and isinstance(value.items, dict):
         message = from_json(value, kind.type, 0)
     elif isinstance(value, Value) and isinstance(value.value, str):
         message = _of_text(value.value, kind)
     else:
         raise EditError(f"{kind.name} is a message: give an object, or its text")
+    return _bound_message(message, kind)
+
+
+def _bound_message(message: Message, kind: FieldType) -> Node:
+    """Raises EditError where its fields are none of this message's, or not of their types."""
+    mistakes: list[Mistake] = []
+    if not schema().is_message(kind.type):
+        raise EditError(f"{kind.name} is a {kind.type}, and has no fields")
     node = Binder("--edits", mistakes).node(message, kind.type)
     if mistakes:
-        path = ".".join(str(part) for part in mistakes[0].path)
-        raise EditError(f"{kind.name}.{path}: {mistakes[0].message}")
+        raise EditError(f"{kind.name}.{dotted(mistakes[0].path)}: {mistakes[0].message}")
     _unplaced(node)
     return node
 
@@ -299,29 +308,27 @@ def _unplaced(node: Node) -> None:
     """Values of an edit are in no line of the file."""
     node.line = 0
     for name, values in node.fields.items():
-        node.fields[name] = [Leaf(each.value, 0) if isinstance(each, Leaf) else each for each in values]
-        for each in node.nodes(name):
-            _unplaced(each)
+        for place, each in enumerate(values):
+            if isinstance(each, Node):
+                _unplaced(each)
+            else:
+                node.fields[name][place] = Leaf(each.value, 0)
 
 
 def _listed(value: Any, kind: FieldType) -> list[Node | Leaf]:
     """All values of a repeated field: a list, as JSON or as text, or one value."""
     if isinstance(value, TreeNode) and isinstance(value.items, list):
         return [_one(each, kind) for each in value.items]
-    if isinstance(value, Value) and isinstance(value.value, str) and value.value.strip().startswith("["):
-        try:
-            message = read_message(f"{kind.name}: {value.value.strip()}")
-        except NotProtoTextError as error:
-            raise EditError(f"{kind.name} is no list: {error}") from None
-        holder: list[Node | Leaf] = []
-        for each in message.fields:
-            if isinstance(each.value, Message):
-                mistakes: list[Mistake] = []
-                holder.append(Binder("--edits", mistakes).node(each.value, kind.type))
-                if mistakes:
-                    raise EditError(f"{kind.name}: {mistakes[0].message}")
-                _unplaced(holder[-1])  # type: ignore[arg-type] - a node was added
-            else:
-                holder.append(Leaf(_scalar(each.value.written, kind), 0))
-        return holder
-    return [_one(value, kind)]
+    if not (isinstance(value, Value) and isinstance(value.value, str) and value.value.strip().startswith("[")):
+        return [_one(value, kind)]
+    try:
+        message = read_message(f"{kind.name}: {value.value.strip()}")
+    except NotProtoTextError as error:
+        raise EditError(f"{kind.name} is no list: {error}") from None
+    found: list[Node | Leaf] = []
+    for each in message.fields:
+        if isinstance(each.value, Scalar):
+            found.append(Leaf(_scalar(each.value.written, kind), 0))
+        else:
+            found.append(_bound_message(each.value, kind))
+    return found

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+from drivetrain.spec.importing.easyrec.columns import columns_of
 from drivetrain.spec.importing.easyrec.data import arrays_of, fg_mode_of, take_data
 from drivetrain.spec.importing.easyrec.edits import edit
-from drivetrain.spec.importing.easyrec.features import FeatureTaker, columns_of
-from drivetrain.spec.importing.easyrec.model import NEAREST, NO_RANKING, ModelTaker, read_groups, take_best
+from drivetrain.spec.importing.easyrec.features import FeatureTaker
+from drivetrain.spec.importing.easyrec.groups import read_groups
+from drivetrain.spec.importing.easyrec.labels import take_best
+from drivetrain.spec.importing.easyrec.model import NEAREST, NO_RANKING, ModelTaker
 from drivetrain.spec.importing.easyrec.reader import Reader
 from drivetrain.spec.importing.easyrec.schema import ROOT
 from drivetrain.spec.importing.easyrec.table import FIELDS, said_of
@@ -83,11 +86,11 @@ def _take_all(root: Node, findings: Findings) -> None:
     take_data(reader, root)
     groups = read_groups(reader, model, kind in NEAREST)
     columns = columns_of(root)
-    features = FeatureTaker(reader, groups.pooling, arrays_of(root))
+    features = FeatureTaker(reader, groups, arrays_of(root))
     features.take_all(columns)
     taker = ModelTaker(reader, root, model, groups)
-    taker.take(columns, features.taken)
-    take_best(reader, root, taker.labels, kind)
+    taker.take(features.taken)
+    take_best(reader, root, taker.labels.named, kind)
     findings.taken.insert(0, Taken(("task", "kind"), "ranking", "model_config", root.line_of("model_config")))
     _sweep(reader, root)
 

@@ -24,15 +24,16 @@ class Reader:
         """Whether columns hold ids already, and are called like their features."""
         return self.fg_mode == "FG_NONE"
 
+    @property
+    def raw(self) -> bool:
+        """Whether columns are those that expressions name."""
+        return self.fg_mode in ("FG_NORMAL", "FG_DAG")
+
     def take(self, node: Node, name: str, path: Path_, value: Any, note: str = "") -> None:
         """The recipe has this value at `path`, on account of a field, whether that is given or not."""
         self._say(node, name)
         taken = Taken(path, value, node.key(name), node.line_of(name), note, node.has(name))
         self.findings.taken.append(taken)
-
-    def take_on(self, node: Node, path: Path_, value: Any, note: str) -> None:
-        """The recipe has this value at `path`, since a message is there."""
-        self.findings.taken.append(Taken(path, value, node.path, node.line, note))
 
     def lose(self, node: Node, name: str, why: str) -> None:
         """A field that is given has no counterpart."""

@@ -65,9 +65,7 @@ def _take_manual(reader: Reader, node: Node, rate: Rate) -> None:
         )
         reader.take(node, "learning_rates", (*milestone, "factor"), value / rate.peak, f"{value:g} of {rate.peak:g}")
     if node.value("warmup"):
-        reader.lose(
-            node, "warmup", "a warm-up ends at the peak, not at the first rate of the list: say schedule.warmup"
-        )
+        reader.lose(node, "warmup", "a warm-up ends at the peak, not at the list's first rate: say schedule.warmup")
     reader.used(node, "warmup", "by_epoch")
 
 

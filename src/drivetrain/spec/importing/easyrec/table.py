@@ -17,7 +17,6 @@ _MASK = "no values are masked in training"
 _KERNEL = "decides no number that anybody should see"
 _TF32 = "`matmul: high` does that for all fp32 products"
 _LEDGER = "every step is in the ledger"
-_GROWING_ONLY = "belongs to a table that grows"
 _DROPOUT = "no features are chosen by variational dropout"
 _PARETO = "weights of labels are fixed (labels.NAME.weight), not found by Pareto's rule"
 _LAYER = "a layer is linear, with a bias, and a ReLU behind"
@@ -68,7 +67,6 @@ ANY: Mapping[str, Said] = {
     "use_ln": _lost(_LAYER, False),
     "bias": _lost(_LAYER, True),
     "dampening": _lost("the velocity is not dampened", 0.0),
-    "stub": Said(""),
 }
 """By name, in whatever message."""
 FIELDS: Mapping[str, Said] = {

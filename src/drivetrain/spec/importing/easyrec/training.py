@@ -210,7 +210,7 @@ def _take_average(reader: Reader, dense: Node, train: Node) -> None:
     if ema is None:
         return
     reader.take(ema, "decay", ("average", "decay"), ema.value("decay"), "of layers, not of tables' rows, as there")
-    reader.take_on(ema, ("average", "warmup"), False, "none there")
+    reader.take(ema, "decay", ("average", "warmup"), False, "none there")
 
 
 def _take_precision(reader: Reader, train: Node) -> None:

@@ -41,10 +41,6 @@ class Node:
         """Whether a field is given."""
         return bool(self.fields.get(name))
 
-    def node(self, name: str) -> Node | None:
-        """The message in a field, or None."""
-        return self.nodes(name)[-1] if self.has(name) else None
-
     def nodes(self, name: str) -> list[Node]:
         """The messages in a repeated field."""
         return [each for each in self.fields.get(name, ()) if isinstance(each, Node)]
@@ -55,13 +51,23 @@ class Node:
 
     def value(self, name: str) -> Any:
         """The value of a field; where it is left out what that means, or None."""
-        given = self.values(name)
-        if given:
-            return given[-1]
+        given = self.given(name)
+        if given is not None:
+            return given
         default = default_of(self.type, name)
-        if default is None:
+        if default is None or not isinstance(default.value, Scalar):
             return None
         return converted(default.value, schema().fields(self.type)[name])
+
+    def given(self, name: str) -> Any:
+        """The value of a field that is given, which this message need not have; None where it is not."""
+        values = self.values(name)
+        return values[-1] if values else None
+
+    def node(self, name: str) -> Node | None:
+        """The message in a field, None where it is not given."""
+        nodes = self.nodes(name)
+        return nodes[-1] if nodes else None
 
     def line_of(self, name: str) -> int:
         """The line of a field's last value; that of the message where it is left out."""
@@ -109,31 +115,35 @@ class Binder:
     def node(self, message: Message, type_: str, path: Path_ = ()) -> Node:
         """A message of this type. As to protobuf, the last of a field that is given twice counts, or of a group."""
         node = Node(type_, message.line)
-        if type_ == OPAQUE:
-            return node
-        known = schema().fields(type_)
+        self._fill(node, message, path)
+        return node
+
+    def _fill(self, node: Node, message: Message, path: Path_) -> None:
+        """Add a message's fields to those that are there."""
+        if node.type == OPAQUE:
+            return
+        known = schema().fields(node.type)
         for each in message.fields:
             here = (*path, each.name)
-            if each.name not in known:
+            if each.name in known:
+                self._add(node, known[each.name], each, here)
+            else:
                 near = nearest(each.name, list(known))
-                self._note(here, each.line, f"TorchEasyRec's {type_} has no such field{near}")
-                continue
-            self._add(node, known[each.name], each, here)
-        return node
+                self._note(here, each.line, f"TorchEasyRec's {node.type} has no such field{near}")
 
     def _add(self, node: Node, kind: FieldType, each: Field, path: Path_) -> None:
         there = node.fields.setdefault(kind.name, [])
         if kind.repeated:
             path = (*path, len(there))
+        elif there and isinstance(there[0], Node) and isinstance(each.value, Message):
+            self._fill(there[0], each.value, path)
+            return
         try:
             value = self._value(kind, each, path)
         except ValueError as error:
             self._note(path, each.line, str(error))
             return
         if there and not kind.repeated:
-            if isinstance(there[0], Node) and isinstance(value, Node):
-                there[0].fields.update(value.fields)  # protobuf merges messages that come twice
-                return
             self.replaced.append((path, there.pop().line, f"is given again in line {each.line}, which counts"))
         for other in schema().group(node.type, kind.group) if kind.group else ():
             if other != kind.name and node.has(other):
@@ -151,7 +161,7 @@ class Binder:
             raise ValueError(f"is a {kind.type}, not a message {{...}}")
         return Leaf(converted(each.value, kind), each.line)
 
-    def _note(self, path: tuple[str, ...], line: int, message: str) -> None:
+    def _note(self, path: Path_, line: int, message: str) -> None:
         self._mistakes.append(Mistake(path, message, Origin("file", self._file, line)))
 
 
