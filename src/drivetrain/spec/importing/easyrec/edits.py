@@ -56,7 +56,7 @@ def edit(root: Node, text: str) -> None:
     except NotJsonError as error:
         raise _refused(f"line {error.line}", f"no JSON: {error}") from None
     if mistakes:
-        raise _refused(f"line {mistakes[0].origin.line}", f"{mistakes[0].path[-1]}: {mistakes[0].message}")
+        raise _refused(f"line {mistakes[0].origin.line}", f"{dotted(mistakes[0].path)} {mistakes[0].message}")
     for entry, value in tree.items.items():
         try:
             for key, one in _paired(entry, value):

@@ -47,10 +47,10 @@ class FeatureTaker:
         """All features; what is left out is told."""
         reader = self._reader
         tables = Counter(column.table for key, column in columns.items() if key in self._pooling)
-        for key, (group, name) in self._groups.places.items():
+        for key, (field, line) in self._groups.places.items():
             if key not in columns:
                 near = nearest(key, list(columns))
-                reader.mistake(group, name, f"there is no feature {key!r} in feature_configs{near}")
+                reader.findings.mistake(field, line, f"there is no feature {key!r} in feature_configs{near}")
         for key, column in columns.items():
             if column.group is not None:
                 reader.used(column.group, "sequence_name", "sequence_length", "sequence_delim")

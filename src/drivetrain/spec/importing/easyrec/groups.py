@@ -16,19 +16,19 @@ class Groups:
     """The features of the model, by the names of groups.
 
     `pooling` says what becomes of a list's vectors, None where the feature itself does; `places` are the field that
-    names each feature. Both are by the feature's name there.
+    names each feature, and its line. Both are by the feature's name there.
     """
 
     names: dict[str, list[str]] = field(default_factory=dict)
     pooling: dict[str, str | None] = field(default_factory=dict)
-    places: dict[str, tuple[Node, str]] = field(default_factory=dict)
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def add(self, group: str, node: Node, pooling: str | None) -> None:
         """The features that a message names."""
-        for name in node.values("feature_names"):
-            self.names.setdefault(group, []).append(name)
-            self.pooling[name] = pooling or self.pooling.get(name)
-            self.places.setdefault(name, (node, "feature_names"))
+        for leaf in node.leaves("feature_names"):
+            self.names.setdefault(group, []).append(leaf.value)
+            self.pooling[leaf.value] = pooling or self.pooling.get(leaf.value)
+            self.places.setdefault(leaf.value, (node.key("feature_names"), leaf.line))
 
 
 def read_groups(reader: Reader, model: Node, kept: bool) -> Groups:

@@ -32,6 +32,10 @@ _MARKS = (
 )
 
 
+UNKNOWN = "no counterpart is known"
+"""Of a field that nobody thought of."""
+
+
 class EasyRec:
     """The file that TorchEasyRec gets as `--pipeline_config_path`."""
 
@@ -92,7 +96,8 @@ def _take_all(root: Node, findings: Findings) -> None:
     taker.take(features.taken)
     take_best(reader, root, taker.labels.named, kind)
     findings.taken.insert(0, Taken(("task", "kind"), "ranking", "model_config", root.line_of("model_config")))
-    _sweep(reader, root)
+    if not findings.mistakes:
+        _sweep(reader, root)
 
 
 def _sweep(reader: Reader, root: Node) -> None:
@@ -102,7 +107,7 @@ def _sweep(reader: Reader, root: Node) -> None:
         if said is None and node.nodes(name):
             reader.spare(node, name, "says nothing")
         elif said is None:
-            reader.lose(node, name, "no counterpart is known")
+            reader.lose(node, name, UNKNOWN)
         elif said.lost and not (said.off and node.value(name) in said.off):
             reader.lose(node, name, said.why)
         else:

@@ -79,9 +79,13 @@ class LabelTaker:
 
     def take_tower(self, tower: Node) -> None:
         """That of one task of several."""
-        reader, path = self._reader, (*LABELS, plain_name(tower.value("tower_name")))
+        reader, name = self._reader, tower.given("tower_name") or tower.given("label_name")
+        if not name:
+            reader.mistake(tower, "tower_name", "is left out, and so is label_name: nothing says what it foresees")
+            return
+        path = (*LABELS, plain_name(name))
         reader.used(tower, "tower_name", "label_name")
-        self._take(tower, tower.value("tower_name"), tower, "label_name", tower.value("label_name"))
+        self._take(tower, name, tower, "label_name", tower.given("label_name"))
         if tower.value("weight") != 1.0:
             reader.take(tower, "weight", (*path, "weight"), tower.value("weight"))
         reader.used(tower, "weight")

@@ -54,9 +54,10 @@ class Reader:
         self.findings.spared.append(Told(node.path, node.line, why))
 
     def used(self, node: Node, *names: str) -> None:
-        """What these fields say is in what was said of others."""
+        """What these fields say is in what was said of others, with all that is in them."""
         for name in names:
             self._say(node, name)
+            self._whole.update(id(inner) for inner in node.nodes(name))
 
     def gap(self, node: Node, name: str, path: Path_, what: str, stand_in: Any) -> None:
         """A place of the recipe that its user fills in, on account of a field."""

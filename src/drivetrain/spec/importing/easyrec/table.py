@@ -60,6 +60,8 @@ ANY: Mapping[str, Said] = {
     "weighted": _lost("an id's weight is in a column of its own (weights)", False),
     "stub_type": Said("says that it is a feature"),
     "trainable": Said("rows train"),
+    "sequence_name": Said("no feature is in the sequence"),
+    "sequence_pk": Said(_SERVING),
     "asset_dir": Said("a vocabulary's path is whole"),
     "normalizer": Said("is computed into the data"),
     "activation": _lost(_LAYER, "nn.ReLU", "ReLU"),
@@ -80,6 +82,13 @@ FIELDS: Mapping[str, Said] = {
     "TrainConfig.save_checkpoints_timestamps": _lost(_EVENTS),
     "TrainConfig.save_checkpoints_timestamp_quorum": Said("is about events' times"),
     "TrainConfig.delta_embedding_dump_config": _lost(_DELTA),
+    **dict.fromkeys(
+        (
+            *("FusedAdadeltaOptimizer.rho", "FusedAdadeltaOptimizer.eps", "FusedAdadeltaOptimizer.weight_decay"),
+            *("FusedRMSpropOptimizer.alpha", "FusedRMSpropOptimizer.eps", "FusedRMSpropOptimizer.weight_decay"),
+        ),
+        _lost("belongs to an optimizer of rows that there is not"),
+    ),
     "EvalConfig.log_step_count_steps": Said(_LEDGER),
     "ExportConfig.mixed_precision": _lost("an export has the weights as they are", ""),
     "ExportConfig.cudnn_allow_tf32": Said(_SERVING),

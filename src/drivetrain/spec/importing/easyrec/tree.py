@@ -45,9 +45,13 @@ class Node:
         """The messages in a repeated field."""
         return [each for each in self.fields.get(name, ()) if isinstance(each, Node)]
 
+    def leaves(self, name: str) -> list[Leaf]:
+        """The values of a repeated field, with their lines."""
+        return [each for each in self.fields.get(name, ()) if isinstance(each, Leaf)]
+
     def values(self, name: str) -> list[Any]:
         """The values of a repeated field."""
-        return [each.value for each in self.fields.get(name, ()) if isinstance(each, Leaf)]
+        return [leaf.value for leaf in self.leaves(name)]
 
     def value(self, name: str) -> Any:
         """The value of a field; where it is left out what that means, or None."""
@@ -175,11 +179,11 @@ def converted(scalar: Scalar, kind: FieldType) -> Any:
         return scalar.written
     if kind.type == "bool":
         truth = _TRUTHS.get(scalar.written.lower())
-        if truth is None:
+        if truth is None or scalar.quoted:
             raise ValueError(f"is true or false, not {shown(scalar)}")
         return truth
     number = _number(scalar)
-    if number is None:
+    if number is None or scalar.quoted:
         raise ValueError(f"is a number ({kind.type}), not {shown(scalar)}")
     if kind.type not in INTEGERS:
         return float(number)
