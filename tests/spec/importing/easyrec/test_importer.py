@@ -429,7 +429,7 @@ def test_a_row_optimizer_without_a_counterpart_is_to_be_filled_in():
     ("text", "expected"),
     [
         (
-            "exponential_decay_learning_rate { decay_size: 9 decay_factor: 0.5 min_learning_rate: 1e-4 warmup_size: 3 }",
+            "exponential_decay_learning_rate { decay_size: 9 decay_factor: .5 min_learning_rate: 1e-4 warmup_size: 3 }",
             {
                 "kind": "exponential",
                 "rate": 0.5,
@@ -476,7 +476,8 @@ def test_clipping(text, clip):
 
 
 def test_precision_and_averages():
-    text = """num_epochs: 1 mixed_precision: "FP16" grad_scaler { init_scale: 1024 growth_interval: 10 growth_factor: 3 }
+    text = """num_epochs: 1 mixed_precision: "FP16"
+        grad_scaler { init_scale: 1024 growth_interval: 10 growth_factor: 3 }
         dense_optimizer { ema { decay: 0.9 } }"""
     recipe = recipe_of(with_train(text) + "eval_config { use_dense_ema: false }")
     assert (recipe.precision, recipe.scaling.start, recipe.scaling.window) == ("fp16", 1024.0, 10)
