@@ -162,11 +162,31 @@ def schema(
 
 
 @app.command()
-def new(path: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+def new(
+    path: Annotated[Path, typer.Argument(help="The file to write.")],
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", help="CSV or Parquet: ranking by what its columns hold.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="COLUMN", help="With --from: the column that is to be foreseen.")
+    ] = None,
+) -> None:
     """Write a small, commented recipe to start from."""
+    from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.show import STARTER
 
-    _write_new(path, STARTER)
+    text = STARTER
+    if from_ is not None:
+        # Imported here: it looks at torch's names.
+        from drivetrain.tasks.ranking.starter import starter_recipe
+
+        _require_new(path)
+        text = starter_recipe(from_, path.stem, label)
+    elif label is not None:
+        raise Failure(
+            Exit.BAD_COMMAND, f"--label {label} is a column of the file that --from names", "give --from FILE"
+        )
+    _write_new(path, text)
     typer.echo(f"{path}: now run `drivetrain recipe check {path}`, then `drivetrain train {path}`")
 
 
@@ -223,7 +243,7 @@ def _require_new(path: Path) -> None:
     from drivetrain.spec.exits import Exit, Failure
 
     if path.suffix not in (".yaml", ".yml"):
-        raise Failure(Exit.BAD_COMMAND, f"--to {path} is no name of a recipe", "it ends in .yaml")
+        raise Failure(Exit.BAD_COMMAND, f"{path} is no name of a recipe", "it ends in .yaml")
     if path.exists():
         raise Failure(Exit.CANNOT_CREATE, f"{path} is there already", "choose another name")
 
