@@ -87,6 +87,10 @@ def _found(inputs: list[str], include: list[str], kind: Any, split: str | None, 
 @app.command()
 def describe(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A prepared file, a Megatron .idx, CSV or Parquet.")],
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="FILE", help="CSV or Parquet: how FILE's columns differ from its."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Sizes and counts of a token file, whose index is checked against it, or of the columns of a table."""
@@ -94,8 +98,16 @@ def describe(
 
     from drivetrain.data.column_profile import SUFFIXES, describe_columns
     from drivetrain.data.indexed import describe
+    from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.text import printable
 
+    if against is not None:
+        for name in (file, against):
+            if not name.lower().endswith(SUFFIXES):
+                cause = f"{name}: --against compares columns, and this ends in none of {', '.join(SUFFIXES)}"
+                raise Failure(Exit.BAD_COMMAND, cause, "give CSV or Parquet files")
+        _describe_drift(file, against, as_json)
+        return
     about = describe_columns(file) if file.lower().endswith(SUFFIXES) else describe(file)
     if as_json:
         typer.echo(json.dumps(about))
@@ -106,6 +118,39 @@ def describe(
     for name, column in columns.items():
         facts = (f"{fact} {value:,.10g}" for fact, value in column.items() if fact != "type")
         typer.echo(f"column {printable(name)}: {column['type']}, {', '.join(facts)}")
+
+
+def _describe_drift(file: str, against: str, as_json: bool) -> None:
+    import json
+
+    from drivetrain.data.drift import describe_drift
+    from drivetrain.spec.text import printable
+
+    about = describe_drift(file, against)
+    if as_json:
+        typer.echo(json.dumps(about))
+        return
+    typer.echo(f"{file}: {about['rows'][0]:,} rows, beside {about['rows'][1]:,} of {against}")
+    for name, column in about["columns"].items():
+        typer.echo(f"column {printable(name)}: {column['type']}, {', '.join(_differences(column))}")
+    if about["gone"]:
+        typer.echo(printable(f"gone: {', '.join(about['gone'])}"))
+
+
+def _differences(column: dict[str, Any]) -> Iterator[str]:
+    """What is told of one column beside another file's."""
+    if "new" in column:
+        yield "not there before"
+    if "was" in column:
+        yield f"was {column['was']}"
+    if "psi" not in column:
+        return
+    yield f"psi {column['psi']:.3f}"
+    yield f"nulls {column['nulls'][0]:.1%} (were {column['nulls'][1]:.1%})"
+    if "unseen" in column:
+        yield f"unseen {column['unseen']:.1%}"
+    if "shift" in column:
+        yield f"mean {column['means'][0]:.6g} (was {column['means'][1]:.6g}; {column['shift']:+.2f} deviations)"
 
 
 @app.command()

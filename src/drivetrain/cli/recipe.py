@@ -162,35 +162,67 @@ def schema(
 
 
 @app.command()
-def new(path: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+def new(
+    path: Annotated[Path, typer.Argument(help="The file to write.")],
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", help="CSV or Parquet: ranking by what its columns hold.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="COLUMN", help="With --from: the column that is to be foreseen.")
+    ] = None,
+) -> None:
     """Write a small, commented recipe to start from."""
+    from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.show import STARTER
 
-    _write_new(path, STARTER)
+    text = STARTER
+    if from_ is not None:
+        # Imported here: it looks at torch's names.
+        from drivetrain.tasks.ranking.starter import starter_recipe
+
+        _require_new(path)
+        text = starter_recipe(from_, path.stem, label)
+    elif label is not None:
+        raise Failure(
+            Exit.BAD_COMMAND, f"--label {label} is a column of the file that --from names", "give --from FILE"
+        )
+    _write_new(path, text)
     typer.echo(f"{path}: now run `drivetrain recipe check {path}`, then `drivetrain train {path}`")
 
 
 @app.command("import")
 def import_recipe(
-    file: Annotated[Path, typer.Argument(help="Another system's configuration, such as DeepSpeed's JSON.")],
+    file: Annotated[Path, typer.Argument(help="DeepSpeed's JSON, or TorchEasyRec's pipeline.config.")],
     to: Annotated[Path, typer.Option("--to", help="The recipe to write; it must not be there.")],
     from_: Annotated[str | None, typer.Option("--from", help="What the file is; guessed where absent.")] = None,
     onto: Annotated[str | None, typer.Option("--onto", help="A recipe that the settings are laid over.")] = None,
     processes: Annotated[int | None, typer.Option("--processes", min=1, help="How many the run is for.")] = None,
+    edits: Annotated[str | None, typer.Option("--edits", help="TorchEasyRec's edit JSON, or a file with it.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Write nothing where a key has no counterpart.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a recipe of another system's configuration, and tell what becomes of each of its keys."""
     import json
+    from dataclasses import replace
 
     from drivetrain.spec.importing.compose import base_of, compose
-    from drivetrain.spec.importing.importers import importer_of, read_source, require_counterparts, require_sound
+    from drivetrain.spec.importing.importers import (
+        importer_of,
+        read_edits,
+        read_source,
+        require_counterparts,
+        require_edited,
+        require_sound,
+    )
     from drivetrain.spec.importing.report import as_data, as_text
     from drivetrain.spec.text import printable
 
     _require_new(to)
     source = read_source(file, processes)
     kind, importer, marks = importer_of(source, from_)
+    require_edited(kind, edits)
+    if edits is not None:
+        source = replace(source, edits=read_edits(edits))
     findings = importer.read(source)
     require_sound(findings)
     base = base_of(onto, to) if onto is not None else None
@@ -211,7 +243,7 @@ def _require_new(path: Path) -> None:
     from drivetrain.spec.exits import Exit, Failure
 
     if path.suffix not in (".yaml", ".yml"):
-        raise Failure(Exit.BAD_COMMAND, f"--to {path} is no name of a recipe", "it ends in .yaml")
+        raise Failure(Exit.BAD_COMMAND, f"{path} is no name of a recipe", "it ends in .yaml")
     if path.exists():
         raise Failure(Exit.CANNOT_CREATE, f"{path} is there already", "choose another name")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from drivetrain.data.column_files import open_columns
+from drivetrain.data.column_files import ColumnSource, open_columns
 from drivetrain.data.hashing import hash_strings
 from drivetrain.data.order import mix64
 from drivetrain.data.recipe import ColumnFiles
@@ -41,7 +42,8 @@ class _Profile:
 
     def __init__(self) -> None:
         self.nulls = self.numbers = 0
-        self.total, self.least, self.most = 0.0, np.inf, -np.inf
+        self.mean, self.squares = 0.0, 0.0  # of numbers, and of their distances from it
+        self.least, self.most = np.inf, -np.inf
         self.distinct = _Distinct()
 
     def add(self, column: Any) -> None:
@@ -58,8 +60,16 @@ class _Profile:
     def _add_numbers(self, values: np.ndarray) -> None:
         if len(values):
             self.distinct.add(mix64((values + 0.0).view(np.uint64)))  # -0.0 is 0.0
-            self.numbers, self.total = self.numbers + len(values), self.total + float(values.sum())
+            self._add_moments(values)
             self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
+
+    def _add_moments(self, values: np.ndarray) -> None:
+        """Mean and squares of all numbers so far (Chan, Golub & LeVeque 1983, equation 2.1)."""
+        count, mean = len(values), float(values.mean())
+        both, away = self.numbers + count, mean - self.mean
+        self.squares += float(np.square(values - mean).sum()) + away * away * self.numbers * count / both
+        self.mean += away * count / both
+        self.numbers = both
 
     def told(self, kind: str) -> dict[str, Any]:
         """What is told of it, as JSON data."""
@@ -67,19 +77,25 @@ class _Profile:
         if self.distinct.count:
             about["distinct"] = self.distinct.count
         if self.numbers:  # of a label that is 0 or 1, the mean is its rate
-            about |= {"least": self.least, "most": self.most, "mean": self.total / self.numbers}
+            about |= {"least": self.least, "most": self.most, "mean": self.mean}
+            about["deviation"] = math.sqrt(self.squares / self.numbers)
         return about
+
+
+def opened(path: str) -> ColumnSource:
+    """The rows of CSV, TSV or Parquet files. Raises what `open_columns` raises."""
+    with tempfile.TemporaryDirectory() as folder:
+        return open_columns(ColumnFiles(path=path), Path(folder) / "digests.json")
 
 
 def describe_columns(path: str) -> dict[str, Any]:
     """Rows, blocks and columns of CSV, TSV or Parquet files, as JSON data: of each column its type, nulls, distinct
-    values, and of numbers the range and the mean. All of it is read; memory does not grow with the rows.
+    values, and of numbers the range, the mean and the standard deviation. All of it is read; memory does not grow with
+    the rows.
 
     Raises what `open_columns` raises.
     """
-    settings = ColumnFiles(path=path)
-    with tempfile.TemporaryDirectory() as folder:
-        source = open_columns(settings, Path(folder) / "digests.json")
+    source = opened(path)
     profiles = {name: _Profile() for name in source.schema}
     for table in source.tables():
         for name, profile in profiles.items():

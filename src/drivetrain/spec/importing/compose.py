@@ -31,7 +31,8 @@ from drivetrain.spec.tree import (
 )
 
 _ORDER = [field.name for field in fields(Recipe)]
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+"""What a run may be called."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def compose(findings: Findings, to: Path, base: Base | None) -> Composed:
     Raises Failure(65) where a value of the file is wrong in a recipe, RecipeMistakes where the base is.
     """
     gaps = tuple(_open(findings.gaps, base))
-    name = to.stem if re.fullmatch(_NAME, to.stem) else "imported"
+    name = to.stem if re.fullmatch(NAME, to.stem) else "imported"
     _check(findings, _tree(findings, gaps, name), to, base)
     comments: dict[str, str] = {}
     filled: list[Taken | Gap] = [*findings.taken, *gaps]

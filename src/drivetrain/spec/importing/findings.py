@@ -14,11 +14,13 @@ FILL_IN = "FILL_IN"
 
 @dataclass(frozen=True)
 class Source:
-    """A file to import: its name for messages, its text, and how many processes the run is for, where that is known."""
+    """A file to import: its name for messages, its text, how many processes the run is for, where that is known, and
+    the text of edits to it in the other system's own language."""
 
     name: str
     text: str
     processes: int | None = None
+    edits: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,15 @@ from pathlib import Path
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.importing.findings import Findings, Importer, Source
 from drivetrain.spec.registry import imported, nearest
-from drivetrain.spec.text import printable
+from drivetrain.spec.text import printable, shortened
 
-IMPORTERS: Mapping[str, str] = {"deepspeed": "drivetrain.spec.importing.deepspeed.importer:DeepSpeed"}
+IMPORTERS: Mapping[str, str] = {
+    "deepspeed": "drivetrain.spec.importing.deepspeed.importer:DeepSpeed",
+    "easyrec": "drivetrain.spec.importing.easyrec.importer:EasyRec",
+}
 """Importers by kind."""
+EDITED = ("easyrec",)
+"""Kinds of files that have a language of edits."""
 _MOST = 2**20  # bytes; the largest configuration that was met has a tenth of that
 
 
@@ -55,6 +60,28 @@ def importer_of(source: Source, kind: str | None) -> tuple[str, Importer, list[s
     # The kind of which it has the most words: files of different systems have few in common.
     best = max(found, key=lambda name: len(found[name][1]))
     return best, *found[best]
+
+
+def read_edits(given: str) -> str:
+    """The text of edits: JSON itself, or that of a file. Raises Failure(66) where there is no such file, 65 where it
+    cannot be read."""
+    if given.lstrip().startswith("{"):
+        return given
+    path = Path(given)
+    if not path.is_file():
+        cause = f"--edits {shortened(given, 200)}: neither a JSON object {{...}} nor a file"
+        raise Failure(Exit.INPUT_MISSING, printable(cause), "give one of both")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Failure(Exit.BAD_DATA, f"--edits {path} cannot be read: {error}", "save it as UTF-8") from error
+
+
+def require_edited(kind: str, edits: str | None) -> None:
+    """Raises Failure(64) where edits are given to a kind of file that has none."""
+    if edits is not None and kind not in EDITED:
+        hint = f"they are for {' and '.join(EDITED)}; elsewhere edit the recipe"
+        raise Failure(Exit.BAD_COMMAND, f"--edits: a {kind} file has no language of edits", hint)
 
 
 def require_sound(findings: Findings) -> None:

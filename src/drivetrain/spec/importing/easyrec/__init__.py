@@ -1,0 +1,1 @@
+"""TorchEasyRec's pipeline configurations."""

@@ -1,0 +1,111 @@
+"""Where samples come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from drivetrain.spec.importing.easyrec.reader import Reader
+from drivetrain.spec.importing.easyrec.training import SET
+from drivetrain.spec.importing.easyrec.tree import Node
+from drivetrain.spec.tree import Path_
+
+_TRAIN: Path_ = ("data", "train", "sources", 0)
+_ELSEWHERE: Mapping[str, str] = {
+    "odps": "MaxCompute is not read: export the table as CSV or Parquet, and say kind: columns and its path",
+    "kafka": "no source reads Kafka yet: write the messages to files, and say kind: columns and their path",
+}
+_FORMATS: Mapping[str, str] = {"CsvDataset": "csv", "ParquetDataset": "parquet"}
+_MANY = ("ARRAY<", "LIST<")
+
+
+def fg_mode_of(root: Node) -> str:
+    """How columns are read; the deprecated field counts where it is given, as there."""
+    data = root.node("data_config")
+    if data is None:
+        return "FG_NONE"
+    if data.has("fg_encoded"):
+        if data.value("fg_encoded"):
+            return "FG_NONE"
+        return "FG_DAG" if data.value("fg_threads") else "FG_NORMAL"
+    return data.value("fg_mode")
+
+
+def arrays_of(root: Node) -> dict[str, str]:
+    """The columns that hold lists, by name."""
+    data = root.node("data_config")
+    found: dict[str, str] = {}
+    if data is None:
+        return found
+    for each in data.nodes("input_fields"):
+        if "ARRAY" in (each.value("input_type") or ""):
+            found[each.value("input_name")] = each.value("input_type")
+    for part in (data.value("input_fields_str") or "").split(";"):
+        name, _, kind = part.strip().partition(":")
+        if kind.upper().startswith(_MANY):
+            found[name] = kind
+    return found
+
+
+def take_data(reader: Reader, root: Node) -> None:
+    """All of `data_config` that no other section has, and both paths."""
+    data = root.node("data_config")
+    if data is None:
+        reader.findings.mistake("data_config", root.line, "is left out: it says what the columns are")
+        return
+    _take_source(reader, root, data, "train_input_path", _TRAIN)
+    if root.value("eval_input_path"):
+        _take_source(reader, root, data, "eval_input_path", ("data", "validation", SET))
+    reader.used(root, "eval_input_path")
+    reader.take(data, "shuffle", ("data", "train", "shuffle"), data.value("shuffle"))
+    if data.value("shuffle"):
+        reader.spare(data, "shuffle_buffer_size", "rows are shuffled, not batches: `window` says how many at a time")
+    reader.spare(data, "shuffle_buffer_size", "nothing is shuffled")
+    weights = data.values("sample_weight_fields")
+    if weights:
+        reader.take(data, "sample_weight_fields", ("task", "sample_weight"), weights[0], "not divided by its mean here")
+    for other in weights[1:]:
+        reader.lose(data, "sample_weight_fields", f"one column weighs all labels: {other!r} is not read")
+    reader.used(data, "fg_mode", "dataset_type")
+    reader.spare(data, "fg_encoded", "says what fg_mode says")
+    if data.has("input_fields_str"):
+        reader.spare(data, "input_fields_str", "features say how each column is read")
+    for each in data.nodes("input_fields"):
+        reader.used(each, "input_name", "input_type")
+
+
+def _take_source(reader: Reader, root: Node, data: Node, name: str, path: Path_) -> None:
+    text = root.value(name) or ""
+    scheme = text.partition("://")[0] if "://" in text else ""
+    kind = data.value("dataset_type")
+    if not scheme and kind in ("OdpsDataset", "OdpsDatasetV1"):
+        scheme = "odps" if data.has("dataset_type") and not text.endswith((".csv", ".parquet")) else scheme
+    elif not scheme and kind == "KafkaDataset":
+        scheme = "kafka"
+    if scheme in _ELSEWHERE:
+        reader.gap(root, name, (*path, "kind"), f"{text!r}: {_ELSEWHERE[scheme]}", "own:Data")
+        return
+    if not text:
+        reader.gap(root, name, (*path, "kind"), "no path is given: say kind: columns and a path", "own:Data")
+        return
+    reader.take(data, "dataset_type", (*path, "kind"), "columns")
+    reader.take(root, name, (*path, "path"), text)
+    if kind in _FORMATS and data.has("dataset_type"):
+        reader.take(data, "dataset_type", (*path, "format"), _FORMATS[kind])
+    if kind == "CsvDataset":
+        _take_csv(reader, data, path)
+
+
+def _take_csv(reader: Reader, data: Node, path: Path_) -> None:
+    reader.take(data, "delimiter", (*path, "delimiter"), data.value("delimiter"))
+    names = [each.value("input_name") for each in data.nodes("input_fields")]
+    for part in (data.value("input_fields_str") or "").split(";"):
+        if part.strip() and not data.nodes("input_fields"):
+            names.append(part.strip().partition(":")[0])
+    if data.value("with_header"):
+        reader.used(data, "with_header")
+    elif names:
+        where = "input_fields" if data.nodes("input_fields") else "input_fields_str"
+        reader.take(data, where, (*path, "header"), names)
+        reader.used(data, "with_header")
+    else:
+        reader.mistake(data, "with_header", "is false, and no input_fields say what the columns are called")

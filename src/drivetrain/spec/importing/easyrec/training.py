@@ -1,0 +1,301 @@
+"""How it is trained: budget, batches, optimizers, precision, evaluation, commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.importing.easyrec.reader import Reader
+from drivetrain.spec.importing.easyrec.schedules import Rate, take_schedule
+from drivetrain.spec.importing.easyrec.tree import Node
+from drivetrain.spec.importing.findings import Taken
+
+SET = "validation"
+"""What the validation set is called."""
+_DECAY = "not of biases and other 1-D parameters, unless `groups` gives it to them"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of ours, and the field of its settings that each of their fields is.
+
+    `betas` is whether it has beta1 and beta2. `nearest`: ours moves otherwise, and its user has to say so.
+    """
+
+    kind: str
+    fields: Mapping[str, str]
+    betas: bool = False
+    nearest: str = ""
+
+
+_RATES = {"lr": "lr", "weight_decay": "weight_decay"}
+_DENSE: Mapping[str, _Kind] = {
+    "sgd_optimizer": _Kind("sgd", {**_RATES, "momentum": "momentum", "nesterov": "nesterov"}),
+    "adagrad_optimizer": _Kind("adagrad", {**_RATES, "initial_accumulator_value": "initial", "eps": "eps"}),
+    "adam_optimizer": _Kind("adam", {**_RATES, "eps": "eps", "amsgrad": "amsgrad"}, betas=True),
+    "adamw_optimizer": _Kind("adamw", {**_RATES, "eps": "eps", "amsgrad": "amsgrad"}, betas=True),
+    "adadelta_optimizer": _Kind("torch.optim:Adadelta", {**_RATES, "rho": "rho", "eps": "eps"}),
+    "rmsprop_optimizer": _Kind("rmsprop", {**_RATES, "alpha": "alpha", "eps": "eps"}),
+}
+_SPARSE: Mapping[str, _Kind] = {
+    "sgd_optimizer": _Kind("sgd", {"lr": "lr"}),
+    "adagrad_optimizer": _Kind("adagrad", {"lr": "lr", "initial_accumulator_value": "initial"}),
+    "adam_optimizer": _Kind("adam", _RATES, betas=True),
+    "lars_sgd_optimizer": _Kind("lars", {**_RATES, "momentum": "momentum"}),
+    "lamb_optimizer": _Kind("lamb", _RATES, betas=True),
+    "rowwise_adagrad_optimizer": _Kind("rowwise_adagrad", {"lr": "lr"}),
+    "partial_rowwise_adam_optimizer": _Kind("adam", _RATES, True, "adam, whose second moment is each number's own"),
+    "partial_rowwise_lamb_optimizer": _Kind("lamb", _RATES, True, "lamb, whose second moment is each number's own"),
+    "adadelta_optimizer": _Kind("adagrad", {"lr": "lr"}, nearest="rowwise_adagrad, or adagrad"),
+    "rmsprop_optimizer": _Kind("adam", {"lr": "lr"}, nearest="adam"),
+}
+
+
+def accumulation_of(root: Node) -> int:
+    """Micro-batches of a step."""
+    train = root.node("train_config")
+    return max(1, train.value("gradient_accumulation_steps") or 1) if train else 1
+
+
+def take_training(reader: Reader, root: Node) -> None:
+    """All of `train_config`, `eval_config` and `export_config`. Raises Failure(78) where it says not how long."""
+    train = root.node("train_config")
+    if train is None:
+        reader.findings.mistake("train_config", 1, "is left out: it says how long, and by which optimizers")
+        return
+    data = root.node("data_config") or Node("DataConfig", root.line, path="data_config")
+    _take_budget(reader, train)
+    _take_batch(reader, train, data)
+    _take_optimizers(reader, train)
+    _take_precision(reader, train)
+    _take_evaluation(reader, root, data)
+    _take_commits(reader, train, root)
+    if train.value("fine_tune_checkpoint"):
+        text = train.value("fine_tune_checkpoint")
+        what = f"its checkpoints ({text}) are pickled: write the weights as safetensors and say init.from"
+        reader.lose(train, "fine_tune_checkpoint", what)
+    if reader.findings.source.processes is not None:
+        processes = Taken(("launch", "processes"), reader.findings.source.processes, "--processes", 0)
+        reader.findings.taken.append(processes)
+
+
+def _take_budget(reader: Reader, train: Node) -> None:
+    steps, epochs = train.value("num_steps") or 0, train.value("num_epochs") or 0
+    if bool(steps) == bool(epochs):
+        file, name = reader.findings.source.name, "num_epochs" if epochs else "num_steps"
+        cause = "neither num_steps nor num_epochs is given: nothing says how long it trains"
+        if steps:
+            cause = f"num_steps {steps} and num_epochs {epochs} are both given: each says how long it trains"
+        place = f"{file}:{train.line_of(name)}: {train.key(name)}"
+        raise Failure(Exit.BAD_RECIPE, f"{place}: {cause}", "give one of them in the file, or by --edits as 0")
+    if steps:
+        _take_steps(reader, train, "num_steps", ("budget", "steps"))
+        reader.used(train, "num_epochs")
+    else:
+        reader.take(train, "num_epochs", ("budget", "epochs"), epochs)
+        reader.used(train, "num_steps")
+
+
+def _take_steps(reader: Reader, train: Node, name: str, *paths: tuple[str, ...]) -> None:
+    """A number of their steps, which are micro-batches."""
+    accumulation = max(1, train.value("gradient_accumulation_steps") or 1)
+    note = f"{train.value(name)} micro-batches there" if accumulation > 1 else ""
+    for path in paths:
+        reader.take(train, name, path, -(-train.value(name) // accumulation), note)
+
+
+def _take_batch(reader: Reader, train: Node, data: Node) -> None:
+    micro, processes = data.value("batch_size"), reader.findings.source.processes or 1
+    accumulation = max(1, train.value("gradient_accumulation_steps") or 1)
+    size = micro * accumulation * processes
+    note = f"of each process there: {micro} x {accumulation} micro-batches x {processes} (--processes)"
+    reader.take(data, "batch_size", ("batch", "size"), size, note)
+    reader.take(data, "batch_size", ("batch", "micro"), micro)
+    reader.used(train, "gradient_accumulation_steps")
+
+
+def _take_optimizers(reader: Reader, train: Node) -> None:
+    accumulation = max(1, train.value("gradient_accumulation_steps") or 1)
+    dense, sparse = train.node("dense_optimizer"), train.node("sparse_optimizer")
+    for node, path, kinds in ((dense, ("optimizer",), _DENSE), (sparse, ("embeddings", "optimizer"), _SPARSE)):
+        if node is None:
+            continue
+        peak = _take_optimizer(reader, node, path, kinds)
+        schedule = ("schedule",) if node is dense else ("embeddings", "schedule")
+        if peak is not None:
+            take_schedule(reader, node, Rate(schedule, peak, accumulation))
+    if dense is not None:
+        _take_clipping(reader, train)
+        _take_parts(reader, dense)
+        _take_average(reader, dense, train)
+
+
+def _take_optimizer(reader: Reader, node: Node, path: tuple[str, ...], kinds: Mapping[str, _Kind]) -> float | None:
+    """The optimizer at a path; its peak learning rate, None where there is none."""
+    name = node.chosen("optimizer")
+    if name is None:
+        reader.mistake(node, "optimizer", f"none is given; there are {', '.join(kinds)}")
+        return None
+    inner, kind = node.node(name), kinds[name]
+    assert inner is not None, "a chosen field is there"
+    if kind.nearest:
+        reader.gap(node, name, (*path, "kind"), f"there is none; nearest is {kind.nearest}", kind.kind)
+    else:
+        reader.take(node, name, (*path, "kind"), kind.kind)
+    for theirs, ours in kind.fields.items():
+        note = _DECAY if theirs == "weight_decay" and path == ("optimizer",) and inner.value(theirs) else ""
+        reader.take(inner, theirs, (*path, ours), inner.value(theirs), note)
+    if kind.betas:
+        reader.take(inner, "beta1", (*path, "betas"), [inner.value("beta1"), inner.value("beta2")], "and beta2")
+        reader.used(inner, "beta2")
+    if inner.type == "FusedRowWiseAdagradOptimizer":
+        _take_row_decay(reader, inner, path)
+    return inner.value("lr")
+
+
+def _take_row_decay(reader: Reader, node: Node, path: tuple[str, ...]) -> None:
+    """Their decay counts in one of its modes only."""
+    mode = node.value("weight_decay_mode")
+    if mode == "L2":
+        reader.take(node, "weight_decay", (*path, "weight_decay"), node.value("weight_decay"))
+        reader.used(node, "weight_decay_mode")
+    elif mode == "DECOUPLE":
+        reader.lose(node, "weight_decay_mode", "rowwise_adagrad adds the decay to the gradient (L2)")
+        reader.lose(node, "weight_decay", "belongs to that mode")
+    else:
+        reader.spare(node, "weight_decay", "does nothing there while weight_decay_mode is NONE")
+        reader.used(node, "weight_decay_mode")
+
+
+def _take_clipping(reader: Reader, train: Node) -> None:
+    """Nothing is clipped there unless somebody says so; some optimizers of ours do."""
+    node = train.node("grad_clipping")
+    path: tuple[str, ...] = ("optimizer", "clip")
+    if node is None:
+        reader.take(train, "grad_clipping", path, None)
+        return
+    kind, most = node.value("clipping_type"), node.value("max_gradient")
+    if kind not in ("norm", "value", "none"):
+        reader.mistake(node, "clipping_type", f"is norm, value or none, not {kind!r}")
+    elif kind == "none":
+        reader.take(node, "clipping_type", path, None)
+    elif kind == "norm":
+        reader.take(node, "max_gradient", path, most, "one norm over layers and rows; there over layers only")
+        reader.used(node, "clipping_type")
+    else:
+        reader.take(node, "max_gradient", (*path, "value"), most)
+        reader.used(node, "clipping_type")
+    reader.used(node, "max_gradient")
+    if node.value("norm_type") != 2.0 and kind == "norm":
+        reader.lose(node, "norm_type", "the norm is the Euclidean one")
+    reader.spare(node, "norm_type", "is the Euclidean one, or not asked for")
+    reader.spare(node, "enable_global_grad_clip", "the norm is that of all processes together in any case")
+
+
+def _take_parts(reader: Reader, dense: Node) -> None:
+    for part in dense.nodes("part_optimizers"):
+        pattern = part.value("regex_pattern")
+        what = (
+            f"their names of parameters ({pattern!r}) are not ours: say optimizer.groups (lr, weight_decay, schedule)"
+        )
+        chosen = part.chosen("optimizer")
+        if chosen is not None and chosen != dense.chosen("optimizer"):
+            what = f"{what}; all layers have one kind of optimizer, not {chosen} beside another"
+        reader.lose_whole(part, what)
+
+
+def _take_average(reader: Reader, dense: Node, train: Node) -> None:
+    ema = dense.node("ema")
+    if ema is None:
+        return
+    reader.take(ema, "decay", ("average", "decay"), ema.value("decay"), "of layers, not of tables' rows, as there")
+    reader.take(ema, "decay", ("average", "warmup"), False, "none there")
+
+
+def _take_precision(reader: Reader, train: Node) -> None:
+    named = train.value("mixed_precision") or ""
+    words = {"": "fp32", "BF16": "bf16", "FP16": "fp16"}
+    if named not in words:
+        reader.mistake(train, "mixed_precision", f"is BF16, FP16 or empty, not {named!r}")
+        return
+    if named:
+        reader.take(train, "mixed_precision", ("precision",), words[named])
+    reader.used(train, "mixed_precision")
+    scaler = train.node("grad_scaler")
+    if scaler is None:
+        return
+    if named != "FP16":
+        reader.spare_whole(scaler, "the loss is scaled with FP16 only")
+        return
+    for name, field in (("init_scale", "start"), ("growth_interval", "window")):
+        reader.take(scaler, name, ("scaling", field), scaler.value(name))
+    for name, fixed in (("growth_factor", 2.0), ("backoff_factor", 0.5)):
+        if scaler.value(name) != fixed:
+            reader.lose(scaler, name, "the factor is doubled, and halved")
+        reader.spare(scaler, name, "is what it is here")
+
+
+def _take_evaluation(reader: Reader, root: Node, data: Node) -> None:
+    """They score after each save."""
+    evaluation = root.node("eval_config")
+    if data.value("eval_batch_size"):
+        reader.take(data, "eval_batch_size", ("evaluate", "batch"), data.value("eval_batch_size"))
+    reader.used(data, "eval_batch_size")
+    if evaluation is None:
+        return
+    if evaluation.value("num_steps"):
+        size = data.value("eval_batch_size") or data.value("batch_size")
+        samples = evaluation.value("num_steps") * size * (reader.findings.source.processes or 1)
+        note = f"{evaluation.value('num_steps')} steps of {size}, on each process"
+        reader.take(evaluation, "num_steps", ("evaluate", "budget", "samples"), samples, note)
+        reader.take(evaluation, "num_steps", ("evaluate", "full_at_end"), False, "nor at the end")
+    reader.used(evaluation, "num_steps")
+    average = evaluation.value("use_dense_ema")
+    train = root.node("train_config")
+    dense = train.node("dense_optimizer") if train else None
+    if average is not None and dense is not None and dense.has("ema"):
+        reader.take(evaluation, "use_dense_ema", ("average", "evaluate"), average)
+    reader.spare(evaluation, "use_dense_ema", "there is no average to choose")
+
+
+def _take_commits(reader: Reader, train: Node, root: Node) -> None:
+    paths = [("checkpoint", "every"), ("evaluate", "every")]
+    keep_every = train.value("keep_checkpoint_max") == 0
+    if keep_every:
+        paths.append(("checkpoint", "keep_every"))
+    epochs = train.value("save_checkpoints_epochs") or 0
+    if epochs:
+        for path in paths:
+            reader.take(train, "save_checkpoints_epochs", (*path, "epochs"), epochs)
+        reader.spare(train, "save_checkpoints_steps", "save_checkpoints_epochs takes its place, there as here")
+    elif train.value("save_checkpoints_steps"):
+        _take_steps(reader, train, "save_checkpoints_steps", *((*path, "steps") for path in paths))
+    reader.used(train, "save_checkpoints_steps", "save_checkpoints_epochs")
+    if not keep_every:
+        reader.take(train, "keep_checkpoint_max", ("checkpoint", "keep"), train.value("keep_checkpoint_max"))
+    reader.used(train, "keep_checkpoint_max")
+    if train.value("is_profiling"):
+        reader.take(train, "is_profiling", ("profile", "start"), 3, "steps 3 to 12, as there")
+        reader.take(train, "is_profiling", ("profile", "steps"), 10)
+    reader.used(train, "is_profiling")
+    _take_sinks(reader, train)
+
+
+def _take_sinks(reader: Reader, train: Node) -> None:
+    if train.has("use_tensorboard"):  # it takes an extra package, which nobody asked for who leaves it out
+        reader.take(train, "use_tensorboard", ("watch", "tensorboard"), train.value("use_tensorboard"))
+    for name in train.values("tensorboard_summaries"):
+        if name not in _SUMMARIES:
+            reader.mistake(train, "tensorboard_summaries", f"is one of {', '.join(_SUMMARIES)}, not {name!r}")
+    asked = {"parameter", "gradient", "gradient_norm"} & set(train.values("tensorboard_summaries"))
+    why = "losses, rates and the gradients' norm of every step are in the ledger, and TensorBoard shows them"
+    if asked:
+        told = (
+            "`statistics: {every: {steps: 100}, histograms: true}` has the distributions of weights and of their moves"
+        )
+        reader.lose(train, "tensorboard_summaries", f"{', '.join(sorted(asked))}: {told}")
+    reader.spare(train, "tensorboard_summaries", why)
+
+
+_SUMMARIES = ("loss", "learning_rate", "parameter", "global_gradient_norm", "gradient_norm", "gradient")
