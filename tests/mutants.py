@@ -23,6 +23,7 @@ PENALIZED = (
     "test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone[Penalized-sizes2]"
 )
 MESSAGES = f"{MESHES}::test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits"
+TABLES = "tests/run/test_tables.py"
 TABLE = f"{MESHES}::test_a_mesh_comes_to_what_one_process_does"
 
 
@@ -256,6 +257,27 @@ MUTANTS = (
         "owner._buffers[name] = value.clone()",
         "pass",
         "tests/engine/test_activations.py",
+    ),
+    Mutant(
+        "8 losses weigh by the gradients of layers alone",
+        "engine/by_loss.py",
+        "[(each[one], each[other]) for each in of_rows]",
+        "[(each[one], each[other]) for each in of_rows[:0]]",
+        f"{TABLES}::test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes",
+    ),
+    Mutant(
+        "8 losses weigh by the rows that this rank holds",
+        "engine/by_loss.py",
+        "if tables and tables.group.world > 1:",
+        "if False:",
+        f"{TABLES}::test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes",
+    ),
+    Mutant(
+        "8 what a loss hands back in a later micro-batch takes the place of the earlier ones",
+        "engine/tables/matrix.py",
+        "self._kept[loss].add_(found) if loss in self._kept else found",
+        "found",
+        f"{TABLES}::test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes",
     ),
 )
 

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -190,3 +191,33 @@ def test_clipping_is_by_one_norm_over_layers_and_rows(tmp_path):
     before, after = tensors(tmp_path / "before"), tensors(tmp_path / "after")
     moved = [after[name] - before[name] for name in before if name.startswith("networks/")]
     assert float(torch.stack([part.norm() for part in moved]).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def weighed(run):
+    return [[*record["weights"].values()] for record in records(run, "step")]
+
+
+def test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes(tmp_path):
+    sgd = {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}}
+    own = recipe("Torn", **sgd, embeddings={"optimizer": {"kind": "sgd", "lr": 0.1}})
+    runs = {"plain": (recipe("PlainTorn", **sgd), ()), "one": (own, ()), "two": (own, (*TWO, *BY_ROWS))}
+    for name, (given, asked) in runs.items():
+        assert run_under_supervisor(given, tmp_path / name, *asked, most_steps=6).code is Exit.STOPPED
+
+    def found_in(name):
+        return tensors(tmp_path / name)["networks/model/embeddings.table_users"]
+
+    wanted = weighed(tmp_path / "plain")
+    assert sum(0.1 < liked < 0.9 for liked, _ in wanted) >= 3  # most others are at a bound, which hides differences
+    for name in ("one", "two"):
+        assert np.allclose(weighed(tmp_path / name), wanted, rtol=1e-4)
+        assert torch.allclose(found_in(name), found_in("plain"), rtol=1e-4, atol=1e-6)
+
+
+def test_weighed_losses_have_the_same_bits_on_any_number_of_processes_in_exact_runs(tmp_path):
+    exact = recipe("Torn", exact=True, batch={"size": 16, "micro": 2})
+    for name, asked in {"one": (), "two": (*TWO, *WHOLE), "four": (*FOUR, *BY_ROWS)}.items():
+        assert run_under_supervisor(exact, tmp_path / name, *asked, most_steps=4).code is Exit.STOPPED
+    for name in ("two", "four"):
+        assert weighed(tmp_path / name) == weighed(tmp_path / "one")
+        require_same_bits(tmp_path / name, tmp_path / "one")

@@ -13,6 +13,7 @@ from drivetrain.data.source import Source
 from drivetrain.engine.losses import Losses
 from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.loop.metrics import Metric
+from drivetrain.loop.step import Step
 from drivetrain.loop.task import Part, Task
 from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.custom import Custom
@@ -24,6 +25,7 @@ from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
+from drivetrain.tasks.ranking.pareto import ParetoWeights
 from drivetrain.tasks.ranking.recipe import Ranking, TwoTower
 
 Networks = Mapping[str, nn.Module]
@@ -38,6 +40,7 @@ class RankingTask(Task):
         self._objective: Objective = LabelObjective(settings)
         if self._towers is not None:
             self._objective = ChoiceObjective(settings, self._towers)
+        self._weights = _weights_of(settings)
         self._catalogue: Catalogue | None = None
         self._flops: float | None = None
 
@@ -46,7 +49,10 @@ class RankingTask(Task):
         if not hasattr(source, "encoded"):
             cause = f"task ranking reads columns, and was given a {type(source).__name__}"
             raise Failure(Exit.BAD_RECIPE, cause, "use a source of kind columns or clicks")
-        encoded = source.encoded(self._encoder if part != "predict" else self._unlabelled)  # type: ignore[attr-defined]
+        encoder = self._encoder
+        if part == "predict":
+            encoder = FeatureEncoder(self._settings, self._sides, labelled=False)
+        encoded = source.encoded(encoder)  # type: ignore[attr-defined]
         keys = keys_of(self._settings, self._towers)
         if keys is None or part == "predict":
             return encoded
@@ -81,6 +87,10 @@ class RankingTask(Task):
         """Sums over samples, times their weights."""
         return self._objective.losses(self._outputs(nets, batch), batch)
 
+    def update(self, step: Step) -> None:
+        """All moves together, by losses that are added up, or weighed by their gradients."""
+        step.minimize(step.networks, self.loss, self._weights)
+
     def metrics(self) -> dict[str, Metric]:
         """Losses, and what labels or choices are scored by."""
         return self._objective.metrics()
@@ -110,12 +120,16 @@ class RankingTask(Task):
         return FeatureEncoder(self._settings, self._sides)
 
     @cached_property
-    def _unlabelled(self) -> FeatureEncoder:
-        return FeatureEncoder(self._settings, self._sides, labelled=False)
-
-    @cached_property
     def _sides(self) -> dict[str, SideTable]:
         return open_lookups(self._settings)
+
+
+def _weights_of(settings: Ranking) -> ParetoWeights | None:
+    """What weighs the labels' losses; None where that is fixed."""
+    if settings.weights is None:
+        return None
+    names = tuple(sorted(settings.labels))
+    return ParetoWeights(names, tuple([settings.weights.least.get(name, 0.0) for name in names]))
 
 
 def _require_free_names(settings: Ranking) -> None:
