@@ -279,6 +279,27 @@ MUTANTS = (
         "found",
         f"{TABLES}::test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes",
     ),
+    Mutant(
+        "9 layers that are cut count by what is here in one norm with rows",
+        "engine/tables/reduction.py",
+        "of_dense = list(self._dense.measure())",
+        "of_dense = []",
+        f"{TABLES}::test_tables_on_several_processes_come_to_what_one_process_does[shards]",
+    ),
+    Mutant(
+        "9 tables are cut as layers are",
+        "engine/layout.py",
+        "apart = numbers | tables_in(network)",
+        "apart = numbers",
+        f"{TABLES}::test_tables_on_several_processes_come_to_what_one_process_does[shards]",
+    ),
+    Mutant(
+        "9 a pass without weight asks for rows that no rank has told of",
+        "engine/tables/tables.py",
+        "self._place = self._places.get(start)",
+        "self._place = self._places[start]",
+        f"{TABLES}::test_a_rank_that_has_no_samples_in_the_last_step_passes_with_those_that_shard_layers",
+    ),
 )
 
 

@@ -18,6 +18,8 @@ pytestmark = [
 ]
 
 TWO, FOUR = ("launch.processes=2",), ("launch.processes=4",)
+SHARDS = (*TWO, "parallel.shard=2", "parallel.replicate=1")
+BOTH = (*FOUR, "parallel.shard=2", "parallel.replicate=2")
 BY_ROWS = ('embeddings.hold={".*": row}',)
 WHOLE = ('embeddings.hold={".*": table}',)
 
@@ -46,7 +48,11 @@ def one(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("asked", [(*TWO, *WHOLE), (*TWO, *BY_ROWS), FOUR], ids=["whole", "by rows", "four"])
+@pytest.mark.parametrize(
+    "asked",
+    [(*TWO, *WHOLE), (*TWO, *BY_ROWS), FOUR, SHARDS, (*BOTH, *BY_ROWS)],
+    ids=["whole", "by rows", "four", "shards", "both"],
+)
 def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path, asked):
     run = tmp_path / "run"
     assert run_under_supervisor(recipe(), run, *asked).code is Exit.DONE
@@ -76,7 +82,7 @@ def test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_wh
         require_same_bits(tmp_path / name, tmp_path / "one")
 
 
-@pytest.mark.parametrize("asked", [(), TWO], ids=["one", "two"])
+@pytest.mark.parametrize("asked", [(), TWO, SHARDS], ids=["one", "two", "shards"])
 def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, asked):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run_under_supervisor(recipe(), whole, *asked).code is Exit.DONE
@@ -85,16 +91,16 @@ def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, as
     require_same_bits(parts, whole)
 
 
-def test_any_number_of_processes_goes_on_with_anothers_tables(one, tmp_path):
+def test_any_number_of_processes_goes_on_with_anothers_tables_and_layers(one, tmp_path):
     run = tmp_path / "run"
-    for asked in ((*TWO, *WHOLE), (*FOUR, *BY_ROWS), ()):
-        assert run_under_supervisor(recipe(), run, *asked, most_steps=7).code is Exit.STOPPED
+    for asked in ((*TWO, *WHOLE), (*FOUR, *BY_ROWS), SHARDS, ()):
+        assert run_under_supervisor(recipe(), run, *asked, most_steps=5).code is Exit.STOPPED
     assert run_under_supervisor(recipe(), run, *TWO).code is Exit.DONE
     assert [r["samples"] for r in records(run, "step")] == [r["samples"] for r in records(one, "step")]
     assert losses(run) == pytest.approx(losses(one), rel=1e-4)
 
 
-@pytest.mark.parametrize("asked", [(), TWO], ids=["one", "two"])
+@pytest.mark.parametrize("asked", [(), TWO, SHARDS], ids=["one", "two", "shards"])
 def test_a_loss_that_is_not_finite_on_one_rank_moves_no_table_on_any(tmp_path, asked):
     skipping = ("guard.nonfinite=skip",)
     run = tmp_path / "run"
@@ -136,10 +142,11 @@ def test_a_network_that_stands_still_keeps_its_tables(tmp_path):
     [
         ({"parameters": {"dtype": "bf16"}, "precision": "bf16"}, "parameters.dtype bf16 does not go"),
         ({"networks": {"model": {"micro": 2}}}, "a micro of its own"),
+        ({"parallel": {"tensor": 2, "replicate": 1}, "launch": {"processes": 2}}, "parallel tensor 2 does not go"),
         ({"embeddings": {"groups": [{"match": "users2", "optimizer": {"kind": "sgd"}}]}}, "'users2' takes no table"),
         ({"embeddings": {"hold": {"nothing": "row"}}}, "'nothing' takes no table"),
     ],
-    ids=["bf16", "micro", "group", "hold"],
+    ids=["bf16", "micro", "mesh", "group", "hold"],
 )
 def test_what_tables_cannot_do_is_refused_with_its_key(tmp_path, asked, told):
     outcome = run_under_supervisor(recipe(**asked), tmp_path / "run")
@@ -221,3 +228,13 @@ def test_weighed_losses_have_the_same_bits_on_any_number_of_processes_in_exact_r
     for name in ("two", "four"):
         assert weighed(tmp_path / name) == weighed(tmp_path / "one")
         require_same_bits(tmp_path / name, tmp_path / "one")
+
+
+def test_a_rank_that_has_no_samples_in_the_last_step_passes_with_those_that_shard_layers(tmp_path):
+    once = recipe(budget={"epochs": 1}, evaluate={"every": {"steps": 100}}, checkpoint={"every": {"steps": 100}})
+    for name, asked in (("one", ()), ("shards", SHARDS)):
+        assert run_under_supervisor(once, tmp_path / name, *asked).code is Exit.DONE
+    assert records(tmp_path / "one", "step")[-1]["counts"]["samples"] == 4
+    assert losses(tmp_path / "shards") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    found, wanted = tensors(tmp_path / "shards"), tensors(tmp_path / "one")
+    assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)

@@ -376,7 +376,7 @@ def _require_plain(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
         "guard.recompute": recipe.guard.recompute is not None,
         "statistics.gradients": recipe.statistics is not None and recipe.statistics.gradients,
         "parameters.dtype bf16": recipe.parameters.dtype == "bf16",
-        f"parallel {mesh.sizes}": not mesh.replicated,
+        f"parallel {mesh.sizes}": mesh.sizes.data != mesh.group.world,
         f"device {mesh.device.type}": mesh.device.type != "cpu",
         "build_on_meta": built_on_meta,
         "a network with a micro of its own": bool(micro),

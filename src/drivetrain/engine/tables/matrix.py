@@ -13,7 +13,7 @@ from drivetrain.engine.exact import TreeAccumulator
 from drivetrain.engine.reduce import Flat
 from drivetrain.engine.tables.exchange import Asked, Exchange
 from drivetrain.engine.tables.layout import Layout, Stretch
-from drivetrain.engine.tables.module import Lookup, Table, parameter_name
+from drivetrain.engine.tables.module import Ids, Lookup, Table, parameter_name
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan, RowPlanner
 from drivetrain.optim.recipe.rows import RowOptimizer
 from drivetrain.optim.recipe.schedules import Schedule
@@ -159,6 +159,12 @@ class MatrixRows:
         source = self._exchange.pull(plan, asked)
         addresses = plan.addresses if source is self.matrix.weight else None
         return PulledRows(plan, asked, source, addresses, losses)
+
+    def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:
+        """Numbers in place of the rows of one batch, whose gradients are for nothing."""
+        plan = self.planner.plan([given])
+        source = torch.rand(len(plan.local), self.matrix.weight.shape[1]) - 0.5
+        return PulledRows(plan, Asked(plan.local, plan.counts), source, None), plan.micros[0]
 
     def push(self, *, by_lane: bool) -> None:
         """Hand the mover what the step at work has come to: the rows here that any rank has asked for, and the sums of

@@ -92,6 +92,15 @@ class Embeddings(nn.Module):
         return found
 
 
+def tables_in(network: nn.Module) -> set[nn.Parameter]:
+    """The parameters of a network that are tables, which no mesh cuts: ranks share rows out by themselves."""
+    found: set[nn.Parameter] = set()
+    for module in network.modules():
+        if isinstance(module, Embeddings):
+            found.update(module.parameters())
+    return found
+
+
 def parameter_name(table: str) -> str:
     """What a table's parameter is called in its module."""
     return f"table_{table}"

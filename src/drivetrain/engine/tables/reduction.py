@@ -62,16 +62,19 @@ class WithRows:
 
     def measure(self) -> Sequence[Tensor]:
         """The norms of whole networks: each row counts once, at its owner's."""
+        of_dense = list(self._dense.measure())
         group, optimizers = self._tables.group, self._optimizers()
         of_rows = [gradients_of(optimizer.rows) for optimizer in optimizers]
         magnitudes = torch.stack([magnitudes_of(gradients) for gradients in of_rows])
         if group.world > 1:
             dist.all_reduce(magnitudes, group=group.main)
+        if not of_dense:
+            for optimizer, own in zip(optimizers, of_rows, strict=True):
+                gradients = optimizer.gradients
+                of_dense.append(gradient_norm(gradients[: len(gradients) - len(own)], magnitudes.device))
         norms = []
-        for optimizer, own, squares in zip(optimizers, of_rows, magnitudes, strict=True):
-            gradients = optimizer.gradients
-            of_parameters = gradient_norm(gradients[: len(gradients) - len(own)], magnitudes.device)
-            norms.append((of_parameters.double().square() + sum_of(squares)).sqrt())
+        for norm, squares in zip(of_dense, magnitudes, strict=True):
+            norms.append((norm.double().square() + sum_of(squares)).sqrt())
         return norms
 
     def _close_lanes(self, lane: int) -> None:

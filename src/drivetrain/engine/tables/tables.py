@@ -46,7 +46,7 @@ class Tables:
         self._modules = dict(modules)
         self.at_work = [MatrixRows(matrix, Exchange(matrix.weight, self._main)) for matrix in matrices]
         self._places: Mapping[int, int] = {}
-        self._place = 0
+        self._place: int | None = None
 
     def move_by(self, network: str, movers: Sequence[RowMover]) -> None:
         """Let these move a network's rows: one for each of its matrices, in their order."""
@@ -87,8 +87,9 @@ class Tables:
             yield
 
     def enter(self, start: int) -> None:
-        """The micro-batch that starts at this position comes next."""
-        self._place = self._places[start]
+        """The micro-batch that starts at this position comes next. One that is none of this step's, of a pass without
+        weight, finds numbers in place of rows: the ranks have told each other what they ask for before."""
+        self._place = self._places.get(start)
 
     def close_lane(self) -> None:
         """A lane's micro-batches are through."""
@@ -151,7 +152,9 @@ class Tables:
         plan = work.planner.plan([given])
         return work.pull(plan, ask(plan, self._main)), plan.micros[0]
 
-    def _step_rows(self, work: MatrixRows, _given: Ids) -> tuple[PulledRows, MicroRows]:
+    def _step_rows(self, work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
+        if self._place is None:
+            return work.stand_in(given)
         assert work.pulled is not None, "rows are pulled before the passes of their step"
         return work.pulled, work.pulled.plan.micros[self._place]
 
