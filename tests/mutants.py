@@ -300,6 +300,27 @@ MUTANTS = (
         "self._place = self._places[start]",
         f"{TABLES}::test_a_rank_that_has_no_samples_in_the_last_step_passes_with_those_that_shard_layers",
     ),
+    Mutant(
+        "10 rows are rounded by where they lie on their rank",
+        "optim/rows.py",
+        "(rows - starts[stretch] + first[stretch])",
+        "rows",
+        f"{TABLES}::test_rows_in_bf16_train_are_resumed_and_whoever_holds_them_rounds_alike[none, by chance]",
+    ),
+    Mutant(
+        "10 rows are rounded alike in every step",
+        "optim/rows.py",
+        "key_of(self.seed, *at, name)",
+        "key_of(self.seed, 0, 0, name)",
+        "tests/optim/test_rows.py::test_rows_are_rounded_by_their_place_in_the_table_whoever_holds_them",
+    ),
+    Mutant(
+        "10 masters of rows begin at what was drawn",
+        "run/resume.py",
+        "mover.restart()",
+        "pass",
+        f"{TABLES}::test_masters_of_rows_begin_at_the_weights_of_a_commit_without_them",
+    ),
 )
 
 

@@ -137,6 +137,15 @@ class Beyond(Likes):
         return {"model": Ids({**ids, "user": ids["user"] + USERS}, weights)}
 
 
+class Bare(Likes):
+    """Tables and nothing else."""
+
+    def networks(self):
+        network = Liked()
+        network.head = nn.Identity()
+        return {"model": network}
+
+
 class Poisoned(Likes):
     """The gradient of a single table's rows is no number in step 3, on the ranks that read some user below 3."""
 

@@ -140,18 +140,37 @@ def test_a_network_that_stands_still_keeps_its_tables(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"parameters": {"dtype": "bf16"}, "precision": "bf16"}, "parameters.dtype bf16 does not go"),
         ({"networks": {"model": {"micro": 2}}}, "a micro of its own"),
         ({"parallel": {"tensor": 2, "replicate": 1}, "launch": {"processes": 2}}, "parallel tensor 2 does not go"),
         ({"embeddings": {"groups": [{"match": "users2", "optimizer": {"kind": "sgd"}}]}}, "'users2' takes no table"),
         ({"embeddings": {"hold": {"nothing": "row"}}}, "'nothing' takes no table"),
     ],
-    ids=["bf16", "micro", "mesh", "group", "hold"],
+    ids=["micro", "mesh", "group", "hold"],
 )
 def test_what_tables_cannot_do_is_refused_with_its_key(tmp_path, asked, told):
     outcome = run_under_supervisor(recipe(**asked), tmp_path / "run")
     assert outcome.code is Exit.BAD_RECIPE
     assert told in outcome.cause
+
+
+def test_a_network_of_tables_alone_is_told_what_it_lacks(tmp_path):
+    outcome = run_under_supervisor(recipe("Bare"), tmp_path / "run")
+    assert outcome.code is Exit.BAD_RECIPE
+    assert outcome.cause == "network 'model' has embedding tables, and no other parameter that trains"
+
+
+def test_scaled_losses_move_rows_as_unscaled_ones_do(tmp_path):
+    sgd = {"optimizer": {"kind": "sgd", "lr": 0.1}, "embeddings": {"optimizer": {"kind": "sgd", "lr": 0.1}}}
+    for name, start in (("scaled", 2.0**10), ("plain", 1.0)):
+        given = recipe(**sgd, precision="fp16", scaling={"start": start})
+        assert run_under_supervisor(given, tmp_path / name, *TWO, most_steps=5).code is Exit.STOPPED
+        assert [record.scale for record in records(tmp_path / name, "step")] == [start] * 5
+    found, wanted = tensors(tmp_path / "scaled"), tensors(tmp_path / "plain")
+    for name in wanted:
+        if not name.startswith("scaler/"):
+            assert torch.allclose(found[name], wanted[name], rtol=1e-2, atol=1e-4), name
+    norms = [[record["norm"]["model"] for record in records(tmp_path / name, "step")] for name in ("scaled", "plain")]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
 
 
 def test_an_id_beyond_its_table_is_bad_data(tmp_path):
@@ -238,3 +257,44 @@ def test_a_rank_that_has_no_samples_in_the_last_step_passes_with_those_that_shar
     assert losses(tmp_path / "shards") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
     found, wanted = tensors(tmp_path / "shards"), tensors(tmp_path / "one")
     assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
+
+
+HALF = {
+    "masters": {"dtype": "bf16"},
+    "none, by chance": {"dtype": "bf16", "master": "none", "rounding": "stochastic"},
+}
+
+
+@pytest.mark.parametrize("kept", HALF)
+def test_rows_in_bf16_train_are_resumed_and_whoever_holds_them_rounds_alike(tmp_path, kept):
+    given = recipe(parameters=HALF[kept], precision="bf16")
+    for name, asked in (("one", ()), ("two", (*TWO, *WHOLE))):
+        assert run_under_supervisor(given, tmp_path / name, *asked, most_steps=12).code is Exit.STOPPED
+    for hold in (BY_ROWS, WHOLE):
+        assert run_under_supervisor(given, tmp_path / "parts", *TWO, *hold, most_steps=6).code is Exit.STOPPED
+    require_same_bits(tmp_path / "parts", tmp_path / "two")
+    found = tensors(tmp_path / "two")
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=0.02)
+    own = {name: tensor.dtype for name, tensor in found.items() if "table_users" in name and tensor.dim()}
+    wanted = {"networks": torch.bfloat16, "rows": torch.float32}
+    if kept == "masters":
+        wanted["masters"] = torch.float32
+        assert torch.equal(
+            found["masters/model/embeddings.table_users"].bfloat16(), found["networks/model/embeddings.table_users"]
+        )
+    assert {name.partition("/")[0]: dtype for name, dtype in own.items()} == wanted
+
+
+def test_masters_of_rows_begin_at_the_weights_of_a_commit_without_them(tmp_path):
+    run, kept = tmp_path / "run", {"precision": "bf16", "optimizer": {"kind": "sgd", "lr": 0.0}}
+    kept["embeddings"] = {"optimizer": {"kind": "sgd", "lr": 0.0}}
+    none = {"dtype": "bf16", "master": "none"}
+    moved = {**kept, "embeddings": {"optimizer": {"kind": "sgd", "lr": 1.0}}}
+    given = {"parameters": none, **moved}
+    assert run_under_supervisor(recipe(**given), run, most_steps=4).code is Exit.STOPPED
+    before = tensors(run)
+    keys = ("parameters.master", "embeddings.optimizer.lr")
+    given = {"parameters": HALF["masters"], **kept}
+    assert run_under_supervisor(recipe(**given), run, most_steps=1, override=keys).code is Exit.STOPPED
+    found, name = tensors(run), "model/embeddings.table_users"
+    assert torch.equal(found[f"masters/{name}"], before[f"networks/{name}"].float())

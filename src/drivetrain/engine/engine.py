@@ -152,13 +152,15 @@ class Engine:
             sums.agree(self.placement.data)
         if self._execution.exact:
             require_still(self.buffers.first_changed)
+        movers = list(chain.from_iterable(network_optimizer.rows for network_optimizer in network_optimizers))
         weights: Mapping[str, float] = {}
         if moving.by_loss:
-            movers = list(chain.from_iterable(network_optimizer.rows for network_optimizer in network_optimizers))
             weights = moving.by_loss.combine(movers, self._tables)
         self.heartbeat.enter("optimizer")
         if self.placement.masters:
             self.placement.masters.begin(work.step, work.call)
+            for mover in movers:
+                mover.at = work.step, work.call
         return vote(self._step_inputs(moving, network_optimizers, work, sums, kept)._replace(weights=weights))
 
     def nonfinite_micro_batches(

@@ -23,7 +23,7 @@ from drivetrain.spec.box import Box
 
 @dataclass(frozen=True)
 class Matrix:
-    """`weight` float32 [rows here, dim] has this rank's `stretches` of the tables, one after the other.
+    """`weight` float32 or bf16 [rows here, dim] has this rank's `stretches` of the tables, one after the other.
 
     `network` and `module` say whose they are, by name; `optimizer` and `schedule` (None: the network's) move them.
     """
