@@ -23,6 +23,7 @@ PENALIZED = (
     "test_numbers_few_rows_and_layers_that_nothing_splits_train_as_alone[Penalized-sizes2]"
 )
 MESSAGES = f"{MESHES}::test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits"
+TABLES = "tests/run/test_tables.py"
 TABLE = f"{MESHES}::test_a_mesh_comes_to_what_one_process_does"
 
 
@@ -256,6 +257,69 @@ MUTANTS = (
         "owner._buffers[name] = value.clone()",
         "pass",
         "tests/engine/test_activations.py",
+    ),
+    Mutant(
+        "8 losses weigh by the gradients of layers alone",
+        "engine/by_loss.py",
+        "[(each[one], each[other]) for each in of_rows]",
+        "[(each[one], each[other]) for each in of_rows[:0]]",
+        f"{TABLES}::test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes",
+    ),
+    Mutant(
+        "8 losses weigh by the rows that this rank holds",
+        "engine/by_loss.py",
+        "if tables and tables.group.world > 1:",
+        "if False:",
+        f"{TABLES}::test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes",
+    ),
+    Mutant(
+        "8 what a loss hands back in a later micro-batch takes the place of the earlier ones",
+        "engine/tables/matrix.py",
+        "self._kept[loss].add_(found) if loss in self._kept else found",
+        "found",
+        f"{TABLES}::test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes",
+    ),
+    Mutant(
+        "9 layers that are cut count by what is here in one norm with rows",
+        "engine/tables/reduction.py",
+        "of_dense = list(self._dense.measure())",
+        "of_dense = []",
+        f"{TABLES}::test_tables_on_several_processes_come_to_what_one_process_does[shards]",
+    ),
+    Mutant(
+        "9 tables are cut as layers are",
+        "engine/layout.py",
+        "apart = numbers | tables_in(network)",
+        "apart = numbers",
+        f"{TABLES}::test_tables_on_several_processes_come_to_what_one_process_does[shards]",
+    ),
+    Mutant(
+        "9 a pass without weight asks for rows that no rank has told of",
+        "engine/tables/tables.py",
+        "self._place = self._places.get(start)",
+        "self._place = self._places[start]",
+        f"{TABLES}::test_a_rank_that_has_no_samples_in_the_last_step_passes_with_those_that_shard_layers",
+    ),
+    Mutant(
+        "10 rows are rounded by where they lie on their rank",
+        "optim/rows.py",
+        "(rows - starts[stretch] + first[stretch])",
+        "rows",
+        f"{TABLES}::test_rows_in_bf16_train_are_resumed_and_whoever_holds_them_rounds_alike[none, by chance]",
+    ),
+    Mutant(
+        "10 rows are rounded alike in every step",
+        "optim/rows.py",
+        "key_of(self.seed, *at, name)",
+        "key_of(self.seed, 0, 0, name)",
+        "tests/optim/test_rows.py::test_rows_are_rounded_by_their_place_in_the_table_whoever_holds_them",
+    ),
+    Mutant(
+        "10 masters of rows begin at what was drawn",
+        "run/resume.py",
+        "mover.restart()",
+        "pass",
+        f"{TABLES}::test_masters_of_rows_begin_at_the_weights_of_a_commit_without_them",
     ),
 )
 

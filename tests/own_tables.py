@@ -3,9 +3,10 @@
 import torch
 from torch import nn
 
-from drivetrain import Task
+from drivetrain import Losses, Task
 from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
-from drivetrain.loop.metrics import Mean
+from drivetrain.loop.metrics import LossMeans, Mean
+from drivetrain.tasks.ranking.pareto import ParetoWeights
 
 USERS, ITEMS, WORDS = 40, 23, 9
 
@@ -67,13 +68,45 @@ class Likes(Task):
         return {"loss": Mean()}
 
 
-class Plain(Likes):
-    """The same numbers, moved as any parameters are."""
+class Torn(Likes):
+    """Two losses of each sample, which weigh as their gradients say."""
+
+    rule = ParetoWeights(("liked", "known"), (0.1, 0.0))
+
+    def update(self, step):
+        step.minimize("model", self.loss, self.rule)
+
+    def loss(self, nets, batch):
+        said = nets["model"](batch)
+        liked = nn.functional.binary_cross_entropy_with_logits(said, batch["liked"], reduction="sum")
+        known = 1.0 - batch["liked"] + (batch["item"] < 3).float()
+        return Losses(liked=(liked,), known=((said - known).square().sum() / 8,))
+
+    def metrics(self):
+        return LossMeans(loss=Mean())
+
+
+class PlainTorn(Torn):
+    """The same numbers, of which tables are moved as any parameters are."""
 
     def networks(self):
         network = Liked()
         network.embeddings.draw(0)
+        network.embeddings = Whole(network.embeddings)
         return {"model": network}
+
+
+class Whole(nn.Module):
+    """Tables that nobody takes for such."""
+
+    def __init__(self, embeddings):
+        super().__init__()
+        self.lookups = embeddings.lookups
+        for name, parameter in embeddings.named_parameters():
+            self.register_parameter(name, parameter)
+
+    forward = Embeddings.forward
+    engine = None
 
 
 class Rivals(Likes):
@@ -102,6 +135,15 @@ class Beyond(Likes):
     def lookups(self, batch):
         ids, weights = looked_up(batch)
         return {"model": Ids({**ids, "user": ids["user"] + USERS}, weights)}
+
+
+class Bare(Likes):
+    """Tables and nothing else."""
+
+    def networks(self):
+        network = Liked()
+        network.head = nn.Identity()
+        return {"model": network}
 
 
 class Poisoned(Likes):

@@ -11,7 +11,9 @@ from drivetrain.optim.recipe.rows import (
     RowwiseAdagradRows,
     SGDRows,
 )
-from drivetrain.optim.rows import build_mover
+from drivetrain.optim.rounding import key_of, round_by_place
+from drivetrain.optim.rows import MASTER, HalfRows, Stretches, build_mover
+from drivetrain.spec.box import Box
 
 STEPS = 5
 
@@ -20,8 +22,8 @@ def drawn(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def moved(settings, weight, steps=STEPS, rows=None):
-    mover = build_mover(settings, weight.clone(), lambda position: 1.0)
+def moved(settings, weight, steps=STEPS, rows=None, half=None):
+    mover = build_mover(settings, weight.clone(), lambda position: 1.0, half)
     rows = torch.arange(len(weight)) if rows is None else rows
     for step in range(steps):
         mover.advance(step + 1, waits=False)
@@ -113,3 +115,47 @@ def test_a_network_that_waits_does_not_move_its_rows():
     mover.rows, mover.gradient = torch.tensor([0]), torch.ones(1, 2)
     mover.move()
     assert torch.equal(mover.weight, torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("settings", [SGDRows(weight_decay=0.1), AdamRows(), LambRows(weight_decay=0.1)])
+def test_masters_of_bf16_rows_are_what_fp32_rows_are(settings):
+    weight, rows = drawn(3, 6, 4).bfloat16(), torch.tensor([0, 2, 5])
+    found = moved(settings, weight, rows=rows, half=HalfRows(True, 0, None))
+    wanted = moved(settings, weight.float(), rows=rows)
+    assert torch.equal(found.slots[MASTER], wanted.weight)
+    assert torch.equal(found.weight, wanted.weight.bfloat16())
+    found.weight.zero_()
+    found.restart()
+    assert not found.slots[MASTER].any()
+
+
+def stretches(*parts):
+    names, at, first = zip(*parts, strict=True)
+    return Stretches(names, torch.tensor(at), torch.tensor(first))
+
+
+def test_rows_are_rounded_by_their_place_in_the_table_whoever_holds_them():
+    """Two tables of 5 and 4 rows, together, and with the last rows of each elsewhere."""
+    numbers, at = drawn(7, 9, 3), (4, 1)
+    wanted = torch.empty(9, 3, dtype=torch.bfloat16)
+    for name, part in (("a", slice(0, 5)), ("b", slice(5, 9))):
+        own = numbers[part]
+        round_by_place(own, Box.of_whole(tuple(own.shape)), key_of(11, *at, name), wanted[part])
+    together = HalfRows(False, 11, stretches(("a", 0, 0), ("b", 5, 0)))
+    some = torch.tensor([1, 4, 5, 8])
+    assert torch.equal(together.rounded(some, numbers[some], at), wanted[some])
+    apart = HalfRows(False, 11, stretches(("b", 0, 2), ("a", 2, 3)))
+    assert torch.equal(apart.rounded(torch.tensor([0, 1, 2, 3]), numbers[[7, 8, 3, 4]], at), wanted[[7, 8, 3, 4]])
+    assert not torch.equal(together.rounded(some, numbers[some], (5, 1)), wanted[some])
+
+
+def test_steps_that_are_smaller_than_a_rows_last_digit_are_not_lost_by_chance():
+    weight, half = torch.ones(400, 2).bfloat16(), HalfRows(False, 0, stretches(("a", 0, 0)))
+    mover = build_mover(SGDRows(lr=1.0), weight, lambda position: 1.0, half)
+    for step in range(20):
+        mover.advance(step + 1, waits=False)
+        mover.at = step, 0
+        mover.rows, mover.gradient = torch.arange(400), torch.full((400, 2), 2.0**-12)
+        mover.move()
+    assert float(weight.float().mean()) == pytest.approx(1 - 20 * 2.0**-12, abs=1e-3)
+    assert float(1 - weight.float().mean()) > 0.001

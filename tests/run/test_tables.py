@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,8 @@ pytestmark = [
 ]
 
 TWO, FOUR = ("launch.processes=2",), ("launch.processes=4",)
+SHARDS = (*TWO, "parallel.shard=2", "parallel.replicate=1")
+BOTH = (*FOUR, "parallel.shard=2", "parallel.replicate=2")
 BY_ROWS = ('embeddings.hold={".*": row}',)
 WHOLE = ('embeddings.hold={".*": table}',)
 
@@ -45,7 +48,11 @@ def one(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("asked", [(*TWO, *WHOLE), (*TWO, *BY_ROWS), FOUR], ids=["whole", "by rows", "four"])
+@pytest.mark.parametrize(
+    "asked",
+    [(*TWO, *WHOLE), (*TWO, *BY_ROWS), FOUR, SHARDS, (*BOTH, *BY_ROWS)],
+    ids=["whole", "by rows", "four", "shards", "both"],
+)
 def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path, asked):
     run = tmp_path / "run"
     assert run_under_supervisor(recipe(), run, *asked).code is Exit.DONE
@@ -75,7 +82,7 @@ def test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_wh
         require_same_bits(tmp_path / name, tmp_path / "one")
 
 
-@pytest.mark.parametrize("asked", [(), TWO], ids=["one", "two"])
+@pytest.mark.parametrize("asked", [(), TWO, SHARDS], ids=["one", "two", "shards"])
 def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, asked):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run_under_supervisor(recipe(), whole, *asked).code is Exit.DONE
@@ -84,16 +91,16 @@ def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, as
     require_same_bits(parts, whole)
 
 
-def test_any_number_of_processes_goes_on_with_anothers_tables(one, tmp_path):
+def test_any_number_of_processes_goes_on_with_anothers_tables_and_layers(one, tmp_path):
     run = tmp_path / "run"
-    for asked in ((*TWO, *WHOLE), (*FOUR, *BY_ROWS), ()):
-        assert run_under_supervisor(recipe(), run, *asked, most_steps=7).code is Exit.STOPPED
+    for asked in ((*TWO, *WHOLE), (*FOUR, *BY_ROWS), SHARDS, ()):
+        assert run_under_supervisor(recipe(), run, *asked, most_steps=5).code is Exit.STOPPED
     assert run_under_supervisor(recipe(), run, *TWO).code is Exit.DONE
     assert [r["samples"] for r in records(run, "step")] == [r["samples"] for r in records(one, "step")]
     assert losses(run) == pytest.approx(losses(one), rel=1e-4)
 
 
-@pytest.mark.parametrize("asked", [(), TWO], ids=["one", "two"])
+@pytest.mark.parametrize("asked", [(), TWO, SHARDS], ids=["one", "two", "shards"])
 def test_a_loss_that_is_not_finite_on_one_rank_moves_no_table_on_any(tmp_path, asked):
     skipping = ("guard.nonfinite=skip",)
     run = tmp_path / "run"
@@ -133,17 +140,37 @@ def test_a_network_that_stands_still_keeps_its_tables(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"parameters": {"dtype": "bf16"}, "precision": "bf16"}, "parameters.dtype bf16 does not go"),
         ({"networks": {"model": {"micro": 2}}}, "a micro of its own"),
+        ({"parallel": {"tensor": 2, "replicate": 1}, "launch": {"processes": 2}}, "parallel tensor 2 does not go"),
         ({"embeddings": {"groups": [{"match": "users2", "optimizer": {"kind": "sgd"}}]}}, "'users2' takes no table"),
         ({"embeddings": {"hold": {"nothing": "row"}}}, "'nothing' takes no table"),
     ],
-    ids=["bf16", "micro", "group", "hold"],
+    ids=["micro", "mesh", "group", "hold"],
 )
 def test_what_tables_cannot_do_is_refused_with_its_key(tmp_path, asked, told):
     outcome = run_under_supervisor(recipe(**asked), tmp_path / "run")
     assert outcome.code is Exit.BAD_RECIPE
     assert told in outcome.cause
+
+
+def test_a_network_of_tables_alone_is_told_what_it_lacks(tmp_path):
+    outcome = run_under_supervisor(recipe("Bare"), tmp_path / "run")
+    assert outcome.code is Exit.BAD_RECIPE
+    assert outcome.cause == "network 'model' has embedding tables, and no other parameter that trains"
+
+
+def test_scaled_losses_move_rows_as_unscaled_ones_do(tmp_path):
+    sgd = {"optimizer": {"kind": "sgd", "lr": 0.1}, "embeddings": {"optimizer": {"kind": "sgd", "lr": 0.1}}}
+    for name, start in (("scaled", 2.0**10), ("plain", 1.0)):
+        given = recipe(**sgd, precision="fp16", scaling={"start": start})
+        assert run_under_supervisor(given, tmp_path / name, *TWO, most_steps=5).code is Exit.STOPPED
+        assert [record.scale for record in records(tmp_path / name, "step")] == [start] * 5
+    found, wanted = tensors(tmp_path / "scaled"), tensors(tmp_path / "plain")
+    for name in wanted:
+        if not name.startswith("scaler/"):
+            assert torch.allclose(found[name], wanted[name], rtol=1e-2, atol=1e-4), name
+    norms = [[record["norm"]["model"] for record in records(tmp_path / name, "step")] for name in ("scaled", "plain")]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-2)
 
 
 def test_an_id_beyond_its_table_is_bad_data(tmp_path):
@@ -190,3 +217,84 @@ def test_clipping_is_by_one_norm_over_layers_and_rows(tmp_path):
     before, after = tensors(tmp_path / "before"), tensors(tmp_path / "after")
     moved = [after[name] - before[name] for name in before if name.startswith("networks/")]
     assert float(torch.stack([part.norm() for part in moved]).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def weighed(run):
+    return [[*record["weights"].values()] for record in records(run, "step")]
+
+
+def test_losses_weigh_by_whole_gradients_of_layers_and_rows_on_any_number_of_processes(tmp_path):
+    sgd = {"optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}}
+    own = recipe("Torn", **sgd, embeddings={"optimizer": {"kind": "sgd", "lr": 0.1}})
+    runs = {"plain": (recipe("PlainTorn", **sgd), ()), "one": (own, ()), "two": (own, (*TWO, *BY_ROWS))}
+    for name, (given, asked) in runs.items():
+        assert run_under_supervisor(given, tmp_path / name, *asked, most_steps=6).code is Exit.STOPPED
+
+    def found_in(name):
+        return tensors(tmp_path / name)["networks/model/embeddings.table_users"]
+
+    wanted = weighed(tmp_path / "plain")
+    assert sum(0.1 < liked < 0.9 for liked, _ in wanted) >= 3  # most others are at a bound, which hides differences
+    for name in ("one", "two"):
+        assert np.allclose(weighed(tmp_path / name), wanted, rtol=1e-4)
+        assert torch.allclose(found_in(name), found_in("plain"), rtol=1e-4, atol=1e-6)
+
+
+def test_weighed_losses_have_the_same_bits_on_any_number_of_processes_in_exact_runs(tmp_path):
+    exact = recipe("Torn", exact=True, batch={"size": 16, "micro": 2})
+    for name, asked in {"one": (), "two": (*TWO, *WHOLE), "four": (*FOUR, *BY_ROWS)}.items():
+        assert run_under_supervisor(exact, tmp_path / name, *asked, most_steps=4).code is Exit.STOPPED
+    for name in ("two", "four"):
+        assert weighed(tmp_path / name) == weighed(tmp_path / "one")
+        require_same_bits(tmp_path / name, tmp_path / "one")
+
+
+def test_a_rank_that_has_no_samples_in_the_last_step_passes_with_those_that_shard_layers(tmp_path):
+    once = recipe(budget={"epochs": 1}, evaluate={"every": {"steps": 100}}, checkpoint={"every": {"steps": 100}})
+    for name, asked in (("one", ()), ("shards", SHARDS)):
+        assert run_under_supervisor(once, tmp_path / name, *asked).code is Exit.DONE
+    assert records(tmp_path / "one", "step")[-1]["counts"]["samples"] == 4
+    assert losses(tmp_path / "shards") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    found, wanted = tensors(tmp_path / "shards"), tensors(tmp_path / "one")
+    assert all(torch.allclose(found[name], wanted[name], rtol=1e-3, atol=1e-5) for name in wanted)
+
+
+HALF = {
+    "masters": {"dtype": "bf16"},
+    "none, by chance": {"dtype": "bf16", "master": "none", "rounding": "stochastic"},
+}
+
+
+@pytest.mark.parametrize("kept", HALF)
+def test_rows_in_bf16_train_are_resumed_and_whoever_holds_them_rounds_alike(tmp_path, kept):
+    given = recipe(parameters=HALF[kept], precision="bf16")
+    for name, asked in (("one", ()), ("two", (*TWO, *WHOLE))):
+        assert run_under_supervisor(given, tmp_path / name, *asked, most_steps=12).code is Exit.STOPPED
+    for hold in (BY_ROWS, WHOLE):
+        assert run_under_supervisor(given, tmp_path / "parts", *TWO, *hold, most_steps=6).code is Exit.STOPPED
+    require_same_bits(tmp_path / "parts", tmp_path / "two")
+    found = tensors(tmp_path / "two")
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=0.02)
+    own = {name: tensor.dtype for name, tensor in found.items() if "table_users" in name and tensor.dim()}
+    wanted = {"networks": torch.bfloat16, "rows": torch.float32}
+    if kept == "masters":
+        wanted["masters"] = torch.float32
+        assert torch.equal(
+            found["masters/model/embeddings.table_users"].bfloat16(), found["networks/model/embeddings.table_users"]
+        )
+    assert {name.partition("/")[0]: dtype for name, dtype in own.items()} == wanted
+
+
+def test_masters_of_rows_begin_at_the_weights_of_a_commit_without_them(tmp_path):
+    run, kept = tmp_path / "run", {"precision": "bf16", "optimizer": {"kind": "sgd", "lr": 0.0}}
+    kept["embeddings"] = {"optimizer": {"kind": "sgd", "lr": 0.0}}
+    none = {"dtype": "bf16", "master": "none"}
+    moved = {**kept, "embeddings": {"optimizer": {"kind": "sgd", "lr": 1.0}}}
+    given = {"parameters": none, **moved}
+    assert run_under_supervisor(recipe(**given), run, most_steps=4).code is Exit.STOPPED
+    before = tensors(run)
+    keys = ("parameters.master", "embeddings.optimizer.lr")
+    given = {"parameters": HALF["masters"], **kept}
+    assert run_under_supervisor(recipe(**given), run, most_steps=1, override=keys).code is Exit.STOPPED
+    found, name = tensors(run), "model/embeddings.table_users"
+    assert torch.equal(found[f"masters/{name}"], before[f"networks/{name}"].float())

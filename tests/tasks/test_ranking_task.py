@@ -66,6 +66,11 @@ def towers(**negatives):
 
 CHOICES = {
     "deepfm": {},
+    "pareto": {
+        "model": {"kind": "mmoe", "experts": 2, "expert": [8], "tower": [4]},
+        "labels": {"click": {}, "buy": {"optional": True}},
+        "weights": {"kind": "pareto", "least": {"buy": 0.1}},
+    },
     "mmoe": {"model": {"kind": "mmoe", "experts": 2, "expert": [8], "tower": [4]}, "labels": OPTIONAL},
     "in_batch": towers(kind="in_batch", group=8),
     "uniform": towers(kind="uniform", count=3),
@@ -122,6 +127,13 @@ def task_and_batch(given, count=6, folder=Path()):
         ({"model": {"kind": "mmoe"}}, "task.labels: mmoe needs 2 labels or more, and has 1"),
         ({"labels": {}, "model": {"kind": "wide:Wide"}}, "task.labels: a model of your own needs a label, and has 0"),
         ({"labels.row": {}}, "task.labels.row: predictions have the row's number by this name"),
+        ({"weights": {"kind": "pareto"}}, "task.labels: weights needs 2 labels or more, and has 1"),
+        (
+            {"labels": OPTIONAL, "weights": {"least": {"click": 0.5, "buys": 0.1}}},
+            "task.weights.least.buys: there is no such label; there are click, buy",
+        ),
+        ({"labels": OPTIONAL, "weights": {"least": {"click": 0.5, "buy": 0.6}}}, "all labels together weigh 1"),
+        ({"labels": OPTIONAL, "weights": {}}, "task.labels.buy.weight: task.weights finds what a label weighs"),
         ({"model": {"kind": "mmo"}}, "task.model.kind: unknown kind 'mmo'; there are deepfm, mmoe, two_tower"),
         ({"labels.click": {"loss": "softmax"}}, "task.labels.click: classes goes with `loss: softmax`"),
         ({"labels.click": {"loss": "mse", "metrics": ["auc"]}}, "auc says nothing of mse; there are mae, mse, xauc"),
@@ -174,7 +186,7 @@ def test_one_and_two_processes_have_the_same_bits_in_exact_mode(choice, tmp_path
     assert used[0] == used[1]
 
 
-@pytest.mark.parametrize("choice", ["mmoe", "in_batch", "uniform"])
+@pytest.mark.parametrize("choice", ["mmoe", "pareto", "in_batch", "uniform"])
 def test_losses_do_not_depend_on_how_many_samples_are_computed_together(choice, tmp_path):
     losses = []
     for micro in (8, 16, 32):

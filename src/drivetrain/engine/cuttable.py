@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
+from drivetrain.engine.tables.module import Embeddings
 from drivetrain.spec.exits import Exit, Failure
 
 Places = dict[nn.Parameter, list[str]]
@@ -48,7 +49,9 @@ def require_shardable(name: str, network: nn.Module, units: Sequence[str]) -> No
 
 
 def _parameters_of(module: nn.Module, roots: Iterable[nn.Module], path: str) -> Iterator[tuple[str, nn.Parameter]]:
-    """Those that lie in a unit, and in no unit within it."""
+    """Those that lie in a unit, and in no unit within it. Tables are not among them."""
+    if isinstance(module, Embeddings):
+        return
     yield from module.named_parameters(prefix=path, recurse=False)
     for own, child in module.named_children():
         if child not in roots:

@@ -16,6 +16,7 @@ from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import other_tensors
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
+from drivetrain.engine.by_loss import GradientsByLoss, LossWeights, require_names
 from drivetrain.engine.cut_networks import cut_networks, given_up
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
@@ -35,6 +36,7 @@ from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.mistakes import returned
 from drivetrain.runtime.seeds import mix, seed_generators, undrawn
+from drivetrain.spec.exits import Exit, Failure
 
 Networks = Mapping[str, nn.Module]
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -47,7 +49,7 @@ class MinimizeInputs(NamedTuple):
     `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
     `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked. `spares` have
     no weight: where tensors are cut, each rank makes as many passes as the one with most. `rows`: what micro-batches
-    ask for of the networks' tables, where they have some.
+    ask for of the networks' tables, where they have some. `rule` weighs losses by their gradients.
     """
 
     step: int
@@ -60,6 +62,7 @@ class MinimizeInputs(NamedTuple):
     recompute: Recompute | None = None
     spares: Sequence[MicroBatch] = ()
     rows: StepRows | None = None
+    rule: LossWeights | None = None
 
 
 class Engine:
@@ -121,7 +124,8 @@ class Engine:
         Where a loss or a gradient norm is not finite no network moves, on any rank: the result tells when read.
         Raises Failure(83) where another rank comes to other bits; Failure(78) and ValueError as `NetworkGroups.of`.
         """
-        moving = self.groups.of(names)
+        moving = self.groups.of(names, work.rule)
+        _require_unseen(work)
         network_optimizers = [self.network_optimizers[name] for name in names]
         # Before `reset`: it leaves gradients of the other rank's samples behind.
         again = self._recompute_rank_before(moving, network_optimizers, loss, work)
@@ -131,7 +135,9 @@ class Engine:
         if self._execution.skips:  # before any forward pass: a step that is left out puts them back
             kept = self.buffers.keep()
         sums = Sums(self.device)
-        with self._cut.training(names) if self._cut else nullcontext(), _pulled(self._tables, self.heartbeat, work):
+        losses = len(work.rule.losses) if work.rule else 1
+        pulled = _pulled(self._tables, self.heartbeat, work, losses)
+        with self._cut.training(names) if self._cut else nullcontext(), pulled:
             self._pass_over(moving, loss, work, sums, inspection)
         # Before the sum: after it all ranks agree, on a wrong gradient too.
         if inspection and inspection.checksums:
@@ -146,10 +152,16 @@ class Engine:
             sums.agree(self.placement.data)
         if self._execution.exact:
             require_still(self.buffers.first_changed)
+        movers = list(chain.from_iterable(network_optimizer.rows for network_optimizer in network_optimizers))
+        weights: Mapping[str, float] = {}
+        if moving.by_loss:
+            weights = moving.by_loss.combine(movers, self._tables)
         self.heartbeat.enter("optimizer")
         if self.placement.masters:
             self.placement.masters.begin(work.step, work.call)
-        return vote(self._step_inputs(moving, network_optimizers, work, sums, kept))
+            for mover in movers:
+                mover.at = work.step, work.call
+        return vote(self._step_inputs(moving, network_optimizers, work, sums, kept)._replace(weights=weights))
 
     def nonfinite_micro_batches(
         self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs
@@ -177,7 +189,7 @@ class Engine:
         self._backward(moving, losses, work, scaled=False)
         seen = [term.value for term in losses.values()]
         if self._tables:
-            seen += self._tables.take_gradients()
+            seen += [pulled.take_gradient() for pulled in self._tables.pulled]
         if self._cut:
             seen += self._cut.gradients()
         else:
@@ -281,6 +293,8 @@ class Engine:
         with _autocast(self.device, moving.precision), self._cut.losing() if self._cut else nullcontext():
             result = loss(self.networks, to_device(micro.batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
+        if work.rule and (wrong := require_names(losses, work.rule.losses)):
+            raise returned(loss, wrong, "return Losses with those names")
         if self._cut:
             losses = self._cut.whole(losses)
         for term in losses.values():
@@ -300,25 +314,22 @@ class Engine:
         scaled: bool = True,
         weight: float = 1.0,
     ) -> None:
-        total, scaler = objective(losses, work.counts), self._scaler(moving)
-        if scaler and scaled:
-            total = total * scaler.scale
-        if weight != 1.0:
-            total = total * weight
+        scale = weight
+        if scaled and (scaler := self._scaler(moving)):
+            scale = scaler.scale * weight
         self.heartbeat.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
         inputs = None if self._cut or len(self.networks) == 1 else moving.parameters
         if inputs is not None and self._tables:
-            inputs = [*inputs, *self._tables.leaves]
-        try:
-            total.backward(inputs=inputs)
-        except CheckpointError as error:
-            raise other_tensors(error) from error
-        except RuntimeError as error:
-            told = given_up(error) if self._cut else error
-            if told is error:
-                raise
-            raise told from error
+            inputs = [*inputs, *[pulled.leaf for pulled in self._tables.pulled]]
+        parts = _parts(moving.by_loss, losses, self._tables)
+        for number, (part, keeping) in enumerate(parts):
+            total = objective(part, work.counts)
+            if not isinstance(scale, float) or scale != 1.0:
+                total = total * scale
+            with _explained(cut=self._cut is not None), keeping:
+                if total.requires_grad:  # a loss may reach nothing in some samples; `_forward` sees that another does
+                    total.backward(inputs=inputs, retain_graph=number < len(parts) - 1)
 
     def _step_inputs(
         self,
@@ -331,9 +342,9 @@ class Engine:
         """What is voted on, with gradients as the optimizers will take them: without the loss scale."""
         scaler = self._scaler(moving)
         gradients = [network_optimizer.gradients for network_optimizer in network_optimizers]
+        norms = moving.reduction.measure()
         if scaler:
             scaler.unscale(list(chain.from_iterable(gradients)))
-        norms = moving.reduction.norms
         if not norms:
             norms = [gradient_norm(of_network, self.device) for of_network in gradients]
         elif scaler:  # they were taken with the loss scale
@@ -347,14 +358,47 @@ class Engine:
         return self.scaler if moving.precision == "fp16" else None
 
 
-def _pulled(tables: Tables | None, heartbeat: Heartbeat, work: MinimizeInputs) -> AbstractContextManager:
+def _require_unseen(work: MinimizeInputs) -> None:
+    """Raises Failure(78) where gradients are looked at that are several while losses are not weighed yet."""
+    if work.rule and (work.recompute or (work.probe and work.probe.gradients)):
+        what = "guard.recompute" if work.recompute else "statistics.gradients"
+        cause = f"{what} does not go with losses that are weighed by their gradients"
+        raise Failure(Exit.BAD_RECIPE, cause, "leave it out, or weigh the losses by fixed numbers")
+
+
+def _pulled(
+    tables: Tables | None, heartbeat: Heartbeat, work: MinimizeInputs, losses: int = 1
+) -> AbstractContextManager:
     """While entered, networks find the rows of tables that the step asks for. Every rank calls it."""
     if tables is None:
         return nullcontext()
     assert work.rows is not None, "a reader of batches arranges the rows of networks with tables"
     if tables.group.world > 1:
         heartbeat.enter("reduce")  # it waits for others
-    return tables.training(work.rows)
+    return tables.training(work.rows, losses)
+
+
+def _parts(
+    by_loss: GradientsByLoss | None, losses: Mapping[str, Term], tables: Tables | None
+) -> Sequence[tuple[Mapping[str, Term], AbstractContextManager]]:
+    """What backward passes are made of: all losses together, or each, and what keeps its gradients."""
+    if by_loss is None:
+        return [(losses, nullcontext())]
+    return [({name: losses[name]}, by_loss.keeping(number, tables)) for number, name in enumerate(by_loss.losses)]
+
+
+@contextmanager
+def _explained(*, cut: bool) -> Iterator[None]:
+    """While entered, errors of backward passes say what they come from; `cut`: networks are laid out over a mesh."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise other_tensors(error) from error
+    except RuntimeError as error:
+        told = given_up(error) if cut else error
+        if told is error:
+            raise
+        raise told from error
 
 
 def _autocast(device: torch.device, precision: str) -> AbstractContextManager:

@@ -39,14 +39,14 @@ class Layerwise:
         """`network_optimizers` are looked up by these names in each step: a `set` replaces them while the run trains.
         `last` are the networks' gradient norms in the step before, float32 0-d; 0 where there was none. They are kept
         up to date in place."""
-        self.norms = [last[name] for name in names]
+        self._norms = [last[name] for name in names]
         self._group = group
         self._order: list[tuple[nn.Parameter, int]] = []
         for number, name in enumerate(names):
             self._order += [(parameter, number) for parameter in network_optimizers[name].parameters]
         self._order.reverse()
         self._names, self._network_optimizers = names, network_optimizers
-        self._squares = [torch.zeros_like(norm) for norm in self.norms]
+        self._squares = [torch.zeros_like(norm) for norm in self._norms]
         self._held: dict[nn.Parameter, Tensor] = {}
         self._ready: set[nn.Parameter] = set()
         self._next = 0
@@ -73,7 +73,7 @@ class Layerwise:
             self._hold(parameter)
 
     def finish(self, sums: Sums) -> None:
-        """After the last backward: move what it did not reach, and sum the losses. `norms` are this step's."""
+        """After the last backward: move what it did not reach, and sum the losses."""
         if not self._armed:  # no sample for this rank
             self.arm(sums)
         self._armed = False
@@ -86,9 +86,13 @@ class Layerwise:
             packed = sums.pack()
             dist.all_reduce(packed, group=self._group.main)
             sums.unpack(packed)
-        # Only now: until here `norms` was what this step is clipped by. In place, since commits keep these tensors.
-        for norm, squares in zip(self.norms, self._squares, strict=True):
+        # Only now: until here `_norms` was what this step is clipped by. In place, since commits keep these tensors.
+        for norm, squares in zip(self._norms, self._squares, strict=True):
             norm.copy_(squares.sqrt())
+
+    def measure(self) -> Sequence[Tensor]:
+        """Those of this step's gradients, which are gone."""
+        return self._norms
 
     def _hook(self, number: int) -> Callable[[Tensor], None]:
         def whole(parameter: Tensor) -> None:
@@ -127,7 +131,7 @@ class Layerwise:
         self._squares[number] += torch.linalg.vector_norm(gradient).float().square()
         network_optimizer.clip_values([gradient])
         if network_optimizer.largest_norm is not None:
-            gradient.mul_((network_optimizer.largest_norm / (self.norms[number] + CLIP_EPSILON)).clamp(max=1.0))
+            gradient.mul_((network_optimizer.largest_norm / (self._norms[number] + CLIP_EPSILON)).clamp(max=1.0))
         parameter.grad = gradient  # the only one that the optimizer sees, so that its step moves this parameter alone
         try:
             network_optimizer.optimizer.step()

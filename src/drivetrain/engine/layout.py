@@ -23,6 +23,7 @@ from torch.distributed.tensor.placement_types import Placement as Layout
 from drivetrain.engine.cuttable import require_shardable, require_unwatched
 from drivetrain.engine.dropout import Dropout
 from drivetrain.engine.parallel_plan import ParallelPlan, matching
+from drivetrain.engine.tables.module import tables_in
 from drivetrain.optim.masters import wide
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
@@ -199,9 +200,10 @@ def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh)
     policy = MixedPrecisionPolicy(reduce_dtype=sums, cast_forward_inputs=False)
     # Of these every rank has all; their gradients are summed at the end of a step.
     numbers = {parameter for parameter in network.parameters() if not parameter.dim()}
+    apart = numbers | tables_in(network)
     # The last first: where units lie within each other, the inner one comes before the outer.
     for path in [*reversed(units), ""]:
-        fully_shard(network.get_submodule(path), mesh=devices, mp_policy=policy, ignored_params=numbers)
+        fully_shard(network.get_submodule(path), mesh=devices, mp_policy=policy, ignored_params=apart)
     for module in shards_of(network):
         _require_knobs(module)
         # Both: gloo has no scaled sums, and a factor of one alone would ask for one.

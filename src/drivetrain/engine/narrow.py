@@ -8,17 +8,18 @@ import torch
 from torch import nn
 
 from drivetrain.engine.placement import Placement
+from drivetrain.engine.tables.module import tables_in
 from drivetrain.optim.masters import Masters, Weight, wide
 from drivetrain.optim.parts import Part
 from drivetrain.spec.exits import Exit, Failure
 
 
 def narrow(network: nn.Module) -> None:
-    """Round a network's floating-point parameters to bf16, in place; buffers stay.
+    """Round a network's floating-point parameters to bf16, in place; buffers stay, and tables are it already.
 
     Raises Failure(78) where this torch has no gradients of another type than their parameters.
     """
-    for parameter in network.parameters():
+    for parameter in _layers(network):
         if parameter.is_floating_point():
             if not hasattr(parameter, "grad_dtype"):
                 cause = f"parameters.dtype bf16: torch {torch.__version__} has no Tensor.grad_dtype"
@@ -33,9 +34,15 @@ def widen_gradients(network: nn.Module, *, sharded: bool = False) -> None:
     Those that are `sharded` take any: torch's FSDP gives them bf16 ones (see `engine.wide_units`); it leaves single
     numbers alone.
     """
-    for parameter in network.parameters():
+    for parameter in _layers(network):
         if parameter.dtype == torch.bfloat16:
             parameter.grad_dtype = None if sharded and parameter.dim() else torch.float32
+
+
+def _layers(network: nn.Module) -> list[nn.Parameter]:
+    """All parameters but tables, whose gradients are none of theirs."""
+    tables = tables_in(network)
+    return [parameter for parameter in network.parameters() if parameter not in tables]
 
 
 def masters_of(

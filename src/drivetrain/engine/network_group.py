@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
+from drivetrain.engine.by_loss import GradientsByLoss, LossWeights
 from drivetrain.engine.exact import LaneTree
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.layerwise import Layerwise
@@ -34,6 +35,8 @@ class NetworkGroup(NamedTuple):
     precision: str
     micro: int | None
     reduction: Reduction
+    by_loss: GradientsByLoss | None = None
+    """Where gradients are kept apart by loss, which a rule weighs then."""
 
 
 class NetworkGroups:
@@ -55,28 +58,43 @@ class NetworkGroups:
         self._network_optimizers = network_optimizers
         self._execution = execution
         self._norms = norms
-        self._found: dict[tuple[str, ...], NetworkGroup] = {}
+        self._found: dict[tuple[tuple[str, ...], LossWeights | None], NetworkGroup] = {}
 
-    def of(self, names: tuple[str, ...]) -> NetworkGroup:
-        """These networks as they move together.
+    def of(self, names: tuple[str, ...], rule: LossWeights | None = None) -> NetworkGroup:
+        """These networks as they move together, by losses that a `rule` weighs, or that are added up.
 
-        Raises Failure(78) where they have different precisions, or only some of them move within the backward pass,
-        ValueError where a name is given twice.
+        Raises Failure(78) where they have different precisions, where only some of them move within the backward pass,
+        or where gradients cannot be kept apart by loss; ValueError where a name is given twice.
         """
-        if names not in self._found:
+        if (names, rule) not in self._found:
             if len(set(names)) < len(names):
                 raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
             parameters: list[nn.Parameter] = []
             for name in names:
                 parameters += self._network_optimizers[name].weights
-            own = self._execution.network_settings
-            self._found[names] = NetworkGroup(
+            own, by_loss = self._execution.network_settings, None
+            if rule is not None:
+                self._require_apart(names)
+                by_loss = GradientsByLoss(parameters, rule)
+            self._found[names, rule] = NetworkGroup(
                 parameters,
                 common_precision(names, own, self._execution.precision),
                 smallest_micro(names, own),
-                self._reduction(names, parameters),
+                self._reduction(names, by_loss.parameters if by_loss else parameters),
+                by_loss,
             )
-        return self._found[names]
+        return self._found[names, rule]
+
+    def _require_apart(self, names: tuple[str, ...]) -> None:
+        """Raises Failure(78) where gradients are no longer there, or not whole, when losses are weighed."""
+        optimizers, mesh = [self._network_optimizers[name] for name in names], self._execution.placement.mesh
+        refused = {f"parallel {mesh.sizes}": not mesh.replicated}
+        refused["optimizer.layerwise"] = any(optimizer.layerwise for optimizer in optimizers)
+        refused["optimizer.reduce: projected"] = any(optimizer.projected for optimizer in optimizers)
+        for what, asked in refused.items():
+            if asked:
+                cause = f"{what} does not go with losses that are weighed by their gradients"
+                raise Failure(Exit.BAD_RECIPE, cause, "leave it out, or weigh the losses by fixed numbers")
 
     def _reduction(self, names: tuple[str, ...], parameters: Sequence[nn.Parameter]) -> Reduction:
         dense, tables = self._dense_reduction(names, parameters), self._execution.placement.tables

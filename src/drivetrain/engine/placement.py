@@ -192,24 +192,27 @@ def replicas(group: Group) -> Placement:
 
 def placed(networks: Mapping[str, nn.Module], mesh: Mesh, tables: Tables | None = None) -> Placement:
     """The placement of networks that were laid out over the mesh, and of their tables."""
+    rows = _rows_here(networks, tables, mesh) if tables else {}
     if mesh.replicated:
-        return Placement(mesh, tables=tables, rows=_rows_here(networks, tables) if tables else {})
+        return Placement(mesh, tables=tables, rows=rows)
     held: dict[str, Held] = {}
     for network, module in networks.items():
         for name, parameter in module.named_parameters():
-            held[f"{network}/{name}"] = _held(parameter, mesh)
-    return Placement(mesh, held)
+            if f"{network}/{name}" not in rows:
+                held[f"{network}/{name}"] = _held(parameter, mesh)
+    return Placement(mesh, held, tables=tables, rows=rows)
 
 
-def _rows_here(networks: Mapping[str, nn.Module], tables: Tables) -> dict[str, Held]:
+def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) -> dict[str, Held]:
     """What this rank holds of tables, of which no two ranks hold the same row; nothing where it is alone."""
     found: dict[str, Held] = {}
     if tables.group.world == 1:
         return found
+    along = tuple([axis for axis in ("replicate", "shard") if getattr(mesh.sizes, axis) > 1])
     for path, box in row_boxes(tables).items():
         network, _, name = path.partition("/")
         parameter = networks[network].get_parameter(name)
-        found[path] = Held(parameter, Part(parameter, box, None), (tables.group.rank,), ("replicate",))
+        found[path] = Held(parameter, Part(parameter, box, None), (tables.group.rank,), along)
     return found
 
 

@@ -77,7 +77,6 @@ class BucketReduction:
     """
 
     in_backward = False
-    norms: Sequence[Tensor] = ()
 
     def __init__(self, parameters: Iterable[nn.Parameter], limit: int, shares: int = 1) -> None:
         self.buckets = [Bucket(chunk, shares) for chunk in chunks(list(parameters)[::-1], limit)]
@@ -103,6 +102,10 @@ class BucketReduction:
     def finish(self, sums: Sums) -> None:
         """After the last backward: gradients and `sums` are those of all ranks. What no loss reached adds zero."""
         raise NotImplementedError
+
+    def measure(self) -> Sequence[Tensor]:
+        """Gradients lie here whole."""
+        return ()
 
     def _full(self, bucket: Bucket) -> None:
         """Nothing more comes to this bucket."""

@@ -39,10 +39,9 @@ class Reduction(Protocol):
         """Whether parameters move within the backward pass, before the vote."""
         ...
 
-    @property
-    def norms(self) -> Sequence[Tensor]:
+    def measure(self) -> Sequence[Tensor]:
         """The norms (0-d) of networks' whole gradients, where it alone can know them: these are gone, or in parts. Else
-        nothing."""
+        nothing. Every rank calls it, after `finish`."""
         ...
 
 
@@ -50,7 +49,6 @@ class Unreduced:
     """One process in one order: gradients lie where backward leaves them."""
 
     in_backward = False
-    norms: Sequence[Tensor] = ()
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._parameters = parameters
@@ -68,3 +66,7 @@ class Unreduced:
 
     def finish(self, sums: Sums) -> None:
         """They are sums already."""
+
+    def measure(self) -> Sequence[Tensor]:
+        """They lie here whole."""
+        return ()

@@ -34,7 +34,7 @@ class Sharded:
         wide_units: WideUnits | None = None,
     ) -> None:
         """`names` are the networks that move, of all `networks`; `wide_units` those whose weights are bf16."""
-        self.norms: Sequence[Tensor] = ()
+        self._norms: Sequence[Tensor] = ()
         self._placement = placement
         self._held: list[list[Held]] = []
         for name in names:
@@ -68,8 +68,7 @@ class Sharded:
         self._armed = True
 
     def finish(self, sums: Sums) -> None:
-        """After the last backward pass: gradients are plain tensors of what is here, `norms` those of whole networks,
-        `sums` those of all ranks."""
+        """After the last backward pass: gradients are plain tensors of what is here, `sums` those of all ranks."""
         assert self._armed, "gradients of units are summed in the last backward pass, and now it is too late"
         self._settle()
         if self._wide:
@@ -83,7 +82,11 @@ class Sharded:
         everything = torch.cat([packed, own])
         dist.all_reduce(everything, group=self._placement.group.main)
         sums.unpack(everything[: len(packed)])
-        self.norms = list(everything[len(packed) :].sqrt().unbind())
+        self._norms = list(everything[len(packed) :].sqrt().unbind())
+
+    def measure(self) -> Sequence[Tensor]:
+        """Those of whole networks, which came with the losses."""
+        return self._norms
 
     def _sum_in_backward(self, on: bool) -> None:
         for unit in self._units:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -95,12 +96,13 @@ def check_finite(sums: Sequence[float], norms: Sequence[float], bounds: Sequence
 
 class Scalars(NamedTuple):
     """One `minimize`'s numbers on the host: means by loss, gradient norms (before clipping) by network, why nothing
-    moved, and the loss scale that it was made with."""
+    moved, the loss scale that it was made with, and the losses' weights where a rule has found them."""
 
     losses: dict[str, float]
     norms: dict[str, float]
     why: Why = ""
     scale: float | None = None
+    weights: Mapping[str, float] = MappingProxyType({})
 
 
 class PendingScalars(NamedTuple):
@@ -113,6 +115,7 @@ class PendingScalars(NamedTuple):
     bounds: Sequence[float] | None
     scaled: bool
     event: torch.Event
+    weights: Mapping[str, float] = MappingProxyType({})
 
     def read(self, networks: Sequence[str]) -> Scalars:
         """Those of these networks, waiting for the device where they are not there yet."""
@@ -122,7 +125,8 @@ class PendingScalars(NamedTuple):
         cut = len(values) - len(networks)
         sums, norms = values[:cut], values[cut:]
         why = check_finite(sums, norms, self.bounds, scaled=self.scaled)
-        return Scalars(means(self.labels, self.counts, sums), dict(zip(networks, norms, strict=True)), why, scale)
+        losses, by_network = means(self.labels, self.counts, sums), dict(zip(networks, norms, strict=True))
+        return Scalars(losses, by_network, why, scale, self.weights)
 
 
 class StepResult(NamedTuple):

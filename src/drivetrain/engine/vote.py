@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ class StepInputs(NamedTuple):
     """What is voted on: networks with their gradients and these gradients' norms, and the sums of losses and counts.
 
     `bounds` are the largest acceptable losses and norms, in this order; `kept` buffers go back where nothing moves.
+    `weights` are those of losses, where a rule weighs them.
     """
 
     network_optimizers: Sequence[NetworkOptimizer]
@@ -30,6 +32,7 @@ class StepInputs(NamedTuple):
     bounds: Sequence[float] | None = None
     scaler: Scaler | None = None
     kept: Sequence[Kept] = ()
+    weights: Mapping[str, float] = MappingProxyType({})
 
 
 def vote(inputs: StepInputs) -> StepResult:
@@ -44,7 +47,7 @@ def vote(inputs: StepInputs) -> StepResult:
 
 def vote_on_host(inputs: StepInputs) -> StepResult:
     """The CPU's way: look at the numbers, then move or not."""
-    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = inputs
+    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept, weights = inputs
     sizes = [float(norm) for norm in norms]
     why = check_finite(sums.values, sizes, bounds, scaled=scaler is not None)
     if not why:
@@ -64,7 +67,8 @@ def vote_on_host(inputs: StepInputs) -> StepResult:
         scaler.update(torch.tensor(why == "overflow"), torch.tensor(all(map(math.isfinite, sums.values))))
     names = _names(network_optimizers)
     norms_by_name = dict(zip(names, sizes, strict=True))
-    return StepResult(names, Scalars(means(sums.labels, counts, sums.values), norms_by_name, why, scale))
+    losses = means(sums.labels, counts, sums.values)
+    return StepResult(names, Scalars(losses, norms_by_name, why, scale, weights))
 
 
 def vote_on_device(inputs: StepInputs) -> StepResult:
@@ -72,7 +76,7 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
 
     An optimizer that cannot do so waits for the vote: the one declared synchronization.
     """
-    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept = inputs
+    network_optimizers, gradients, norms, sums, counts, bounds, scaler, kept, weights = inputs
     losses = torch.zeros(0, device=norms[0].device)
     if sums.values:
         losses = torch.stack(sums.values).float()
@@ -105,9 +109,8 @@ def vote_on_device(inputs: StepInputs) -> StepResult:
     host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=pinned).copy_(numbers, non_blocking=True)
     event = torch.Event(device=numbers.device)
     event.record()
-    return StepResult(
-        _names(network_optimizers), PendingScalars(sums.labels, counts, host, bounds, scaler is not None, event)
-    )
+    numbers = PendingScalars(sums.labels, counts, host, bounds, scaler is not None, event, weights)
+    return StepResult(_names(network_optimizers), numbers)
 
 
 def _names(network_optimizers: Sequence[NetworkOptimizer]) -> tuple[str, ...]:

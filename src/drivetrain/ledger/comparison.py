@@ -6,7 +6,7 @@ from drivetrain.ledger.records import AttemptRecord, CommandRecord, Record, Roll
 
 PROMISES = ("claim", "recipe", "data", "environment")
 """What two attempts must have in common for the same bits to be promised."""
-NUMBERS = ("start", "stop", "samples", "counts", "losses", "norm", "lr", "skipped", "scale")
+NUMBERS = ("start", "stop", "samples", "counts", "losses", "norm", "lr", "skipped", "scale", "weights")
 """What a step that is made again must tell again."""
 
 

@@ -87,7 +87,7 @@ class LedgerFile:
     def append_steps(self, attempt: int, steps: Iterable[Mapping[str, Any]]) -> None:
         """Append the records of steps with one write; each has the fields of `StepRecord` without its `attempt`.
 
-        `samples` is a number here; `skipped` and `scale` may be None or missing.
+        `samples` is a number here; `skipped`, `scale` and `weights` may be None or missing.
         """
         self.write(*chained(self.tail, [step_body(attempt, fields) for fields in steps]))
 
@@ -164,6 +164,8 @@ def step_body(attempt: int, fields: Mapping[str, Any]) -> str:
         more += f',"skipped":{json.dumps(skipped)}'
     if scale := fields.get("scale"):
         more += f',"scale":{scale!r}'
+    if weights := fields.get("weights"):
+        more += f',"weights":{_floats(weights)}'
     return (
         f'{{"kind":"step","time":{fields["time"]!r},"attempt":{attempt},"step":{fields["step"]},'
         f'"start":{fields["start"]},"stop":{fields["stop"]},"samples":"{fields["samples"]:016x}",'
@@ -301,7 +303,7 @@ def _float(value: float) -> str:
 def told_step(fields: Mapping[str, Any]) -> StepRecord:
     """The record of a step's fields, as it is when it is read."""
     told = {**fields, "samples": f"{fields['samples']:016x}"}
-    for name in ("skipped", "compile"):
+    for name in ("skipped", "compile", "weights"):
         if not told.get(name):
             told.pop(name, None)
     return reader(StepRecord)(told)

@@ -243,6 +243,8 @@ class StepRecord(AttemptPart):
     """Networks that should have moved and did not, and why: `not finite`, `overflow`, `spike`, `listed` ..."""
     scale: float | None = None
     """The factor on the loss, with fp16."""
+    weights: Mapping[str, float] | None = None
+    """What each loss weighed in the step's gradient, where a rule found it."""
 
 
 @dataclass(frozen=True, kw_only=True)

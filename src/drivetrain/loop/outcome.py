@@ -12,7 +12,7 @@ from drivetrain.loop.step import MinimizeCall, Step
 
 @dataclass
 class StepOutcome:
-    """Means by loss, norms and reasons to stand still by network, and what the guard has to say.
+    """Means and weights by loss, norms and reasons to stand still by network, and what the guard has to say.
 
     `culprit` is the first `minimize` that was not finite, where such a step is not just left out. `left_out`: some
     network did not move on account of its numbers.
@@ -23,6 +23,7 @@ class StepOutcome:
     moved: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     scale: float | None = None
+    weights: dict[str, float] = field(default_factory=dict)
     spikes: str = ""
     culprit: MinimizeCall | None = None
     left_out: bool = False
@@ -43,6 +44,7 @@ def outcome_of(step: Step, guard: Guard, counts: Mapping[str, int]) -> StepOutco
         if not _is_the_step(call, step):
             prefix = f"{'+'.join(call.result.networks)}{again}."
         outcome.losses |= {prefix + name: value for name, value in scalars.losses.items()}
+        outcome.weights |= {prefix + name: weight for name, weight in scalars.weights.items()}
         outcome.norms |= {name + again: norm for name, norm in scalars.norms.items()}
         outcome.scale = scalars.scale or outcome.scale
         if spikes := guard.judge(step.index, call.inputs.call, scalars):

@@ -89,6 +89,7 @@ class StepRecords:
             time=entry.time,
             skipped=outcome.skipped,
             scale=outcome.scale,
+            weights=outcome.weights,
         )
         # Only who keeps the ledger sees it: the next pulse tells all ranks, and it commits nothing until then.
         if unequal:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drivetrain.data.batch_reader import LocalBatch, MicroBatch
+from drivetrain.engine.by_loss import LossWeights
 from drivetrain.engine.cut import cut
 from drivetrain.engine.engine import Engine, LossFunction, MinimizeInputs
 from drivetrain.engine.recompute import Recompute
@@ -116,13 +117,16 @@ class Step:
         """Whether a network takes part in this step, be it its turn or not: what others lose to it begins here."""
         return self._engine.network_settings[name].joined(self.index)
 
-    def minimize(self, names: str | Sequence[str], loss: LossFunction) -> None:
+    def minimize(self, names: str | Sequence[str], loss: LossFunction, rule: LossWeights | None = None) -> None:
         """Move one network, or several together, one optimizer step down `loss`; the others stand still, and so do
         those that are frozen or whose turn it is not (`networks` in the recipe). Where none is left, nothing is done.
 
-        `loss(nets, batch)` is called once for each micro-batch. Raises Failure: 70, which names the caller's line, for
-        a network that is not there, and for a loss that is no function; 78 where networks that move together have
-        different precisions, or are not all layerwise.
+        `loss(nets, batch)` is called once for each micro-batch. A `rule` weighs its losses by their gradients, each of
+        which takes a backward pass of its own; without one they are added up.
+
+        Raises Failure: 70, which names the caller's line, for a network that is not there, and for a loss that is no
+        function; 78 where networks that move together have different precisions, or are not all layerwise, and for what
+        does not go with a rule.
         """
         engine = self._engine
         names = (names,) if isinstance(names, str) else tuple(names)
@@ -154,6 +158,7 @@ class Step:
             recompute=recompute,
             spares=self._spares(micros, micro),
             rows=self._batch.rows,
+            rule=rule,
         )
         self.calls.append(MinimizeCall(engine.minimize(names, loss, work), loss, work))
 

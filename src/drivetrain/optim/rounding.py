@@ -38,7 +38,7 @@ def round_by_place(here: Tensor, box: Box, key: Key, out: Tensor) -> None:
         target = out.view(-1)
     for start in range(0, flat.numel(), _AT_ONCE):
         stop = min(start + _AT_ONCE, flat.numel())
-        target[start:stop] = _rounded(flat[start:stop], _random_bits(places(box, start, stop, here.device), key))
+        target[start:stop] = rounded_by(flat[start:stop], random_bits(places(box, start, stop, here.device), key))
     if not out.is_contiguous():
         out.copy_(target.view(out.shape))
 
@@ -58,14 +58,16 @@ def places(box: Box, start: int, stop: int, device: torch.device) -> Tensor:
     return found
 
 
-def _random_bits(place: Tensor, key: Key) -> Tensor:
-    """16 bits (int32, 0 to 65535) for each place."""
+def random_bits(place: Tensor, key: Key | tuple[Tensor, Tensor]) -> Tensor:
+    """16 bits (int32, 0 to 65535) for each place, int64; the key's numbers may be int32 tensors, for places of their
+    own."""
     # A conversion to int32 keeps the low bits; the high ones of very large tensors are mixed in.
     low, high = place.to(torch.int32), (place >> 32).to(torch.int32)
     return lowbias32(lowbias32(low * GOLDEN + key[0]) ^ (high * GOLDEN + key[1])) & 0xFFFF
 
 
-def _rounded(x: Tensor, bits: Tensor) -> Tensor:
-    """By the bits alone, so that the smallest numbers are not taken for zero where arithmetic does so."""
+def rounded_by(x: Tensor, bits: Tensor) -> Tensor:
+    """fp32 numbers as bf16, by 16 random bits each (int32): by the bits alone, so that the smallest numbers are not
+    taken for zero where arithmetic does so."""
     cut = ((x.view(torch.int32) + bits) >> 16).to(torch.int16).view(torch.bfloat16)
     return torch.where(x.isfinite(), cut, x.to(torch.bfloat16))

@@ -7,6 +7,7 @@ rows they work on copies of these lines, and put them back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
@@ -21,14 +22,48 @@ from drivetrain.optim.recipe.rows import (
     RowwiseAdagradRows,
     SGDRows,
 )
+from drivetrain.optim.rounding import key_of, random_bits, rounded_by
 from drivetrain.optim.schedules import Factor
 from drivetrain.spec.registry import imported
 
 S = TypeVar("S", bound=RowOptimizer)
+MASTER = "master"
+"""The slot of the fp32 numbers that bf16 rows are rounded from."""
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Which rows of a matrix are of which table: from `at` on those of a table called `names`, from its row `first` on.
+    All are given in the order in which they lie; `at` and `first` are int64."""
+
+    names: tuple[str, ...]
+    at: Tensor
+    first: Tensor
+
+
+@dataclass(frozen=True)
+class HalfRows:
+    """How rows that are bf16 are moved: by fp32 masters that last, or by copies; and rounded `by_chance`, a function of
+    seed, step, table and place in the table, or (None) to the nearest."""
+
+    lasting: bool
+    seed: int
+    by_chance: Stretches | None
+
+    def rounded(self, rows: Tensor, numbers: Tensor, at: tuple[int, int]) -> Tensor:
+        """Numbers (float32 [n, dim]) of these rows of the matrix, int64 [n], as bf16; `at` are step and call."""
+        if self.by_chance is None:
+            return numbers.bfloat16()
+        names, starts, first = self.by_chance.names, self.by_chance.at, self.by_chance.first
+        stretch = torch.searchsorted(starts, rows, right=True) - 1
+        place = (rows - starts[stretch] + first[stretch]).unsqueeze(1) * numbers.shape[1]
+        keys = torch.tensor([key_of(self.seed, *at, name) for name in names], dtype=torch.int32)[stretch]
+        bits = random_bits(place + torch.arange(numbers.shape[1]), (keys[:, :1], keys[:, 1:]))
+        return rounded_by(numbers, bits)
 
 
 class RowMover(Generic[S]):
-    """Moves rows of one matrix, `weight` float32 [rows here, dim].
+    """Moves rows of one matrix, `weight` float32 or, by `half`, bf16 [rows here, dim]. State is float32.
 
     `rows` int64 [n], each there once, and `gradient` float32 [n, dim] are what the step at work has come to.
     """
@@ -38,14 +73,19 @@ class RowMover(Generic[S]):
     narrow: tuple[str, ...] = ()
     """The slots with one number for each row."""
 
-    def __init__(self, settings: S, weight: Tensor, factor: Factor) -> None:
+    def __init__(self, settings: S, weight: Tensor, factor: Factor, half: HalfRows | None = None) -> None:
         self.settings = settings
         self.weight = weight
         self.slots: dict[str, Tensor] = {}
         for name in self.wide:
-            self.slots[name] = torch.full_like(weight, self.initial)
+            self.slots[name] = torch.full(weight.shape, self.initial)
         for name in self.narrow:
-            self.slots[name] = weight.new_full((len(weight),), self.initial)
+            self.slots[name] = torch.full((len(weight),), self.initial)
+        if half and half.lasting:
+            self.slots[MASTER] = weight.float()
+        self.at: tuple[int, int] = 0, 0
+        """The step, and which `minimize` of it, that the next move belongs to."""
+        self._half = half
         self.moves = torch.zeros(())
         """Steps that were made, the same on all ranks; a float, as torch's step counts."""
         self.rows: Tensor | None = None
@@ -73,8 +113,25 @@ class RowMover(Generic[S]):
         rows, gradient = self.rows, self.gradient
         self.drop()
         if rows is not None and gradient is not None and len(rows):
-            # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
-            self.weight.index_add_(0, rows, self.change(rows, gradient))
+            change = self.change(rows, gradient)
+            if self._half is None:
+                # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
+                self.weight.index_add_(0, rows, change)
+                return
+            moved = change.add_(self.own(rows))
+            if MASTER in self.slots:
+                self.slots[MASTER].index_copy_(0, rows, moved)
+            self.weight.index_copy_(0, rows, self._half.rounded(rows, moved, self.at))
+
+    def own(self, rows: Tensor) -> Tensor:
+        """These rows as exactly as they are known, float32 [n, dim]."""
+        return self.slots.get(MASTER, self.weight).index_select(0, rows).float()
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Let masters begin at the weights as they are now."""
+        if MASTER in self.slots:
+            self.slots[MASTER].copy_(self.weight)
 
     def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """What is added to the rows, [n, dim]; the slots are moved. `gradient` may be overwritten."""
@@ -83,7 +140,7 @@ class RowMover(Generic[S]):
     def _decayed(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """The gradient of the loss and of weight_decay / 2 |w|^2."""
         if self.settings.weight_decay:
-            gradient.add_(self.weight.index_select(0, rows), alpha=self.settings.weight_decay)
+            gradient.add_(self.own(rows), alpha=self.settings.weight_decay)
         return gradient
 
 
@@ -141,7 +198,7 @@ class Adam(RowMover[AdamRows]):
         """-lr (m / (sqrt(v) + eps) + weight_decay w), with the moments' bias corrected."""
         change = self._direction(rows, gradient)
         if self.settings.weight_decay:
-            change.add_(self.weight.index_select(0, rows), alpha=self.settings.weight_decay)
+            change.add_(self.own(rows), alpha=self.settings.weight_decay)
         return change.mul_(-self._lr)
 
     def _direction(self, rows: Tensor, gradient: Tensor) -> Tensor:
@@ -162,7 +219,7 @@ class Lamb(Adam):
 
     def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """Adam's change of a row, times |w| / |change|; as it is where either is zero."""
-        own = self.weight.index_select(0, rows)
+        own = self.own(rows)
         change = self._direction(rows, gradient).add_(own, alpha=self.settings.weight_decay)
         return change.mul_((-self._lr * _ratio(_lengths(own), _lengths(change))).unsqueeze_(1))
 
@@ -174,7 +231,7 @@ class Lars(RowMover[LarsRows]):
 
     def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """-(momentum m + rate (g + weight_decay w)), where rate = lr trust |w| / (|g| + weight_decay |w| + eps)."""
-        settings, own = self.settings, self.weight.index_select(0, rows)
+        settings, own = self.settings, self.own(rows)
         length = _lengths(own)
         divisor = _lengths(gradient).add_(length, alpha=settings.weight_decay).add_(settings.eps)
         rate = _ratio(settings.trust * length, divisor).mul_(self._lr)
@@ -193,9 +250,9 @@ def _ratio(length: Tensor, other: Tensor) -> Tensor:
     return torch.where((length > 0) & (other > 0), length / other, torch.ones_like(length))
 
 
-def build_mover(settings: RowOptimizer, weight: Tensor, factor: Factor) -> RowMover:
-    """What moves the rows of a matrix as these settings say."""
-    return imported(settings.factory)(settings, weight, factor)
+def build_mover(settings: RowOptimizer, weight: Tensor, factor: Factor, half: HalfRows | None = None) -> RowMover:
+    """What moves the rows of a matrix as these settings say; `half` where they are bf16."""
+    return imported(settings.factory)(settings, weight, factor, half)
 
 
 def gradients_of(movers: Sequence[RowMover]) -> list[Tensor]:

@@ -48,6 +48,7 @@ from drivetrain.loop.task import Part, Task
 from drivetrain.optim.masters import Masters
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.optim.recipe import Optimizer
+from drivetrain.optim.rows import HalfRows, Stretches
 from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.compiling import compile_network
 from drivetrain.runtime.group import Group
@@ -365,9 +366,11 @@ def _tables_of(
     task: Task, recipe: Recipe, networks: Mapping[str, nn.Module], mesh: Mesh, *, drawn: bool
 ) -> Tables | None:
     """The networks' tables, shared out. Raises Failure(78) where they are to do what tables cannot."""
-    tables = build_tables(networks, recipe.embeddings, mesh.data)
+    dtype = torch.bfloat16 if recipe.parameters.dtype == "bf16" else torch.float32
+    tables = build_tables(networks, recipe.embeddings, mesh.data, dtype)
     if tables:
         _require_plain(recipe, mesh, built_on_meta=task.build_on_meta)
+        _require_layers(recipe, {matrix.network: networks[matrix.network] for matrix in tables.matrices})
         if drawn:
             draw_tables(tables, recipe.seed)
     return tables
@@ -380,8 +383,7 @@ def _require_plain(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
         "compile": recipe.compile,
         "guard.recompute": recipe.guard.recompute is not None,
         "statistics.gradients": recipe.statistics is not None and recipe.statistics.gradients,
-        "parameters.dtype bf16": recipe.parameters.dtype == "bf16",
-        f"parallel {mesh.sizes}": not mesh.replicated,
+        f"parallel {mesh.sizes}": mesh.sizes.data != mesh.group.world,
         f"device {mesh.device.type}": mesh.device.type != "cpu",
         "build_on_meta": built_on_meta,
         "a network with a micro of its own": bool(micro),
@@ -391,6 +393,15 @@ def _require_plain(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
         if asked:
             cause = f"{what} does not go with embedding tables"
             raise Failure(Exit.BAD_RECIPE, cause, "leave it out, or use torch's nn.Embedding, which is like any layer")
+
+
+def _require_layers(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
+    """Raises Failure(78) where of a network that is to train only tables could."""
+    for name, network in networks.items():
+        frozen = name in recipe.networks and recipe.networks[name].freeze
+        if not frozen and not any(parameter.requires_grad for parameter in network.parameters()):
+            cause = f"network {name!r} has embedding tables, and no other parameter that trains"
+            raise Failure(Exit.BAD_RECIPE, cause, "give it one, such as a bias that is added to its outputs")
 
 
 def _optimizers(recipe: Recipe) -> list[Optimizer]:
@@ -406,10 +417,18 @@ def with_rows(
         return found
     for name, optimizer in optimizers.items():
         schedule = recipe.schedule[name] if isinstance(recipe.schedule, Mapping) else recipe.schedule
-        movers = movers_of(tables, name, schedule, horizon.since(waits.get(name, 0)))
+        movers = movers_of(tables, name, schedule, horizon.since(waits.get(name, 0)), partial(_half_rows, recipe))
         tables.move_by(name, movers)
         found[name] = replace(optimizer, rows=movers)
     return found
+
+
+def _half_rows(recipe: Recipe, stretches: Stretches) -> HalfRows | None:
+    """How these rows are moved where they are bf16; None where they are not."""
+    kept = recipe.parameters
+    if kept.dtype != "bf16":
+        return None
+    return HalfRows(kept.master == "fp32", recipe.seed, stretches if kept.rounding == "stochastic" else None)
 
 
 def masters_for(recipe: Recipe, networks: Mapping[str, nn.Module], placement: Placement) -> Masters | None:

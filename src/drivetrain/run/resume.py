@@ -216,6 +216,9 @@ class Resumer:
             self.notes.append(f"{name} has no averaged weights: they begin at its weights")
         if engine.placement.masters and engine.placement.masters.lasting and MASTERS not in known:
             engine.placement.masters.restart()
+            for optimizer in engine.network_optimizers.values():
+                for mover in optimizer.rows:
+                    mover.restart()
             self.notes.append(f"{name} has no fp32 masters: they begin at its weights")
 
     def mirror(

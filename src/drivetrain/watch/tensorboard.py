@@ -130,6 +130,7 @@ def scalars(record: Record, full_rate: float = 0.0) -> Iterator[tuple[str, float
     match record:
         case StepRecord():
             yield from _below("train", record.losses)
+            yield from _below("loss_weight", record.weights or {})
             yield from _below("gradient_norm", record.norm)
             yield from _below("learning_rate", record.lr)
             yield from _rates(record, full_rate)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.engine.tables.squares import magnitudes_of, sum_of
+from drivetrain.engine.tables.squares import magnitudes_of, products_of, sum_of
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**60), max_value=2.0**60)
 ROWS = st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=40)
@@ -37,3 +37,16 @@ def test_what_is_not_finite_is_no_number(bad):
 
 def test_no_row_is_zero():
     assert sum_of(magnitudes_of([])) == sum_of(magnitudes_of([torch.zeros(0, 4)])) == 0.0
+
+
+@given(ROWS, st.randoms(use_true_random=False), st.integers(0, 40))
+def test_products_of_two_gradients_have_a_sign_and_no_order_changes_a_bit(rows, random, cut):
+    pairs = [(row, other) for row, other in zip(rows, reversed(rows), strict=True)]
+    one, other = (torch.tensor(part) for part in zip(*pairs, strict=True))
+    found = products_of([(one, other)])
+    each = (one.double() * other.double()).sum(1)
+    assert sum_of(found) == pytest.approx(math.fsum(each.tolist()), rel=2**-23, abs=2**-22 * float(each.abs().sum()))
+    random.shuffle(pairs)
+    one, other = (torch.tensor(part) for part in zip(*pairs, strict=True))
+    halves = products_of([(one[:cut], other[:cut])]) + products_of([(one[cut:], other[cut:])])
+    assert torch.equal(found, halves)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drivetrain.engine.tables.layout import Layout, Way, lay_out_rows
 from drivetrain.engine.tables.matrix import Matrix
@@ -17,7 +17,7 @@ from drivetrain.engine.tables.recipe import Embeddings as Settings
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.recipe import Schedule
 from drivetrain.optim.recipe.rows import RowOptimizer
-from drivetrain.optim.rows import RowMover, build_mover
+from drivetrain.optim.rows import HalfRows, RowMover, Stretches, build_mover
 from drivetrain.optim.schedules import Horizon, build_factor
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
@@ -26,7 +26,9 @@ _REST = -1
 """The number of the group of those tables that no group's pattern takes."""
 
 
-def build_tables(networks: Mapping[str, nn.Module], settings: Settings, group: Group) -> Tables | None:
+def build_tables(
+    networks: Mapping[str, nn.Module], settings: Settings, group: Group, dtype: torch.dtype = torch.float32
+) -> Tables | None:
     """The tables of networks, their rows shared out over the ranks of a group; None where there are none.
 
     The modules' parameters become views of what is here, and train no longer by themselves. Raises Failure(78) where a
@@ -46,7 +48,8 @@ def build_tables(networks: Mapping[str, nn.Module], settings: Settings, group: G
         for (_, number), tables in alike.items():
             layout = lay_out_rows(tables, [_way(table, settings) for table in tables], filled)
             filled = [before + more for before, more in zip(filled, layout.filled, strict=True)]
-            matrices.append(_matrix(own, layout, group.rank, *_moved_by(settings, number)))
+            weight = torch.empty(layout.filled[group.rank], layout.tables[0].dim, dtype=dtype)
+            matrices.append(_matrix(own, layout, group.rank, weight, _moved_by(settings, number)))
     return Tables(matrices, {name: own.module for name, own in modules.items()}, group)
 
 
@@ -60,14 +63,29 @@ def draw_tables(tables: Tables, seed: int) -> None:
             matrix.of(stretch.table, matrix.weight).copy_(rows)
 
 
-def movers_of(tables: Tables, network: str, schedule: Schedule, horizon: Horizon) -> tuple[RowMover, ...]:
-    """What moves a network's rows; `schedule` is the network's, for those tables that have none of their own."""
+def movers_of(
+    tables: Tables,
+    network: str,
+    schedule: Schedule,
+    horizon: Horizon,
+    half: Callable[[Stretches], HalfRows | None] = lambda _: None,
+) -> tuple[RowMover, ...]:
+    """What moves a network's rows; `schedule` is the network's, for those tables that have none of their own. `half`
+    says how bf16 rows are moved, by whose they are."""
     found = []
     for matrix in tables.matrices:
         if matrix.network == network:
             factor = build_factor(matrix.schedule or schedule, horizon)
-            found.append(build_mover(matrix.optimizer, matrix.weight, factor))
+            found.append(build_mover(matrix.optimizer, matrix.weight, factor, half(_stretches(matrix))))
     return tuple(found)
+
+
+def _stretches(matrix: Matrix) -> Stretches:
+    ordered = sorted(matrix.stretches, key=lambda stretch: stretch.at)
+    names = tuple([matrix.path(stretch.table) for stretch in ordered])
+    at = torch.tensor([stretch.at for stretch in ordered], dtype=torch.int64)
+    first = torch.tensor([stretch.start for stretch in ordered], dtype=torch.int64)
+    return Stretches(names, at, first)
 
 
 class _Found(NamedTuple):
@@ -86,12 +104,13 @@ def _embeddings_of(name: str, network: nn.Module) -> _Found | None:
     return found[0] if found else None
 
 
-def _matrix(of: _Found, layout: Layout, rank: int, optimizer: RowOptimizer, schedule: Schedule | None) -> Matrix:
+def _matrix(
+    of: _Found, layout: Layout, rank: int, weight: Tensor, moved_by: tuple[RowOptimizer, Schedule | None]
+) -> Matrix:
     """The matrix of some of a module's tables, whose parameters become views of it."""
     names = {table.name for table in layout.tables}
     lookups = tuple([lookup for lookup in of.module.lookups if lookup.table in names])
-    weight = torch.empty(layout.filled[rank], layout.tables[0].dim)
-    matrix = Matrix(of.network, of.path, layout, tuple(layout.of(rank)), weight, lookups, optimizer, schedule)
+    matrix = Matrix(of.network, of.path, layout, tuple(layout.of(rank)), weight, lookups, *moved_by)
     for table in names:
         of.module.put(table, nn.Parameter(matrix.of(table, weight), requires_grad=False))
     return matrix

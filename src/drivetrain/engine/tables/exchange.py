@@ -30,13 +30,15 @@ class Exchange:
         self._group = group
 
     def pull(self, plan: RowPlan, asked: Asked) -> Tensor:
-        """The rows of a plan, float32 [rows, dim]; the whole matrix where this process holds all."""
-        if self._group is None:
+        """The rows of a plan, float32 [rows, dim]; the whole matrix where this process holds all and it is float32."""
+        if self._group is None and self._weight.dtype == torch.float32:
             return self._weight
-        rows = self._weight.new_empty(len(plan.local), self._weight.shape[1])
         own = self._weight.index_select(0, asked.rows)
+        if self._group is None:
+            return own.float()
+        rows = self._weight.new_empty(len(plan.local), self._weight.shape[1])
         dist.all_to_all_single(rows, own, plan.counts, asked.counts, group=self._group)
-        return rows
+        return rows.float()
 
     def push(self, plan: RowPlan, asked: Asked, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The rows here that any rank has asked for, each once (int64 [n]), and the sums of their gradients, [n, dim].

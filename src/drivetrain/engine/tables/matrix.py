@@ -13,7 +13,7 @@ from drivetrain.engine.exact import TreeAccumulator
 from drivetrain.engine.reduce import Flat
 from drivetrain.engine.tables.exchange import Asked, Exchange
 from drivetrain.engine.tables.layout import Layout, Stretch
-from drivetrain.engine.tables.module import Lookup, Table, parameter_name
+from drivetrain.engine.tables.module import Ids, Lookup, Table, parameter_name
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan, RowPlanner
 from drivetrain.optim.recipe.rows import RowOptimizer
 from drivetrain.optim.recipe.schedules import Schedule
@@ -23,7 +23,7 @@ from drivetrain.spec.box import Box
 
 @dataclass(frozen=True)
 class Matrix:
-    """`weight` float32 [rows here, dim] has this rank's `stretches` of the tables, one after the other.
+    """`weight` float32 or bf16 [rows here, dim] has this rank's `stretches` of the tables, one after the other.
 
     `network` and `module` say whose they are, by name; `optimizer` and `schedule` (None: the network's) move them.
     """
@@ -61,20 +61,22 @@ class PulledRows:
     """The rows that a step has asked for of one matrix, and what is handed back to them.
 
     `source` are the rows, [rows, dim], and `addresses` None; or it is the whole matrix, and they lie at `addresses`.
-    `leaf` [rows, dim] has no memory: it is there for its gradient.
+    `leaf` [rows, dim] has no memory: it is there for its gradient. That of several `losses` is kept apart.
     """
 
     plan: RowPlan
     asked: Asked
     source: Tensor
     addresses: Tensor | None
+    losses: int = 1
     leaf: Tensor = field(init=False)
+    _kept: dict[int, Tensor] = field(init=False, default_factory=dict)
     _lanes: TreeAccumulator = field(init=False)
 
     def __post_init__(self) -> None:
-        shape = len(self.plan.addresses), self.source.shape[1]
-        self.leaf = torch.zeros((), dtype=self.source.dtype).expand(shape).requires_grad_()
-        self._lanes = TreeAccumulator(lambda: Flat(torch.empty(shape), []))
+        rows, dim = len(self.plan.addresses), self.source.shape[1]
+        self.leaf = torch.zeros((), dtype=self.source.dtype).expand(rows, dim).requires_grad_()
+        self._lanes = TreeAccumulator(lambda: Flat(torch.empty(rows, self.losses * dim), []))
 
     def pooled(self, micro: MicroRows) -> tuple[Tensor, ...]:
         """What a micro-batch's bags come to, [bags, dim] for each lookup."""
@@ -83,12 +85,23 @@ class PulledRows:
         assert isinstance(whole, Tensor)
         return whole.split(micro.sizes)
 
-    def take_gradient(self) -> Tensor:
-        """The sum of what was handed back so far, [rows, dim]; it begins anew."""
+    def keep(self, loss: int) -> None:
+        """What was handed back since the last call is the gradient of the loss of this number."""
         found, self.leaf.grad = self.leaf.grad, None
-        if found is None:
-            return torch.zeros(self.leaf.shape, dtype=self.leaf.dtype)
-        return found
+        if found is not None:
+            self._kept[loss] = self._kept[loss].add_(found) if loss in self._kept else found
+
+    def take_gradient(self) -> Tensor:
+        """The sum of what was handed back so far, [rows, losses x dim]: loss beside loss; it begins anew."""
+        if self.losses == 1:
+            self.keep(0)
+        kept, self._kept = self._kept, {}
+        for loss in range(self.losses):
+            if loss not in kept:
+                kept[loss] = torch.zeros(self.leaf.shape, dtype=self.leaf.dtype)
+        if self.losses == 1:
+            return kept[0]
+        return torch.cat([kept[loss] for loss in range(self.losses)], dim=1)
 
     def close_lane(self) -> None:
         """What was handed back since the lane before joins the tree of lanes."""
@@ -98,7 +111,7 @@ class PulledRows:
 
     @property
     def of_lanes(self) -> Tensor:
-        """The sum over all lanes of this rank, [rows, dim]."""
+        """The sum over all lanes of this rank, [rows, losses x dim]."""
         return self._lanes.total
 
 
@@ -141,11 +154,17 @@ class MatrixRows:
         """What moves the rows that are here."""
         self._exchange = exchange
 
-    def pull(self, plan: RowPlan, asked: Asked) -> PulledRows:
-        """The rows of a plan, as they are now."""
+    def pull(self, plan: RowPlan, asked: Asked, losses: int = 1) -> PulledRows:
+        """The rows of a plan, as they are now, for the gradients of so many losses."""
         source = self._exchange.pull(plan, asked)
         addresses = plan.addresses if source is self.matrix.weight else None
-        return PulledRows(plan, asked, source, addresses)
+        return PulledRows(plan, asked, source, addresses, losses)
+
+    def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:
+        """Numbers in place of the rows of one batch, whose gradients are for nothing."""
+        plan = self.planner.plan([given])
+        source = torch.rand(len(plan.local), self.matrix.weight.shape[1]) - 0.5
+        return PulledRows(plan, Asked(plan.local, plan.counts), source, None), plan.micros[0]
 
     def push(self, *, by_lane: bool) -> None:
         """Hand the mover what the step at work has come to: the rows here that any rank has asked for, and the sums of

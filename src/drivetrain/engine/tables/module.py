@@ -92,6 +92,15 @@ class Embeddings(nn.Module):
         return found
 
 
+def tables_in(network: nn.Module) -> set[nn.Parameter]:
+    """The parameters of a network that are tables, which no mesh cuts: ranks share rows out by themselves."""
+    found: set[nn.Parameter] = set()
+    for module in network.modules():
+        if isinstance(module, Embeddings):
+            found.update(module.parameters())
+    return found
+
+
 def parameter_name(table: str) -> str:
     """What a table's parameter is called in its module."""
     return f"table_{table}"
@@ -101,9 +110,9 @@ def pooled(table: Tensor, ids: Tensor, weights: Tensor | None, pooling: Pooling)
     """Rows of a table [rows, dim] by ids; shapes are as in `Embeddings.forward`. The mean is that over the ids that are
     there, weighted or not; of none it is zero."""
     if ids.dim() == 1 and weights is None:
-        return F.embedding(ids, table)
+        return F.embedding(ids, table).float()
     there = ids >= 0
-    found = F.embedding(ids.clamp(min=0), table)
+    found = F.embedding(ids.clamp(min=0), table).float()  # of rows that are bf16, too
     share = there.to(found.dtype)
     if weights is not None:
         share = share * weights

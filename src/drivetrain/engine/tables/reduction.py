@@ -32,7 +32,6 @@ class WithRows:
     ) -> None:
         """`optimizers` are asked for in each step: a `set` may replace them. `lanes` are this rank's, where gradients
         are summed as a tree of lanes."""
-        self.norms: Sequence[Tensor] = ()
         self._names = tuple(names)
         self._dense = dense
         self._tables = tables
@@ -55,23 +54,28 @@ class WithRows:
         self._dense.arm(sums)
 
     def finish(self, sums: Sums) -> None:
-        """Gradients and `sums` are those of all ranks, and `norms` those of whole networks: each row counts once, at
-        its owner's."""
+        """Gradients and `sums` are those of all ranks."""
         self._dense.finish(sums)
         if self._lanes:
             self._close_lanes(self._lanes.stop)
         self._tables.push(self._names, by_lane=self._lanes is not None)
+
+    def measure(self) -> Sequence[Tensor]:
+        """The norms of whole networks: each row counts once, at its owner's."""
+        of_dense = list(self._dense.measure())
         group, optimizers = self._tables.group, self._optimizers()
-        magnitudes = torch.stack([magnitudes_of(gradients_of(optimizer.rows)) for optimizer in optimizers])
+        of_rows = [gradients_of(optimizer.rows) for optimizer in optimizers]
+        magnitudes = torch.stack([magnitudes_of(gradients) for gradients in of_rows])
         if group.world > 1:
             dist.all_reduce(magnitudes, group=group.main)
+        if not of_dense:
+            for optimizer, own in zip(optimizers, of_rows, strict=True):
+                gradients = optimizer.gradients
+                of_dense.append(gradient_norm(gradients[: len(gradients) - len(own)], magnitudes.device))
         norms = []
-        for optimizer, of_rows in zip(optimizers, magnitudes, strict=True):
-            gradients = optimizer.gradients
-            own = gradients[: len(gradients) - len(gradients_of(optimizer.rows))]
-            of_parameters = gradient_norm(own, sums.device).double().square()
-            norms.append((of_parameters + sum_of(of_rows)).sqrt())
-        self.norms = norms
+        for norm, squares in zip(of_dense, magnitudes, strict=True):
+            norms.append((norm.double().square() + sum_of(squares)).sqrt())
+        return norms
 
     def _close_lanes(self, lane: int) -> None:
         """The lanes before this one are through, with samples or without."""

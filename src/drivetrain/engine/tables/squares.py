@@ -28,12 +28,26 @@ def magnitudes_of(gradients: Sequence[Tensor]) -> Tensor:
     """
     total = torch.zeros(MAGNITUDES, dtype=torch.int64)
     for rows in gradients:
-        bits = torch.linalg.vector_norm(rows, dim=1).double().square_().view(torch.int64)
-        exponent = bits >> _FRACTION
-        number = (bits & ((1 << _FRACTION) - 1)) + (1 << _FRACTION)
-        number >>= (_FRACTION - _KEPT) - (exponent & 7)
-        total.index_add_(0, exponent >> 3, number)
+        total += _by_magnitude(torch.linalg.vector_norm(rows, dim=1).double().square_())
     return total
+
+
+def products_of(gradients: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """The products of two gradients of all rows together, by magnitude as above; each pair is float32 [rows, dim]."""
+    total = torch.zeros(MAGNITUDES, dtype=torch.int64)
+    for one, other in gradients:
+        products = (one.double() * other.double()).sum(1)
+        total += _by_magnitude(products.clamp(min=0.0)) - _by_magnitude(products.clamp(max=0.0))
+    return total
+
+
+def _by_magnitude(numbers: Tensor) -> Tensor:
+    """The sum of float64 numbers without their signs, by magnitude."""
+    bits = numbers.abs().view(torch.int64)  # without the sign that a zero, or what is no number, may have
+    exponent = bits >> _FRACTION
+    number = (bits & ((1 << _FRACTION) - 1)) + (1 << _FRACTION)
+    number >>= (_FRACTION - _KEPT) - (exponent & 7)
+    return torch.zeros(MAGNITUDES, dtype=torch.int64).index_add_(0, exponent >> 3, number)
 
 
 def sum_of(magnitudes: Tensor) -> float:

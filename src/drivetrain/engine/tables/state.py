@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from drivetrain.engine.tables.tables import Tables
+from drivetrain.optim.masters import MASTERS
+from drivetrain.optim.rows import MASTER
 from drivetrain.spec.box import Box
 
 ROWS = "rows"
@@ -21,16 +23,18 @@ def row_boxes(tables: Tables) -> dict[str, Box]:
 
 
 def row_state(tables: Tables) -> dict[str, Tensor]:
-    """The live state of what moves rows, by the names that commits give it: `rows/NETWORK/NAME/SLOT`."""
+    """The live state of what moves rows, by the names that commits give it: `rows/NETWORK/NAME/SLOT`, and that of
+    masters as of layers."""
     found: dict[str, Tensor] = {}
     for work in tables.at_work:
         matrix, mover = work.matrix, work.mover
         if mover is None:  # a network that does not train
             continue
         for table in matrix.layout.tables:
-            name = f"{ROWS}/{matrix.path(table.name)}"
+            path = matrix.path(table.name)
+            name = f"{ROWS}/{path}"
             for slot, tensor in mover.slots.items():
-                found[f"{name}/{slot}"] = matrix.of(table.name, tensor)
+                found[f"{MASTERS}/{path}" if slot == MASTER else f"{name}/{slot}"] = matrix.of(table.name, tensor)
             found[f"{name}/moves"] = mover.moves
     return found
 
@@ -39,7 +43,7 @@ def row_state_boxes(tables: Tables) -> dict[str, Box]:
     """Where the state that has a line for each row lies in the whole, by the same names."""
     boxes, found = row_boxes(tables), {}
     for name, tensor in row_state(tables).items():
-        if tensor.dim():
+        if tensor.dim() and name.startswith(f"{ROWS}/"):  # masters lie where the rows do
             box = boxes[name.removeprefix(f"{ROWS}/").rpartition("/")[0]]
             parts = [part[: tensor.dim()] for part in (box.whole, box.offset, box.shape)]
             found[name] = Box(*parts)

@@ -39,16 +39,14 @@ class Tables:
 
     def __init__(self, matrices: Sequence[Matrix], modules: Mapping[str, Embeddings], group: Group) -> None:
         """`modules` are the networks' embeddings, by network."""
-        main = group.main if group.world > 1 else None
         self.group = group
-        self._main = main
-        self._side: Any = dist.new_group(backend="gloo") if main else None
+        self._side: Any = dist.new_group(backend="gloo") if self._main else None
         self._last: AskedAhead | None = None
         self.matrices = tuple(matrices)
         self._modules = dict(modules)
-        self.at_work = [MatrixRows(matrix, Exchange(matrix.weight, main)) for matrix in matrices]
+        self.at_work = [MatrixRows(matrix, Exchange(matrix.weight, self._main)) for matrix in matrices]
         self._places: Mapping[int, int] = {}
-        self._place = 0
+        self._place: int | None = None
 
     def move_by(self, network: str, movers: Sequence[RowMover]) -> None:
         """Let these move a network's rows: one for each of its matrices, in their order."""
@@ -77,29 +75,30 @@ class Tables:
             rows.ahead = self._last = AskedAhead(rows.plans, self._side, self._last)
 
     @contextmanager
-    def training(self, rows: StepRows) -> Iterator[None]:
-        """While entered, networks look up the rows of this step, as they are now."""
+    def training(self, rows: StepRows, losses: int = 1) -> Iterator[None]:
+        """While entered, networks look up the rows of this step, as they are now. Gradients of several `losses` are
+        kept apart, by `PulledRows.keep`."""
         for work, plan, asked in zip(self.at_work, rows.plans, self._asked(rows), strict=True):
             if work.mover:
                 work.mover.drop()  # what a step has come to that was left out
-            work.pulled = work.pull(plan, asked)
+            work.pulled = work.pull(plan, asked, losses)
         self._places = rows.places
         with self._answering(self._step_rows):
             yield
 
     def enter(self, start: int) -> None:
-        """The micro-batch that starts at this position comes next."""
-        self._place = self._places[start]
+        """The micro-batch that starts at this position comes next. One that is none of this step's, of a pass without
+        weight, finds numbers in place of rows: the ranks have told each other what they ask for before."""
+        self._place = self._places.get(start)
 
     def close_lane(self) -> None:
         """A lane's micro-batches are through."""
-        for work in self.at_work:
-            if work.pulled:
-                work.pulled.close_lane()
+        for pulled in self.pulled:
+            pulled.close_lane()
 
     def push(self, networks: Sequence[str], *, by_lane: bool) -> None:
-        """Hand the gradients of rows to the movers of these networks; those of others are dropped. `by_lane`: they are
-        the trees of lanes that were closed."""
+        """Hand the gradients of rows, of all losses beside each other, to the movers of these networks; those of others
+        are dropped. `by_lane`: they are the trees of lanes that were closed."""
         for work in self.at_work:
             if work.matrix.network in networks:
                 work.push(by_lane=by_lane)
@@ -115,13 +114,14 @@ class Tables:
             yield
 
     @property
-    def leaves(self) -> list[Tensor]:
-        """What backward passes of the step at work hand rows' gradients to."""
-        return [work.pulled.leaf for work in self.at_work if work.pulled]
+    def pulled(self) -> list[PulledRows]:
+        """The rows of the step at work, which backward passes hand gradients back to."""
+        return [work.pulled for work in self.at_work if work.pulled]
 
-    def take_gradients(self) -> list[Tensor]:
-        """What passes have handed back so far, of the samples that this rank has computed; it begins anew."""
-        return [work.pulled.take_gradient() for work in self.at_work if work.pulled]
+    @property
+    def _main(self) -> dist.ProcessGroup | None:
+        """The group whose ranks hold rows; None where this process holds all."""
+        return self.group.main if self.group.world > 1 else None
 
     @contextmanager
     def _answering(self, rows_of: Callable[[MatrixRows, Ids], tuple[PulledRows, MicroRows]]) -> Iterator[None]:
@@ -152,7 +152,9 @@ class Tables:
         plan = work.planner.plan([given])
         return work.pull(plan, ask(plan, self._main)), plan.micros[0]
 
-    def _step_rows(self, work: MatrixRows, _given: Ids) -> tuple[PulledRows, MicroRows]:
+    def _step_rows(self, work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
+        if self._place is None:
+            return work.stand_in(given)
         assert work.pulled is not None, "rows are pulled before the passes of their step"
         return work.pulled, work.pulled.plan.micros[self._place]
 

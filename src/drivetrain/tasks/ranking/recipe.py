@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from drivetrain.data.recipe import Parted, Source
-from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Settings, Whole, bits, cost
+from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, Whole, bits, cost
 from drivetrain.spec.tree import Path_
 
 LossName = Literal["bce", "focal", "softmax", "mse"]
@@ -271,6 +271,31 @@ class Negatives(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pareto(Settings):
+    """Labels weigh as their gradients ask for, anew in each step: none can gain but at another's cost (Lin et al.
+    2019)."""
+
+    kind: Annotated[Literal["pareto"], bits("the weights whose gradient is shortest")] = "pareto"
+    least: Annotated[Mapping[str, Fraction], bits("what a label weighs at least; 0 where it is not named")] = field(
+        default_factory=dict
+    )
+
+    def mistakes(self, task: Ranking) -> Iterator[Mistaken]:
+        """What it cannot do with this task's labels."""
+        yield from _needs_labels(task, 2, "weights")
+        for name in self.least:
+            if name not in task.labels:
+                there = ", ".join(task.labels) or "none"
+                yield Mistaken(("weights", "least", name), f"there is no such label; there are {there}")
+        if sum(self.least.values()) > 1:
+            yield Mistaken(("weights", "least"), "all labels together weigh 1: give less")
+        for name, label in task.labels.items():
+            if label.weight != 1:
+                message = "task.weights finds what a label weighs: leave it out, or set a least weight"
+                yield Mistaken(("labels", name, "weight"), message)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TwoTower(Component):
     """A vector of the user and one of the item, whose product says how well they suit each other."""
 
@@ -325,6 +350,7 @@ class Ranking(Component):
         default_factory=dict
     )
     labels: Annotated[Mapping[str, Label], bits("what is to be foreseen, by name")] = field(default_factory=dict)
+    weights: Annotated[Pareto | None, bits("found in each step, in place of those of labels", later=True)] = None
     model: Annotated[Any, bits("the network: deepfm, mmoe, two_tower, or package.module:Name")] = field(
         default_factory=DeepFM
     )
@@ -363,6 +389,10 @@ class Ranking(Component):
             yield from self.model.mistakes(self)
         else:
             yield from _needs_labels(self, 1, "a model of your own")
+        if self.weights is not None:
+            yield from self.weights.mistakes(self)
+            if recipe.compile:
+                yield Mistaken(("weights",), "a compiled network has one backward pass: leave compile out")
         if "row" in self.labels:
             yield Mistaken(("labels", "row"), "predictions have the row's number by this name; call it otherwise")
         if isinstance(self.model, TwoTower) and self.model.negatives.kind == "in_batch":

@@ -14,6 +14,7 @@ from drivetrain.data.source import ENDLESS, Source
 from drivetrain.engine.losses import Losses
 from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.loop.metrics import Metric
+from drivetrain.loop.step import Step
 from drivetrain.loop.task import Part, Task
 from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.custom import Custom
@@ -25,6 +26,7 @@ from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
+from drivetrain.tasks.ranking.pareto import ParetoWeights
 from drivetrain.tasks.ranking.programs import Reading, exported
 from drivetrain.tasks.ranking.recipe import Ranking, TwoTower
 
@@ -43,6 +45,7 @@ class RankingTask(Task):
         self._objective: Objective = LabelObjective(settings)
         if self._towers is not None:
             self._objective = ChoiceObjective(settings, self._towers)
+        self._weights = _weights_of(settings)
         self._catalogue: Catalogue | None = None
         self._flops: float | None = None
         self._encoders: dict[bool, FeatureEncoder] = {}
@@ -89,6 +92,10 @@ class RankingTask(Task):
     def loss(self, nets: Networks, batch: Batch) -> Losses:
         """Sums over samples, times their weights."""
         return self._objective.losses(self._outputs(nets, batch), batch)
+
+    def update(self, step: Step) -> None:
+        """All moves together, by losses that are added up, or weighed by their gradients."""
+        step.minimize(step.networks, self.loss, self._weights)
 
     def metrics(self) -> dict[str, Metric]:
         """Losses, and what labels or choices are scored by."""
@@ -137,6 +144,14 @@ class RankingTask(Task):
     @cached_property
     def _sides(self) -> dict[str, OpenedLookup]:
         return open_lookups(self._settings)
+
+
+def _weights_of(settings: Ranking) -> ParetoWeights | None:
+    """What weighs the labels' losses; None where that is fixed."""
+    if settings.weights is None:
+        return None
+    names = tuple(sorted(settings.labels))
+    return ParetoWeights(names, tuple([settings.weights.least.get(name, 0.0) for name in names]))
 
 
 def _require_free_names(settings: Ranking) -> None:
