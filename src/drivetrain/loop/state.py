@@ -103,6 +103,8 @@ class RunState:
         Raises Failure(83) where the memory of `pieces` has changed.
         """
         put_back(pieces, self.engine.networks, self.engine.optimizers, self.engine.others)
+        if self.placement.tables:
+            self.placement.tables.forget()
         self.progress = values.progress
         # The guard's own way back: what was undone must outlive it, or the same step would go wrong again.
         self.guard.go_back(values.guard, undone)

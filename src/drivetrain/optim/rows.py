@@ -6,7 +6,7 @@ rows they work on copies of these lines, and put them back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -50,8 +50,11 @@ class RowMover(Generic[S]):
         """Steps that were made, the same on all ranks; a float, as torch's step counts."""
         self.rows: Tensor | None = None
         self.gradient: Tensor | None = None
+        self.moved: Callable[[int], None] | None = None
+        """What follows once the step's rows have moved, told the position at which the step ends."""
         self._factor = factor
         self._lr = 0.0
+        self._position = 0
 
     @property
     def initial(self) -> float:
@@ -61,6 +64,7 @@ class RowMover(Generic[S]):
     def advance(self, position: int, *, waits: bool) -> None:
         """Set the learning rate of the step that ends at this position (samples); zero while the network `waits`."""
         self._lr = 0.0 if waits else self.settings.lr * self._factor(position)
+        self._position = position
 
     def drop(self) -> None:
         """Forget the gradient."""
@@ -75,6 +79,8 @@ class RowMover(Generic[S]):
         if rows is not None and gradient is not None and len(rows):
             # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
             self.weight.index_add_(0, rows, self.change(rows, gradient))
+        if self.moved is not None:
+            self.moved(self._position)
 
     def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """What is added to the rows, [n, dim]; the slots are moved. `gradient` may be overwritten."""

@@ -360,7 +360,7 @@ def _tables_of(
     task: Task, recipe: Recipe, networks: Mapping[str, nn.Module], mesh: Mesh, *, drawn: bool
 ) -> Tables | None:
     """The networks' tables, shared out. Raises Failure(78) where they are to do what tables cannot."""
-    tables = build_tables(networks, recipe.embeddings, mesh.data)
+    tables = build_tables(networks, recipe.embeddings, mesh.data, recipe.seed)
     if tables:
         _require_plain(recipe, mesh, built_on_meta=task.build_on_meta)
         if drawn:
@@ -401,8 +401,10 @@ def with_rows(
         return found
     for name, optimizer in optimizers.items():
         schedule = recipe.schedule[name] if isinstance(recipe.schedule, Mapping) else recipe.schedule
-        movers = movers_of(tables, name, schedule, horizon.since(waits.get(name, 0)))
+        own = horizon.since(waits.get(name, 0))
+        movers = movers_of(tables, name, schedule, own)
         tables.move_by(name, movers)
+        tables.lay_rules(name, own.scale)
         found[name] = replace(optimizer, rows=movers)
     return found
 

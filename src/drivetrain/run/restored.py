@@ -130,6 +130,8 @@ def _initialize(
     layouts = {name: opened.task.published_layout(name) for name in networks}
     rows = {name: held.box for name, held in placement.rows.items()}
     initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved, rows=rows)
+    if initial and placement.tables:
+        placement.tables.begin()
     freeze_networks(opened.context.recipe, networks)
     if masters:
         masters.forget_still()

@@ -12,11 +12,14 @@ ROWS = "rows"
 
 
 def row_boxes(tables: Tables) -> dict[str, Box]:
-    """Which rows are here, by NETWORK/NAME of the tables' parameters."""
+    """Which rows are here, and which lines of keys, by NETWORK/NAME of the tables' parameters."""
     found: dict[str, Box] = {}
     for matrix in tables.matrices:
         for table in matrix.layout.tables:
             found[matrix.path(table.name)] = matrix.box(table)
+        for keyed in matrix.keyed:
+            for kind, box in keyed.boxes.items():
+                found[matrix.beside(f"{kind}_{keyed.table.name}")] = box
     return found
 
 

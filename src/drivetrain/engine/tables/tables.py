@@ -13,11 +13,13 @@ from torch import Tensor
 
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.tables.exchange import Asked, AskedAhead, Exchange, ask
+from drivetrain.engine.tables.keyed_matrix import KeyedMatrixRows
 from drivetrain.engine.tables.matrix import Matrix, MatrixRows, PulledRows
 from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan
 from drivetrain.optim.rows import RowMover
 from drivetrain.runtime.group import Group
+from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
 
 Lookups = Callable[[Any], Mapping[str, Ids]]
@@ -37,8 +39,10 @@ class StepRows:
 class Tables:
     """The matrices of a run. Every rank of `group` calls `training`, `push` and `evaluating` alike."""
 
-    def __init__(self, matrices: Sequence[Matrix], modules: Mapping[str, Embeddings], group: Group) -> None:
-        """`modules` are the networks' embeddings, by network."""
+    def __init__(
+        self, matrices: Sequence[Matrix], modules: Mapping[str, Embeddings], group: Group, seed: int = 0
+    ) -> None:
+        """`modules` are the networks' embeddings, by network; `seed` is the run's."""
         main = group.main if group.world > 1 else None
         self.group = group
         self._main = main
@@ -46,7 +50,13 @@ class Tables:
         self._last: AskedAhead | None = None
         self.matrices = tuple(matrices)
         self._modules = dict(modules)
-        self.at_work = [MatrixRows(matrix, Exchange(matrix.weight, main)) for matrix in matrices]
+        self.at_work: list[MatrixRows] = []
+        self.keyed: list[KeyedMatrixRows] = []
+        for matrix in matrices:
+            exchange = Exchange(matrix.weight, main)
+            if matrix.keyed:
+                self.keyed.append(KeyedMatrixRows(matrix, exchange, seed))
+            self.at_work.append(self.keyed[-1] if matrix.keyed else MatrixRows(matrix, exchange))
         self._places: Mapping[int, int] = {}
         self._place = 0
 
@@ -55,6 +65,25 @@ class Tables:
         own = [work for work in self.at_work if work.matrix.network == network]
         for work, mover in zip(own, movers, strict=True):
             work.mover = mover
+
+    def lay_rules(self, network: str, scale: Scale) -> None:
+        """A network's keyed tables let keys in and take rows away along this run."""
+        for work in self.keyed:
+            if work.matrix.network == network:
+                for table in work.tables:
+                    table.lay_rule(scale)
+
+    def begin(self) -> None:
+        """A run begins with the keys of another one, where it has loaded some."""
+        for work in self.keyed:
+            for table in work.tables:
+                table.begin()
+
+    def forget(self) -> None:
+        """The state was put back by others, so that what was found from it is void."""
+        for work in self.keyed:
+            for table in work.tables:
+                table.forget()
 
     def arrange(self, lookups: Lookups, micros: Sequence[MicroBatch]) -> StepRows:
         """What these micro-batches of a step ask for. It talks to nobody, and may be made ahead of the step.
@@ -108,7 +137,7 @@ class Tables:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """While entered, each pass asks for its own rows: every rank makes as many passes."""
-        if self.group.world == 1:  # tables are whole here
+        if self.group.world == 1 and not self.keyed:  # tables are whole here, and ids are rows
             yield
             return
         with self._answering(self._own_rows):

@@ -28,6 +28,7 @@ from drivetrain.tasks.ranking.values import (
     finite,
     first_of_each,
     floats,
+    keys_of,
     normalized,
     texts_of,
 )
@@ -132,6 +133,9 @@ class FeatureColumns:
     def decided_by(self) -> list[Any]:
         """All that decides what `encode` gives, as JSON data."""
         features = {name: _chosen(each, _DECIDING) for name, each in self._features.items()}
+        for name, feature in self._features.items():
+            if feature.keyed is not None:  # when a key gets a row is no matter of data
+                features[name]["keyed"] = True
         return [features, self._vocabularies, _VERSION]
 
     def wanted(self) -> Iterator[tuple[str, str]]:
@@ -194,6 +198,8 @@ class FeatureColumns:
         if feature.hash is not None:
             size = feature.hash
             return lambda texts: rows_of(hash_strings(texts), size) + 1
+        if feature.keyed is not None:
+            return lambda texts: keys_of(hash_strings(texts))
         import pyarrow as pa
 
         known = pa.array(self._vocabularies[name], pa.string())
@@ -260,8 +266,10 @@ class SideEncoder:
 
 def table_of(settings: Ranking, name: str, vocabulary: Sequence[str] = ()) -> Table:
     """The table that a feature's ids are rows of: one for null, for vocabularies one for what they do not have, and
-    one for each value."""
+    one for each value. Of a keyed one they are the keys."""
     feature = settings.features[name]
+    if feature.keyed is not None:
+        return Table(feature.table or name, feature.keyed.rows, settings.dim_of(feature), keyed=feature.keyed)
     rows = 1
     if feature.buckets is not None:
         rows += feature.buckets

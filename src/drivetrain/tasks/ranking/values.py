@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NULL = 0
-"""The row of a table that is of samples without a value."""
+"""The row, or key, of a table that is of samples without a value."""
 
 
 def arrow_functions() -> Any:
@@ -124,15 +124,23 @@ def bucketed(buckets: int, values: pa.Array, place: Place) -> np.ndarray:
     return np.where(null, NULL, numbers + 1)
 
 
+def keys_of(hashes: np.ndarray) -> np.ndarray:
+    """The keys of hashed values, int64: their upper 63 bits, of which 0 is the key of null."""
+    keys = (hashes >> np.uint64(1)).view(np.int64)
+    return np.maximum(keys, NULL + 1, out=keys)
+
+
 def crossed(feature: Feature, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Rows of several columns' values together. Null is a value like others; where all are null the row is NULL."""
-    assert feature.hash is not None, "the recipe sees to that"
+    """Rows, or keys, of several columns' values together. Null is a value like others; where all are null it is
+    NULL."""
     together = np.zeros(len(columns[0]), np.uint64)
     empty = np.ones(len(columns[0]), bool)
     for texts in columns:
         hashes = by_value(texts, hash_strings)
         together = mix64(together * np.uint64(GOLDEN) + hashes + np.uint64(1))
         empty &= texts.is_null().to_numpy(zero_copy_only=False)
+    if feature.hash is None:  # the recipe sees to it that then it is keyed
+        return np.where(empty, NULL, keys_of(together))
     return np.where(empty, NULL, rows_of(together, feature.hash) + 1)
 
 
