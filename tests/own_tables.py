@@ -8,6 +8,7 @@ from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
 from drivetrain.loop.metrics import Mean
 
 USERS, ITEMS, WORDS = 40, 23, 9
+ODD = 252  # a user of one sample, the one at position 124
 
 
 class Clicks:
@@ -95,6 +96,8 @@ class Plain(Likes):
 class KeyedLikes(Likes):
     """Users and items are keys, of which new ones come all the time; words are rows. Step 3 is not finite."""
 
+    step = 0
+
     def networks(self):
         admit, every = Admit(count=2), Amount(steps=5)
         users = Keyed(admit=admit, evict=Evict(age=Amount(steps=9), least="count", every=every))
@@ -108,6 +111,29 @@ class KeyedLikes(Likes):
     def loss(self, nets, batch):
         loss = super().loss(nets, batch)
         return loss * float("nan") if self.step == 3 else loss
+
+
+class Odd(KeyedLikes):
+    """A single sample is not finite."""
+
+    def loss(self, nets, batch):
+        loss = Likes.loss(self, nets, batch)
+        return loss * float("nan") if bool((batch["user"] == key_of(ODD)).any()) else loss
+
+
+class Crowded(KeyedLikes):
+    """Nobody has to go."""
+
+    def networks(self):
+        return {"model": Liked(Table("users", 128, 8, keyed=Keyed()), Table("items", 6000, 8, keyed=Keyed()))}
+
+
+class Negative(KeyedLikes):
+    """It asks for what is no key."""
+
+    def lookups(self, batch):
+        ids, weights = looked_up(batch)
+        return {"model": Ids({**ids, "user": -ids["user"]}, weights)}
 
 
 class Rivals(Likes):
@@ -175,5 +201,8 @@ def recipe(task="Likes", **sections):
 
 def keyed_recipe(task="KeyedLikes", **sections):
     """The same with keyed tables."""
-    data = {"train": {"sources": [{"kind": "own_tables:Visits"}]}, "validation": {"likes": {"kind": "own_tables:Visits"}}}
-    return recipe(task, data=data, guard={"nonfinite": "skip"}, **sections)
+    data = {
+        "train": {"sources": [{"kind": "own_tables:Visits"}]},
+        "validation": {"likes": {"kind": "own_tables:Visits"}},
+    }
+    return recipe(task, data=data, **{"guard": {"nonfinite": "skip"}, **sections})

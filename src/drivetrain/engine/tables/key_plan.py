@@ -11,8 +11,7 @@ from drivetrain.engine.tables.keys import BUCKETS, bucket_of, edges_of
 from drivetrain.engine.tables.layout import Layout
 from drivetrain.engine.tables.module import Ids, Lookup
 from drivetrain.engine.tables.row_plan import Occurrences, RowPlan, RowPlanner, in_order, micros_of
-
-MOST_KEYS = 1 << 63
+from drivetrain.spec.exits import Exit, Failure
 
 
 class KeyPlanner(RowPlanner):
@@ -22,7 +21,7 @@ class KeyPlanner(RowPlanner):
     def __init__(self, layout: Layout, lookups: Sequence[Lookup]) -> None:
         self.lookups = tuple(lookups)
         names = [table.name for table in layout.tables]
-        self._rows, self._first = dict.fromkeys(names, MOST_KEYS), dict.fromkeys(names, 0)
+        self._first = dict.fromkeys(names, 0)
         self._world, self._count = len(layout.filled), len(names)
         self._places = torch.tensor([names.index(lookup.table) for lookup in lookups])
         self._owners = torch.empty(len(names), BUCKETS, dtype=torch.int64)
@@ -53,6 +52,13 @@ class KeyPlanner(RowPlanner):
         local = torch.stack([unique, tables[order[starts]], counts], 1)
         of_ranks = torch.bincount(owners[order[starts]], minlength=self._world)
         return RowPlan(unique, local, of_ranks.tolist(), micros_of(found, order, first))
+
+    def _require(self, lookup: Lookup, ids: Tensor) -> None:
+        """Raises Failure(65) for a negative key. In a feature of several a sample -1 is none."""
+        least = int(ids.min()) if ids.numel() else 0
+        if least < -1 or (least < 0 and ids.dim() == 1):
+            cause = f"feature {lookup.feature!r}: {least} is no key of table {lookup.table!r}"
+            raise Failure(Exit.BAD_DATA, cause, "keys are whole numbers from 0 to 2^63 - 1")
 
     def _tables(self, occurrences: Occurrences) -> Tensor:
         """The place of each occurrence's table."""

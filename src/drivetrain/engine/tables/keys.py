@@ -79,6 +79,8 @@ class KeyIndex:
     def find(self, keys: np.ndarray) -> np.ndarray:
         """The line of each key, int64; FREE where there is none."""
         found = np.full(len(keys), FREE, np.int64)
+        if not self._used:
+            return found
         at, left = self._start(keys), np.arange(len(keys))
         while len(left):
             lines = self._slots[at]
@@ -170,7 +172,7 @@ class KeyLines:
         if self._free is None or self._version != self.lines._version:
             self._free = np.flatnonzero(self.array[:, KEY] == FREE)
             edges = np.searchsorted(self._free, self.edges)
-            self._next, self._ends = edges[:-1], edges[1:]
+            self._next, self._ends = edges[:-1].copy(), edges[1:]
         return self._free
 
 

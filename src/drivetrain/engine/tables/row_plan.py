@@ -101,6 +101,9 @@ class RowPlanner:
             return rows
         return rows + self._moved[torch.searchsorted(self._starts, rows, right=True) - 1]
 
+    def _require(self, lookup: Lookup, ids: Tensor) -> None:
+        _require_rows(lookup, ids, self._rows[lookup.table])
+
     def _occurrences(self, given: Ids) -> Occurrences:
         rows: list[Tensor] = []
         lengths: list[Tensor] = []
@@ -108,7 +111,7 @@ class RowPlanner:
         sizes: list[int] = []
         for lookup in self.lookups:
             ids, weights = given.ids[lookup.feature], given.weights.get(lookup.feature)
-            _require_rows(lookup, ids, self._rows[lookup.table])
+            self._require(lookup, ids)
             kept, length, scale = _bags(ids, weights, lookup)
             rows.append(kept + self._first[lookup.table])
             lengths.append(length)
