@@ -37,7 +37,8 @@ class KeyPlanner(RowPlanner):
         if not found:
             nothing = torch.empty(0, 3, dtype=torch.int64)
             return RowPlan(nothing[:, 0], nothing, [0] * self._world, [])
-        keys, tables = torch.cat([one.rows for one in found]), torch.cat([self._tables(one) for one in found])
+        keys = torch.cat([one.rows for one in found])
+        tables = torch.cat([self._tables(one) for one in found])
         owners = self._owners.view(-1)[tables * BUCKETS + bucket_of(keys)]
         places = owners * self._count + tables
         ordered, order, first = in_order(keys)
