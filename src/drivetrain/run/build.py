@@ -401,10 +401,8 @@ def with_rows(
         return found
     for name, optimizer in optimizers.items():
         schedule = recipe.schedule[name] if isinstance(recipe.schedule, Mapping) else recipe.schedule
-        own = horizon.since(waits.get(name, 0))
-        movers = movers_of(tables, name, schedule, own)
+        movers = movers_of(tables, name, schedule, horizon.since(waits.get(name, 0)))
         tables.move_by(name, movers)
-        tables.lay_rules(name, own.scale)
         found[name] = replace(optimizer, rows=movers)
     return found
 

@@ -11,6 +11,7 @@ from torch import nn
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
+from drivetrain.engine.tables.state import begin_keys
 from drivetrain.ledger.queue import LedgerQueue
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
@@ -131,7 +132,7 @@ def _initialize(
     rows = {name: held.box for name, held in placement.rows.items()}
     initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved, rows=rows)
     if initial and placement.tables:
-        placement.tables.begin()
+        begin_keys(placement.tables)
     freeze_networks(opened.context.recipe, networks)
     if masters:
         masters.forget_still()

@@ -67,12 +67,15 @@ def draw_tables(tables: Tables, seed: int) -> None:
 
 
 def movers_of(tables: Tables, network: str, schedule: Schedule, horizon: Horizon) -> tuple[RowMover, ...]:
-    """What moves a network's rows; `schedule` is the network's, for those tables that have none of their own."""
+    """What moves a network's rows, along a run that keys come and go in; `schedule` is the network's, for those tables
+    that have none of their own."""
     found = []
     for matrix in tables.matrices:
         if matrix.network == network:
             factor = build_factor(matrix.schedule or schedule, horizon)
             found.append(build_mover(matrix.optimizer, matrix.weight, factor))
+            for keyed in matrix.keyed:
+                keyed.lay_rule(horizon.scale)
     return tuple(found)
 
 

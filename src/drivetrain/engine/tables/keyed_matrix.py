@@ -22,10 +22,11 @@ from torch import Tensor
 
 from drivetrain.engine.tables.exchange import Asked, Exchange
 from drivetrain.engine.tables.key_plan import KeyPlanner
-from drivetrain.engine.tables.keyed import KeyedTable, Seen
+from drivetrain.engine.tables.keyed import KeyedTable
 from drivetrain.engine.tables.keys import key_rows
 from drivetrain.engine.tables.matrix import Matrix, MatrixRows, PulledRows
 from drivetrain.engine.tables.row_plan import RowPlan
+from drivetrain.engine.tables.turnover import Seen
 
 
 class Resolved(NamedTuple):

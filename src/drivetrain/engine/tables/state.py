@@ -47,3 +47,17 @@ def row_state_boxes(tables: Tables) -> dict[str, Box]:
             parts = [part[: tensor.dim()] for part in (box.whole, box.offset, box.shape)]
             found[name] = Box(*parts)
     return found
+
+
+def begin_keys(tables: Tables) -> None:
+    """A run begins with the keys of another one, where it has loaded some."""
+    for work in tables.keyed:
+        for table in work.tables:
+            table.begin()
+
+
+def forget_keys(tables: Tables) -> None:
+    """The state of keys was put back by others, so that what was found from it is void."""
+    for work in tables.keyed:
+        for table in work.tables:
+            table.forget()

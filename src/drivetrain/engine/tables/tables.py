@@ -19,7 +19,6 @@ from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan
 from drivetrain.optim.rows import RowMover
 from drivetrain.runtime.group import Group
-from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
 
 Lookups = Callable[[Any], Mapping[str, Ids]]
@@ -65,25 +64,6 @@ class Tables:
         own = [work for work in self.at_work if work.matrix.network == network]
         for work, mover in zip(own, movers, strict=True):
             work.mover = mover
-
-    def lay_rules(self, network: str, scale: Scale) -> None:
-        """A network's keyed tables let keys in and take rows away along this run."""
-        for work in self.keyed:
-            if work.matrix.network == network:
-                for table in work.tables:
-                    table.lay_rule(scale)
-
-    def begin(self) -> None:
-        """A run begins with the keys of another one, where it has loaded some."""
-        for work in self.keyed:
-            for table in work.tables:
-                table.begin()
-
-    def forget(self) -> None:
-        """The state was put back by others, so that what was found from it is void."""
-        for work in self.keyed:
-            for table in work.tables:
-                table.forget()
 
     def arrange(self, lookups: Lookups, micros: Sequence[MicroBatch]) -> StepRows:
         """What these micro-batches of a step ask for. It talks to nobody, and may be made ahead of the step.
