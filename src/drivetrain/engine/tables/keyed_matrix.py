@@ -52,7 +52,7 @@ class KeyedMatrixRows(MatrixRows):
 
     def pull(self, plan: RowPlan, asked: Asked) -> PulledRows:
         """The rows of a plan, as they are now: of each key its own, or the one that it shares."""
-        self._pulled, numbers = self._resolved(asked.rows)
+        self._pulled, numbers = self._resolved(asked)
         self._pushed = None
         pulled = super().pull(plan, asked._replace(rows=self._pulled.rows[numbers]))
         pulled.asked = asked._replace(rows=numbers)  # gradients are added up by key, and not by row
@@ -76,15 +76,18 @@ class KeyedMatrixRows(MatrixRows):
             names = -1 - np.arange(table.first, table.first + len(lines))
             self._begin(table, lines, names)
 
-    def _resolved(self, lines: Tensor) -> tuple[Resolved, Tensor]:
+    def _resolved(self, asked: Asked) -> tuple[Resolved, Tensor]:
         """Of a `KeyPlanner`'s lines, rank after rank; and which of the keys each line has."""
-        keys, places, counts = lines.numpy().T
+        keys, places, counts = asked.rows.numpy().T
         numbers = np.empty(len(keys), np.int64)
         seen, rows, own, before = [], [], [], 0
         for place, table in enumerate(self.tables):
             at = np.flatnonzero(places == place)
-            unique, inverse = np.unique(keys[at], return_inverse=True)
-            found = table.look_up(unique, np.bincount(inverse, counts[at], len(unique)).astype(np.int64))
+            unique, inverse, total = keys[at], np.arange(len(at)), counts[at]
+            if len(asked.counts) > 1:  # what one rank asks for ascends, and has each key once
+                unique, inverse = np.unique(unique, return_inverse=True)
+                total = np.bincount(inverse, total, len(unique)).astype(np.int64)
+            found = table.look_up(unique, total)
             numbers[at] = before + inverse
             before += len(unique)
             seen.append(found)
