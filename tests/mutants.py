@@ -46,6 +46,10 @@ def of_table(trap: str, file: str, old: str, new: str, sizes: str) -> Mutant:
 SHARDS, PARTS = "{'shard': 2}", "{'tensor': 2}"
 GROUPS, BOTH = "{'replicate': 2, 'shard': 2}", "{'shard': 2, 'tensor': 2}"
 
+KEYED = "tests/engine/tables/test_keyed.py"
+KEYED_ROWS = "tests/engine/tables/test_keyed_matrix.py"
+REFERENCE = f"{KEYED}::test_keys_come_and_go_as_in_the_reference_whoever_holds_their_buckets"
+
 MUTANTS = (
     of_table(
         "1 gradients are averaged over ranks, not added up",
@@ -320,6 +324,83 @@ MUTANTS = (
         "mover.restart()",
         "pass",
         f"{TABLES}::test_masters_of_rows_begin_at_the_weights_of_a_commit_without_them",
+    ),
+    Mutant(
+        "keyed: a row that is taken away keeps its optimizer's state",
+        "engine/tables/keyed_matrix.py",
+        "slot[rows] = self.mover.initial",
+        "pass",
+        f"{KEYED_ROWS}::test_a_row_begins_by_its_key_and_leaves_nothing_behind",
+    ),
+    Mutant(
+        "keyed: a new row's numbers follow from its place",
+        "engine/tables/keyed_matrix.py",
+        "drawn = key_rows(keys, of.name",
+        "drawn = key_rows(lines, of.name",
+        f"{KEYED_ROWS}::test_a_row_begins_by_its_key_and_leaves_nothing_behind",
+    ),
+    Mutant(
+        "keyed: keys are counted before the vote",
+        "engine/tables/keyed_matrix.py",
+        "self.mover.moved = self._observe",
+        "self._observe(0)",
+        f"{KEYED_ROWS}::test_a_step_that_does_not_move_counts_nothing",
+    ),
+    Mutant(
+        "keyed: a row that keys share is moved once for each of them",
+        "engine/tables/keyed_matrix.py",
+        "if bool(resolved.own.all()):",
+        "if True:",
+        f"{KEYED_ROWS}::test_keys_with_and_without_rows_come_to_what_the_whole_table_does",
+    ),
+    Mutant(
+        "keyed: who is due to go follows from an interval that begins anew at each start",
+        "engine/tables/keyed.py",
+        "changes = self._turnover.observe(seen, int(self.clock), position)",
+        "changes = self._turnover.observe(seen, 0, position)",
+        REFERENCE,
+    ),
+    Mutant(
+        "keyed: what waits is forgotten on a resume",
+        "engine/tables/keyed.py",
+        '"waiting": self.waiting.lines, ',
+        '"waiting": self.waiting.lines.clone(), ',
+        f"{KEYED}::test_what_is_loaded_goes_on_as_what_has_never_stopped",
+    ),
+    Mutant(
+        "keyed: keys of yesterday have the age that they would have by today's positions",
+        "engine/tables/keyed.py",
+        "lines.array[lines.array[:, KEY] >= 0, LAST] -= int(self.clock)",
+        "pass",
+        f"{KEYED}::test_yesterdays_keys_are_as_old_as_they_were",
+    ),
+    Mutant(
+        "keyed: what was found of the keys outlives a way back",
+        "engine/tables/keys.py",
+        "        self._index = self._free = None\n\n    def find",
+        "        pass\n\n    def find",
+        f"{KEYED}::test_state_that_others_have_put_back_is_found_again",
+    ),
+    Mutant(
+        "keyed: a table is cut within buckets",
+        "engine/tables/layout.py",
+        "ends = edges_of(table.rows).tolist() if table.keyed is not None else range(table.rows + 1)",
+        "ends = range(table.rows + 1)",
+        f"{KEYED}::test_a_table_is_cut_between_buckets",
+    ),
+    Mutant(
+        "keyed: of equal keys the one that lies first stays, wherever it lies",
+        "engine/tables/turnover.py",
+        "return np.lexsort((key, last, count))",
+        "return np.lexsort((last, count))",
+        f"{REFERENCE}[count]",
+    ),
+    Mutant(
+        "keyed: a key that is let in goes on waiting, too",
+        "engine/tables/turnover.py",
+        "self._waiting.clear(places[there & ~stays], TAKEN)",
+        "pass",
+        REFERENCE,
     ),
 )
 

@@ -3,12 +3,13 @@
 import torch
 from torch import nn
 
-from drivetrain import Losses, Task
+from drivetrain import Admit, Amount, Evict, Keyed, Losses, Task
 from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
 from drivetrain.loop.metrics import LossMeans, Mean
 from drivetrain.tasks.ranking.pareto import ParetoWeights
 
 USERS, ITEMS, WORDS = 40, 23, 9
+ODD = 252  # a user of one sample, the one at position 124
 
 
 class Clicks:
@@ -26,12 +27,28 @@ class Clicks:
         return {"user": user, "item": item, "words": words, "weights": weights, "liked": ((user + item) % 2).float()}
 
 
+class Visits(Clicks):
+    """The same of more users and items, most of which are seen once or twice; they have keys of up to 63 bits."""
+
+    def __getitem__(self, index):
+        draw = torch.Generator().manual_seed(index)
+        user = (torch.rand((), generator=draw) ** 3 * 600).long()
+        item = (torch.rand((), generator=draw) ** 2 * 200).long()
+        return super().__getitem__(index) | {"user": key_of(user), "item": key_of(item), "liked": (user % 2).float()}
+
+
+def key_of(number):
+    """A key as a hash would be."""
+    return (number + 1) * 0x5851F42D4C957F2D & (1 << 63) - 1
+
+
 class Liked(nn.Module):
     """Two tables of one width, one of them shared by two features, and one of another width."""
 
-    def __init__(self):
+    def __init__(self, users=None, items=None):
         super().__init__()
-        tables = [Table("users", USERS, 8), Table("items", ITEMS, 8), Table("words", WORDS, 4, bound=0.5)]
+        users, items = users or Table("users", USERS, 8), items or Table("items", ITEMS, 8)
+        tables = [users, items, Table("words", WORDS, 4, bound=0.5)]
         lookups = [
             Lookup("user", "users"),
             Lookup("item", "items"),
@@ -109,6 +126,49 @@ class Whole(nn.Module):
     engine = None
 
 
+class KeyedLikes(Likes):
+    """Users and items are keys, of which new ones come all the time; words are rows. Step 3 is not finite."""
+
+    step = 0
+
+    def networks(self):
+        admit, every = Admit(count=2), Amount(steps=5)
+        users = Keyed(admit=admit, evict=Evict(age=Amount(steps=9), least="count", every=every))
+        items = Keyed(evict=Evict(least="recent", every=every))
+        return {"model": Liked(Table("users", 200, 8, keyed=users), Table("items", 170, 8, keyed=items))}
+
+    def update(self, step):
+        self.step = step.index
+        super().update(step)
+
+    def loss(self, nets, batch):
+        loss = super().loss(nets, batch)
+        return loss * float("nan") if self.step == 3 else loss
+
+
+class Odd(KeyedLikes):
+    """A single sample is not finite."""
+
+    def loss(self, nets, batch):
+        loss = Likes.loss(self, nets, batch)
+        return loss * float("nan") if bool((batch["user"] == key_of(ODD)).any()) else loss
+
+
+class Crowded(KeyedLikes):
+    """Nobody has to go."""
+
+    def networks(self):
+        return {"model": Liked(Table("users", 128, 8, keyed=Keyed()), Table("items", 6000, 8, keyed=Keyed()))}
+
+
+class Negative(KeyedLikes):
+    """It asks for what is no key."""
+
+    def lookups(self, batch):
+        ids, weights = looked_up(batch)
+        return {"model": Ids({**ids, "user": -ids["user"]}, weights)}
+
+
 class Rivals(Likes):
     """Two networks, each with tables, of which the second moves every other step, by what the first has said."""
 
@@ -179,3 +239,12 @@ def recipe(task="Likes", **sections):
         "launch": {"threads": 1},
         **sections,
     }
+
+
+def keyed_recipe(task="KeyedLikes", **sections):
+    """The same with keyed tables."""
+    data = {
+        "train": {"sources": [{"kind": "own_tables:Visits"}]},
+        "validation": {"likes": {"kind": "own_tables:Visits"}},
+    }
+    return recipe(task, data=data, **{"guard": {"nonfinite": "skip"}, **sections})

@@ -1,8 +1,8 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
-For a task of your own: `Task`, `Losses`, `Mean`, `Metric`; with tables `Embeddings`, `Table`, `Lookup`, `Ids`; on many
-processes `ParallelPlan`, `Dropout`, `once`, `added`. To run one from Python: `train`, `evaluate`, `predict`,
-`generate`, `export`, `report`, `compare`, `diff`.
+For a task of your own: `Task`, `Losses`, `Mean`, `Metric`; with tables `Embeddings`, `Table`, `Lookup`, `Ids`, and for
+keyed ones `Keyed`, `Admit`, `Evict`, `Amount`; on many processes `ParallelPlan`, `Dropout`, `once`, `added`. To run one
+from Python: `train`, `evaluate`, `predict`, `generate`, `export`, `report`, `compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from drivetrain.engine.dropout import Dropout as Dropout
     from drivetrain.engine.losses import Losses as Losses
     from drivetrain.engine.parallel_plan import ParallelPlan as ParallelPlan
+    from drivetrain.engine.tables.keyed_recipe import Admit as Admit
+    from drivetrain.engine.tables.keyed_recipe import Evict as Evict
+    from drivetrain.engine.tables.keyed_recipe import Keyed as Keyed
     from drivetrain.engine.tables.module import Embeddings as Embeddings
     from drivetrain.engine.tables.module import Ids as Ids
     from drivetrain.engine.tables.module import Lookup as Lookup
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from drivetrain.loop.task import Task as Task
     from drivetrain.runtime.together import added as added
     from drivetrain.runtime.together import once as once
+    from drivetrain.spec.amount import Amount as Amount
     from drivetrain.spec.exits import Exit as Exit
     from drivetrain.spec.exits import Failure as Failure
 
@@ -57,6 +61,9 @@ _HOMES = {
     "Dropout": "drivetrain.engine.dropout",
     "Losses": "drivetrain.engine.losses",
     "ParallelPlan": "drivetrain.engine.parallel_plan",
+    "Admit": "drivetrain.engine.tables.keyed_recipe",
+    "Evict": "drivetrain.engine.tables.keyed_recipe",
+    "Keyed": "drivetrain.engine.tables.keyed_recipe",
     "Embeddings": "drivetrain.engine.tables.module",
     "Ids": "drivetrain.engine.tables.module",
     "Lookup": "drivetrain.engine.tables.module",
@@ -66,6 +73,7 @@ _HOMES = {
     "Task": "drivetrain.loop.task",
     "added": "drivetrain.runtime.together",
     "once": "drivetrain.runtime.together",
+    "Amount": "drivetrain.spec.amount",
     "Exit": "drivetrain.spec.exits",
     "Failure": "drivetrain.spec.exits",
 }

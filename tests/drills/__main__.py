@@ -138,12 +138,21 @@ def kills_on_meshes(recipe: dict, folder: Path, asked: argparse.Namespace) -> Ro
 
 
 def kills_with_tables(_recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
-    """The same where processes hold rows of embedding tables."""
-    began, recipe = time.monotonic(), own_tables.recipe()
+    """The same where processes hold rows of embedding tables: as many kills where ids are rows, and where they are
+    keys, which come and go."""
+    began, row = time.monotonic(), {"runs": 0, "kills": {}}
+    kills, wrong, recovery = 0, [], []
     with one_server():
-        settings = {"seconds": 60 * asked.minutes, "most": asked.kills, "places": TABLES}
-        score = kill_at_random(recipe, folder, seed=asked.seed, **settings)
-    return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
+        for name, recipe in (("rows", own_tables.recipe()), ("keys", own_tables.keyed_recipe())):
+            (folder / name).mkdir()
+            settings = {"seconds": 30 * asked.minutes, "most": asked.kills, "places": TABLES}
+            score = kill_at_random(recipe, folder / name, seed=asked.seed, **settings)
+            kills += score.kills
+            wrong += [f"{name}: {told}" for told in score.wrong]
+            recovery += score.recovery
+            row["runs"] += score.runs
+            row["kills"][name] = score.kills
+    return _row(kills, wrong, began) | row | _spread(recovery)
 
 
 def told(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:

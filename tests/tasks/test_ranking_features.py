@@ -11,7 +11,7 @@ from drivetrain.data.hashing import hash_strings, rows_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import batch_of
 from drivetrain.tasks.ranking.features import FeatureEncoder, table_of
-from drivetrain.tasks.ranking.recipe import Feature, Label, Ranking, Standard
+from drivetrain.tasks.ranking.recipe import Feature, KeyedRows, Label, Ranking, Standard
 from drivetrain.tasks.ranking.vocabularies import vocabularies
 
 
@@ -62,6 +62,31 @@ def test_a_hash_is_the_same_of_a_dictionary_and_of_plain_text():
         0,
         0,
     ]
+
+
+def test_keys_are_63_bits_of_the_hash_and_null_has_one_of_its_own():
+    values = ["a", None, "b", "a"]
+    found = encoded(Feature(keyed=KeyedRows(rows=128)), x=values)["ids.x"]
+    hashes = hash_strings(pa.array(["a", "b"])) >> np.uint64(1)
+    assert found.tolist() == [int(hashes[0]), 0, int(hashes[1]), int(hashes[0])]
+    coded = encoded(Feature(keyed=KeyedRows(rows=128)), x=pa.array(values).dictionary_encode())["ids.x"]
+    assert coded.tolist() == found.tolist()
+    lists = encoded(Feature(keyed=KeyedRows(rows=128), length=2), x=[["a", "b", "c"], []])["ids.x"]
+    assert lists.values.tolist() == [int(hashes[0]), int(hashes[1])]
+
+
+def test_keys_are_crossed():
+    both = Feature(keyed=KeyedRows(rows=128), cross=("x", "y"))
+    found = encoded(both, x=["a", "b", None, "a"], y=["c", "c", None, "c"])["ids.x"].tolist()
+    assert found[2] == 0
+    assert found[0] == found[3] != found[1]
+    assert min(found[0], found[1]) > 1 << 40
+
+
+def test_when_a_key_gets_a_row_is_no_matter_of_data():
+    few, many = (encoder(features={"x": Feature(keyed=KeyedRows(rows=rows))}) for rows in (128, 256))
+    assert few.digest == many.digest
+    assert few.digest != encoder(features={"x": Feature(hash=128)}).digest
 
 
 def test_a_vocabulary_has_a_row_for_each_of_its_values_and_one_for_all_others(tmp_path):

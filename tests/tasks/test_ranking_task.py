@@ -60,6 +60,16 @@ def recipe(**task):
     }
 
 
+GROWING = {"admit": {"count": 2}, "evict": {"least": "count", "age": {"steps": 40}, "every": {"steps": 25}}}
+KEYED = {
+    "user": {"keyed": {"rows": 200, **GROWING}},
+    "item": {"keyed": {"rows": 200}},
+    "device": {"hash": 8},
+    "tags": {"keyed": {"rows": 300, **GROWING}, "length": 2, "pooling": "mean"},
+    "price": {"normalize": "log1p"},
+}
+
+
 def towers(**negatives):
     return {"model": {**TOWERS, "negatives": negatives}}
 
@@ -75,6 +85,7 @@ CHOICES = {
     "in_batch": towers(kind="in_batch", group=8),
     "uniform": towers(kind="uniform", count=3),
     "popularity": towers(kind="popularity", count=3),
+    "keyed": {**towers(kind="uniform", count=3), "features": KEYED},
 }
 
 
@@ -123,6 +134,18 @@ def task_and_batch(given, count=6, folder=Path()):
         ),
         ({"features.user": {"buckets": 20, "dim": 8}}, "task.features: deepfm multiplies .* 4 of device, 8 of user"),
         ({"features.tags": {"hash": 16, "length": 2, "pooling": "none"}}, "none is for models of your own"),
+        (
+            {"features.user": {"keyed": {"rows": 128, "evict": {"every": {"steps": 5}}}}},
+            "task.features.user.keyed.evict: give age, least, or both",
+        ),
+        ({"features.user": {"keyed": {"rows": 100}}}, "task.features.user.keyed.rows: .*greater than or equal to 128"),
+        (
+            {
+                "features.user": {"keyed": {"rows": 128}, "table": "t"},
+                "features.item": {"keyed": {"rows": 256}, "table": "t"},
+            },
+            "task.features.user.keyed: shares table 't' with 'item'",
+        ),
         ({"labels": {}}, "task.labels: deepfm needs a label, and has 0"),
         ({"model": {"kind": "mmoe"}}, "task.labels: mmoe needs 2 labels or more, and has 1"),
         ({"labels": {}, "model": {"kind": "wide:Wide"}}, "task.labels: a model of your own needs a label, and has 0"),
@@ -263,8 +286,9 @@ def test_what_was_not_clicked_has_no_say_in_what_is_bought():
     assert task.loss(networks, batch)["buy"].weight == 0.5
 
 
-def test_a_run_predicts_what_its_labels_are(tmp_path):
-    train(recipe(**CHOICES["mmoe"]), tmp_path / "run", "budget.steps=2")
+@pytest.mark.parametrize("features", [{}, {"features": KEYED}], ids=["rows", "keys"])
+def test_a_run_predicts_what_its_labels_are(features, tmp_path):
+    train(recipe(**CHOICES["mmoe"], **features), tmp_path / "run", "budget.steps=2")
     to = tmp_path / "said.jsonl"
     assert drivetrain.predict(tmp_path / "run", "clicks", to) == len(to.read_text().splitlines())
     first = json.loads(to.read_text().splitlines()[0])

@@ -243,6 +243,8 @@ def parameter_counts(placement: Placement, network: str, module: nn.Module) -> t
     tables = row_boxes(placement.tables) if placement.tables else {}
     whole = trainable = 0
     for name, parameter in module.named_parameters():
+        if not parameter.is_floating_point():  # keys of tables
+            continue
         box = tables.get(f"{network}/{name}")
         size = parameter.numel() if box is None else prod(box.whole)
         whole += size

@@ -16,6 +16,7 @@ from drivetrain.checkpoint.snapshot import TensorBytes
 from drivetrain.checkpoint.state import capture, put_back
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
+from drivetrain.engine.tables.state import forget_keys
 from drivetrain.loop.guard import Guard, GuardState, Undone
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.streams import Marks, Streams
@@ -103,6 +104,8 @@ class RunState:
         Raises Failure(83) where the memory of `pieces` has changed.
         """
         put_back(pieces, self.engine.networks, self.engine.optimizers, self.engine.others)
+        if self.placement.tables:
+            forget_keys(self.placement.tables)
         self.progress = values.progress
         # The guard's own way back: what was undone must outlive it, or the same step would go wrong again.
         self.guard.go_back(values.guard, undone)

@@ -6,7 +6,7 @@ rows they work on copies of these lines, and put them back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -90,8 +90,11 @@ class RowMover(Generic[S]):
         """Steps that were made, the same on all ranks; a float, as torch's step counts."""
         self.rows: Tensor | None = None
         self.gradient: Tensor | None = None
+        self.moved: Callable[[int], None] | None = None
+        """What follows once the step's rows have moved, told the position at which the step ends."""
         self._factor = factor
         self._lr = 0.0
+        self._position = 0
 
     @property
     def initial(self) -> float:
@@ -101,6 +104,7 @@ class RowMover(Generic[S]):
     def advance(self, position: int, *, waits: bool) -> None:
         """Set the learning rate of the step that ends at this position (samples); zero while the network `waits`."""
         self._lr = 0.0 if waits else self.settings.lr * self._factor(position)
+        self._position = position
 
     def drop(self) -> None:
         """Forget the gradient."""
@@ -113,15 +117,20 @@ class RowMover(Generic[S]):
         rows, gradient = self.rows, self.gradient
         self.drop()
         if rows is not None and gradient is not None and len(rows):
-            change = self.change(rows, gradient)
-            if self._half is None:
-                # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
-                self.weight.index_add_(0, rows, change)
-                return
-            moved = change.add_(self.own(rows))
-            if MASTER in self.slots:
-                self.slots[MASTER].index_copy_(0, rows, moved)
-            self.weight.index_copy_(0, rows, self._half.rounded(rows, moved, self.at))
+            self._change(rows, gradient)
+        if self.moved is not None:
+            self.moved(self._position)
+
+    def _change(self, rows: Tensor, gradient: Tensor) -> None:
+        change = self.change(rows, gradient)
+        if self._half is None:
+            # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
+            self.weight.index_add_(0, rows, change)
+            return
+        moved = change.add_(self.own(rows))
+        if MASTER in self.slots:
+            self.slots[MASTER].index_copy_(0, rows, moved)
+        self.weight.index_copy_(0, rows, self._half.rounded(rows, moved, self.at))
 
     def own(self, rows: Tensor) -> Tensor:
         """These rows as exactly as they are known, float32 [n, dim]."""

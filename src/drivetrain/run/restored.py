@@ -11,6 +11,7 @@ from torch import nn
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
+from drivetrain.engine.tables.state import begin_keys
 from drivetrain.ledger.queue import LedgerQueue
 from drivetrain.ledger.records import InitialRecord
 from drivetrain.ledger.resume_index import ResumeIndex
@@ -130,6 +131,8 @@ def _initialize(
     layouts = {name: opened.task.published_layout(name) for name in networks}
     rows = {name: held.box for name, held in placement.rows.items()}
     initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved, rows=rows)
+    if initial and placement.tables:
+        begin_keys(placement.tables)
     freeze_networks(opened.context.recipe, networks)
     if masters:
         masters.forget_still()

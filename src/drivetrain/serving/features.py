@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from .arrays import Arrays, BadValue, Place, Ragged, gathered
-from .hashing import GOLDEN, mix64, rows_of
+from .hashing import GOLDEN, keys_of, mix64, rows_of
 
 Encoded = dict[str, "np.ndarray | Ragged"]
 NULL = 0
-"""The row of a table that is of samples without a value."""
+"""The row, or key, of a table that is of samples without a value."""
 UNKNOWN = 1
 """The row of values that a vocabulary does not have; those that it has follow."""
 
@@ -81,18 +81,21 @@ class ColumnReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSpec:
-    """How a feature is made of columns: exactly one of `buckets`, `hash`, `vocabulary`, `boundaries` and `normalize`.
+    """How a feature is made of columns: exactly one of `buckets`, `hash`, `vocabulary`, `keyed`, `boundaries` and
+    `normalize`.
 
-    Rows of tables: NULL is that of null. `buckets`: n is row n + 1, from 0 to buckets - 1. `hash`: rows 1 to `hash`, by
-    `rows_of` of `hash_bytes` with seed 0 of the UTF-8 bytes; of several columns by `crossed`. `vocabulary`: UNKNOWN,
-    and place + 2. `boundaries`: 1 + the number of boundaries that are not above the number. `normalize`: a float32, as
-    it is ("identity"), as log(1 + it) ("log1p"), or less the mean and divided by the deviation ({"mean", "std"}).
+    Rows of tables: NULL is that of null. `buckets`: n is row n + 1, from 0 to buckets - 1. `hash`: rows 1 to
+    `hash`, by `rows_of` of `hash_bytes` with seed 0 of the UTF-8 bytes; of several columns by `crossed`.
+    `vocabulary`: UNKNOWN, and place + 2. `keyed`: keys, which tables find rows of, by `keys_of` of the hash.
+    `boundaries`: 1 + the number of boundaries that are not above the number. `normalize`: a float32, as it is
+    ("identity"), as log(1 + it) ("log1p"), or less the mean and divided by the deviation ({"mean", "std"}).
     """
 
     columns: tuple[str, ...]
     buckets: int | None = None
     hash: int | None = None
     vocabulary: Vocabulary | None = None
+    keyed: bool = False
     boundaries: tuple[float, ...] | None = None
     normalize: str | Mapping[str, float] | None = None
     default: float = 0.0
@@ -157,7 +160,6 @@ class SideTable:
 def _single_ids(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:
     values, *others = [reader.values(column) for column in feature.columns]
     if others:
-        assert feature.hash is not None, "several columns are hashed"
         return _crossed(feature.hash, [values, *others])
     if feature.boundaries is None:
         return _rows(feature, values)
@@ -183,12 +185,14 @@ def _listed_ids(feature: FeatureSpec, length: int, name: str, reader: ColumnRead
 
 
 def _rows(feature: FeatureSpec, values: Values) -> np.ndarray:
-    """The rows of a table that values are, int64."""
+    """The rows of a table that values are, or their keys, int64."""
     if feature.buckets is not None:
         return _bucketed(feature.buckets, values)
     if feature.hash is not None:
         size = feature.hash
         return values.by_text(lambda texts: rows_of(texts.hashes(), size) + 1)
+    if feature.keyed:
+        return values.by_text(lambda texts: keys_of(texts.hashes()))
     words = feature.vocabulary
     assert words is not None, "a feature has one reading"
     return values.by_text(lambda texts: texts.places(words) + (UNKNOWN + 1))
@@ -204,14 +208,15 @@ def _bucketed(buckets: int, values: Values) -> np.ndarray:
     return np.where(values.null, NULL, numbers + 1)
 
 
-def _crossed(size: int, columns: list[Values]) -> np.ndarray:
-    """Rows of several columns' values together. Null is a value like others; where all are null the row is NULL."""
+def _crossed(size: int | None, columns: list[Values]) -> np.ndarray:
+    """Rows, or (without a size) keys, of several columns' values together. Null is a value like others; where all are
+    null it is NULL."""
     together, empty = np.zeros(1, np.uint64), np.ones(1, bool)
     for values in columns:
         hashes = values.by_text(lambda texts: texts.hashes()).astype(np.uint64, copy=False)
         together = mix64(together * np.uint64(GOLDEN) + hashes + np.uint64(1))
         empty = empty & values.null
-    return np.where(empty, NULL, rows_of(together, size) + 1)
+    return np.where(empty, NULL, keys_of(together) if size is None else rows_of(together, size) + 1)
 
 
 def _normalized(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:

@@ -47,6 +47,12 @@ def rows_of(hashes: np.ndarray, size: int) -> np.ndarray:
     return rows.view(np.int64)
 
 
+def keys_of(hashes: np.ndarray) -> np.ndarray:
+    """The keys of hashed values, int64: their upper 63 bits, but never 0, which is the key of null."""
+    keys = (hashes >> np.uint64(1)).view(np.int64)
+    return np.maximum(keys, 1, out=keys)
+
+
 def mix64(values: np.ndarray) -> np.ndarray:
     """splitmix64's finalizer on an array of uint64; in place after the first line, which halves its time."""
     values = values + np.uint64(GOLDEN)

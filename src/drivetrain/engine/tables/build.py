@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from drivetrain.engine.tables.keyed import KeyedTable
 from drivetrain.engine.tables.layout import Layout, Way, lay_out_rows
 from drivetrain.engine.tables.matrix import Matrix
 from drivetrain.engine.tables.module import Embeddings, Table, initial_rows
@@ -27,11 +28,16 @@ _REST = -1
 
 
 def build_tables(
-    networks: Mapping[str, nn.Module], settings: Settings, group: Group, dtype: torch.dtype = torch.float32
+    networks: Mapping[str, nn.Module],
+    settings: Settings,
+    group: Group,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
 ) -> Tables | None:
     """The tables of networks, their rows shared out over the ranks of a group; None where there are none.
 
-    The modules' parameters become views of what is here, and train no longer by themselves. Raises Failure(78) where a
+    The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
+    later begin by the run's `seed`. Raises Failure(78) where a
     network has several `Embeddings`, or a pattern takes no table.
     """
     modules = {name: found for name, network in networks.items() if (found := _embeddings_of(name, network))}
@@ -42,21 +48,25 @@ def build_tables(
     filled = [0] * group.world
     for own in modules.values():
         # Tables that move alike lie in one matrix, whose rows are looked up together.
-        alike: dict[tuple[int, int], list[Table]] = {}
+        alike: dict[tuple[int, int, bool], list[Table]] = {}
         for table in own.module.tables.values():
-            alike.setdefault((table.dim, _group_of(table, settings)), []).append(table)
-        for (_, number), tables in alike.items():
+            alike.setdefault((table.dim, _group_of(table, settings), table.keyed is not None), []).append(table)
+        for (_, number, _), tables in alike.items():
             layout = lay_out_rows(tables, [_way(table, settings) for table in tables], filled)
             filled = [before + more for before, more in zip(filled, layout.filled, strict=True)]
             weight = torch.empty(layout.filled[group.rank], layout.tables[0].dim, dtype=dtype)
             matrices.append(_matrix(own, layout, group.rank, weight, _moved_by(settings, number)))
-    return Tables(matrices, {name: own.module for name, own in modules.items()}, group)
+    return Tables(matrices, {name: own.module for name, own in modules.items()}, group, seed)
 
 
 @torch.no_grad()
 def draw_tables(tables: Tables, seed: int) -> None:
     """Give the rows that are here their initial numbers."""
+    for work in tables.keyed:
+        work.draw()
     for matrix in tables.matrices:
+        if matrix.keyed:
+            continue
         by_name = {table.name: table for table in matrix.layout.tables}
         for stretch in matrix.stretches:
             rows = initial_rows(by_name[stretch.table], seed, stretch.start, stretch.stop)
@@ -70,13 +80,15 @@ def movers_of(
     horizon: Horizon,
     half: Callable[[Stretches], HalfRows | None] = lambda _: None,
 ) -> tuple[RowMover, ...]:
-    """What moves a network's rows; `schedule` is the network's, for those tables that have none of their own. `half`
-    says how bf16 rows are moved, by whose they are."""
+    """What moves a network's rows, along a run that keys come and go in; `schedule` is the network's, for those tables
+    that have none of their own. `half` says how bf16 rows are moved, by whose they are."""
     found = []
     for matrix in tables.matrices:
         if matrix.network == network:
             factor = build_factor(matrix.schedule or schedule, horizon)
             found.append(build_mover(matrix.optimizer, matrix.weight, factor, half(_stretches(matrix))))
+            for keyed in matrix.keyed:
+                keyed.lay_rule(horizon.scale)
     return tuple(found)
 
 
@@ -110,9 +122,14 @@ def _matrix(
     """The matrix of some of a module's tables, whose parameters become views of it."""
     names = {table.name for table in layout.tables}
     lookups = tuple([lookup for lookup in of.module.lookups if lookup.table in names])
-    matrix = Matrix(of.network, of.path, layout, tuple(layout.of(rank)), weight, lookups, *moved_by)
+    stretches = {stretch.table: stretch for stretch in layout.of(rank)}
+    keyed = [KeyedTable(table, stretches.get(table.name)) for table in layout.tables if table.keyed is not None]
+    own = tuple(stretches.values())
+    matrix = Matrix(of.network, of.path, layout, own, weight, lookups, *moved_by, tuple(keyed))
     for table in names:
         of.module.put(table, nn.Parameter(matrix.of(table, weight), requires_grad=False))
+    for keys in keyed:
+        of.module.put_keys(keys.table.name, keys.tensors)
     return matrix
 
 

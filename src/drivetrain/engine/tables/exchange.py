@@ -15,7 +15,8 @@ from drivetrain.engine.tables.row_plan import RowPlan
 
 
 class Asked(NamedTuple):
-    """What other ranks ask this one for: `rows` int64 of the matrix here, rank after rank, `counts` of each."""
+    """What other ranks ask this one for: `rows` int64 of the matrix here, rank after rank, `counts` of each. Of keyed
+    tables they are the lines of a `KeyPlanner`, until the step begins."""
 
     rows: Tensor
     counts: list[int]
@@ -47,7 +48,7 @@ class Exchange:
         summed as a tree on each rank, it is the same on any number of ranks.
         """
         if self._group is None:
-            return plan.local, gradients.add_(0.0)
+            return asked.rows, gradients.add_(0.0)
         arrived = gradients.new_empty(len(asked.rows), gradients.shape[1])
         dist.all_to_all_single(arrived, gradients.contiguous(), asked.counts, plan.counts, group=self._group)
         ranks = torch.arange(len(asked.counts)).repeat_interleave(torch.tensor(asked.counts))
@@ -82,7 +83,7 @@ def ask(plan: RowPlan, group: dist.ProcessGroup | None) -> Asked:
     wanted = torch.empty_like(counts)
     dist.all_to_all_single(wanted, counts, group=group)
     asked = wanted.tolist()
-    rows = torch.empty(sum(asked), dtype=torch.int64)
+    rows = plan.local.new_empty(sum(asked), *plan.local.shape[1:])
     dist.all_to_all_single(rows, plan.local, asked, plan.counts, group=group)
     return Asked(rows, asked)
 

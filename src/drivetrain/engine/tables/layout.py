@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from drivetrain.engine.tables.keys import BUCKETS, edges_of
 from drivetrain.engine.tables.module import Table
+from drivetrain.spec.exits import Exit, Failure
 
 Way = Literal["auto", "table", "row"]
 """How a table is held: whole by one rank, by rows by all of them, or by whichever of both balances the ranks."""
@@ -48,7 +50,8 @@ def lay_out_rows(tables: Sequence[Table], ways: Sequence[Way], filled: Sequence[
     """Tables of one width over ranks that hold `filled` rows already, in the order of the ranks.
 
     Those that are larger than a rank's share of all of them are held by rows, unless their way says otherwise. The rest
-    goes whole to the rank that has least, the largest first.
+    goes whole to the rank that has least, the largest first. Raises Failure(78) where a keyed table is to be held by
+    rows, and has fewer buckets than there are ranks.
     """
     world, fill = len(filled), list(filled)
     own = [0] * world
@@ -56,9 +59,12 @@ def lay_out_rows(tables: Sequence[Table], ways: Sequence[Way], filled: Sequence[
     placed: dict[int, list[Stretch]] = {}
     whole: list[int] = []
     for place, (table, way) in enumerate(zip(tables, ways, strict=True)):
-        if way == "table" or (way == "auto" and table.rows <= share):
+        if way == "table" or (way == "auto" and (table.rows <= share or _too_few_buckets(table, world))):
             whole.append(place)
             continue
+        if _too_few_buckets(table, world):
+            cause = f"table {table.name!r} has {BUCKETS} buckets of keys, too few for {world} processes to hold by rows"
+            raise Failure(Exit.BAD_RECIPE, cause, f"let one hold it: embeddings.hold: {{{table.name}: table}}")
         placed[place] = _by_rows(table, own)
         for stretch in placed[place]:
             fill[stretch.owner] += stretch.rows
@@ -72,12 +78,20 @@ def lay_out_rows(tables: Sequence[Table], ways: Sequence[Way], filled: Sequence[
     return Layout(tuple(tables), tuple(stretches), tuple(own))
 
 
+def _too_few_buckets(table: Table, world: int) -> bool:
+    """Whether some rank would have nothing of a keyed table that is held by rows."""
+    return table.keyed is not None and world > BUCKETS
+
+
 def _by_rows(table: Table, own: list[int]) -> list[Stretch]:
-    """A table cut into as equal stretches as there are ranks; `own` are their rows so far, and grow."""
-    size = -(-table.rows // len(own))
+    """A table cut into as equal stretches as there are ranks, between buckets where it has some; `own` are their rows
+    so far, and grow."""
+    ends = edges_of(table.rows).tolist() if table.keyed is not None else range(table.rows + 1)
+    last = len(ends) - 1
+    size = -(-last // len(own))
     found = []
     for rank, at in enumerate(own):
-        start, stop = min(rank * size, table.rows), min((rank + 1) * size, table.rows)
+        start, stop = ends[min(rank * size, last)], ends[min((rank + 1) * size, last)]
         if start < stop:
             found.append(Stretch(table.name, start, stop, rank, at))
             own[rank] += stop - start

@@ -12,6 +12,7 @@ from torch import Tensor
 from drivetrain.engine.exact import TreeAccumulator
 from drivetrain.engine.reduce import Flat
 from drivetrain.engine.tables.exchange import Asked, Exchange
+from drivetrain.engine.tables.keyed import KeyedTable
 from drivetrain.engine.tables.layout import Layout, Stretch
 from drivetrain.engine.tables.module import Ids, Lookup, Table, parameter_name
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan, RowPlanner
@@ -36,10 +37,16 @@ class Matrix:
     lookups: tuple[Lookup, ...]
     optimizer: RowOptimizer
     schedule: Schedule | None
+    keyed: tuple[KeyedTable, ...] = ()
+    """Where the tables are keyed: what is known of their keys here, in the layout's order."""
 
     def path(self, table: str) -> str:
         """NETWORK/NAME of a table's parameter."""
-        return f"{self.network}/{self.module}.{parameter_name(table)}".replace("/.", "/")
+        return self.beside(parameter_name(table))
+
+    def beside(self, parameter: str) -> str:
+        """NETWORK/NAME of a parameter of the tables' module."""
+        return f"{self.network}/{self.module}.{parameter}".replace("/.", "/")
 
     def of(self, table: str, tensor: Tensor) -> Tensor:
         """A table's lines of a tensor that has one for each row here: a view, empty where none of its rows is."""
@@ -157,7 +164,7 @@ class MatrixRows:
     def pull(self, plan: RowPlan, asked: Asked, losses: int = 1) -> PulledRows:
         """The rows of a plan, as they are now, for the gradients of so many losses."""
         source = self._exchange.pull(plan, asked)
-        addresses = plan.addresses if source is self.matrix.weight else None
+        addresses = asked.rows if source is self.matrix.weight else None
         return PulledRows(plan, asked, source, addresses, losses)
 
     def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:

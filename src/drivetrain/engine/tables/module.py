@@ -12,7 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drivetrain.engine.tables.keyed_recipe import Keyed
+from drivetrain.engine.tables.keys import BUCKETS, KEY, TAKEN, bucket_of, edges_of, empty_lines
 from drivetrain.runtime.seeds import mix
+from drivetrain.spec.exits import Exit, Failure
 
 Pooling = Literal["sum", "mean", "none"]
 BLOCK = 4096
@@ -23,12 +26,27 @@ _INITIAL_ROWS = 1 << 39
 
 @dataclass(frozen=True)
 class Table:
-    """A table of `rows` vectors of `dim` numbers. They begin uniform in +-`bound`; None: rows ** -0.5."""
+    """A table of `rows` vectors of `dim` numbers. They begin uniform in +-`bound`; None: rows ** -0.5.
+
+    `keyed`: ids are no rows but keys, whole numbers from 0 to 2^63 - 1, which get rows as they come. Of the rows, at
+    least 128, 64 are those of keys that have none. Raises Failure(78) where there are fewer.
+    """
 
     name: str
     rows: int
     dim: int
     bound: float | None = None
+    keyed: Keyed | None = None
+
+    def __post_init__(self) -> None:
+        if self.keyed is not None and self.rows < 2 * BUCKETS:
+            cause = f"table {self.name!r} has {self.rows} rows, and its keys are divided among {BUCKETS} buckets"
+            raise Failure(Exit.BAD_RECIPE, cause, f"give it {2 * BUCKETS} rows or more")
+
+    @property
+    def reach(self) -> float:
+        """The largest number that a row begins at."""
+        return self.rows**-0.5 if self.bound is None else self.bound
 
 
 @dataclass(frozen=True)
@@ -51,7 +69,8 @@ class Embeddings(nn.Module):
     """Tables, and the features that are looked up in them.
 
     It is built without memory: `draw` gives it whole tables, the engine gives each rank the rows that it holds. The
-    parameter of a table is `table_<name>`, [rows, dim]: names alone may be those of methods.
+    parameter of a table is `table_<name>`, [rows, dim]: names alone may be those of methods. That of a keyed table has
+    others beside it: `keys_<name>`, a line for each row, `waiting_<name>`, those of keys without one, `clock_<name>`.
     """
 
     engine: Callable[[Ids], dict[str, Tensor]] | None = None
@@ -61,18 +80,29 @@ class Embeddings(nn.Module):
         super().__init__()
         self.tables = {table.name: table for table in tables}
         self.lookups = tuple(lookups)
+        self._sorted: dict[str, SortedKeys] = {}
         for table in tables:
             self.put(table.name, nn.Parameter(torch.empty(table.rows, table.dim, device="meta")))
+            if table.keyed is not None:
+                self.put_keys(table.name, empty_keys(table, "meta"))
 
     def put(self, table: str, parameter: nn.Parameter) -> None:
         """Let this be a table's parameter: all of its rows, or those that are here."""
         self.register_parameter(parameter_name(table), parameter)
+
+    def put_keys(self, table: str, tensors: Mapping[str, Tensor]) -> None:
+        """Let these be what is known of a table's keys: all of them, or those that are here. No optimizer moves it, but
+        it is no buffer: ranks have different ones, and training changes them."""
+        for kind, tensor in tensors.items():
+            self.register_parameter(f"{kind}_{table}", nn.Parameter(tensor, requires_grad=False))
 
     @torch.no_grad()
     def draw(self, seed: int) -> None:
         """Give every table memory of its own, and its initial numbers."""
         for name, table in self.tables.items():
             self.put(name, nn.Parameter(initial_rows(table, seed, 0, table.rows)))
+            if table.keyed is not None:
+                self.put_keys(name, empty_keys(table, "cpu"))
 
     def forward(
         self, ids: Mapping[str, Tensor], weights: Mapping[str, Tensor] = MappingProxyType({})
@@ -87,9 +117,30 @@ class Embeddings(nn.Module):
         found = {}
         for lookup in self.lookups:
             feature = lookup.feature
-            table = self.get_parameter(parameter_name(lookup.table))
-            found[feature] = pooled(table, ids[feature], weights.get(feature), lookup.pooling)
+            table, own = self.get_parameter(parameter_name(lookup.table)), ids[feature]
+            if self.tables[lookup.table].keyed is not None:
+                own = self._rows_of_keys(lookup.table, own)
+            found[feature] = pooled(table, own, weights.get(feature), lookup.pooling)
         return found
+
+    def _rows_of_keys(self, table: str, keys: Tensor) -> Tensor:
+        """The rows of a whole table that keys have, or share with others; -1 stays what it is."""
+        lines, known = self.get_parameter(f"keys_{table}"), self._sorted.get(table)
+        if known is None or known.lines is not lines or known.version != lines._version:
+            known = self._sorted[table] = SortedKeys(lines, lines._version, *torch.sort(lines[:, KEY]))
+        places = torch.searchsorted(known.keys, keys).clamp(max=len(known.keys) - 1)
+        edges = torch.from_numpy(edges_of(len(lines)))
+        rows = torch.where(known.keys[places] == keys, known.order[places], edges[bucket_of(keys)])
+        return torch.where(keys < 0, keys, rows)
+
+
+class SortedKeys(NamedTuple):
+    """The keys of `lines` in order, and where each was; those of one `version` of them."""
+
+    lines: Tensor
+    version: int
+    keys: Tensor
+    order: Tensor
 
 
 def tables_in(network: nn.Module) -> set[nn.Parameter]:
@@ -104,6 +155,21 @@ def tables_in(network: nn.Module) -> set[nn.Parameter]:
 def parameter_name(table: str) -> str:
     """What a table's parameter is called in its module."""
     return f"table_{table}"
+
+
+def waiting_lines(table: Table) -> int:
+    """How many keys of a keyed table may wait for a row."""
+    keyed = table.keyed
+    if keyed is None or (keyed.admit.count == 1 and keyed.evict is None):
+        return 0
+    return keyed.admit.waiting or table.rows
+
+
+def empty_keys(table: Table, device: str) -> dict[str, Tensor]:
+    """What is known of a whole table's keys before any has come."""
+    keys, waiting = empty_lines(table.rows, device), empty_lines(waiting_lines(table), device)
+    keys[edges_of(table.rows)[:-1], KEY] = TAKEN
+    return {"keys": keys, "waiting": waiting, "clock": torch.zeros((), dtype=torch.int64, device=device)}
 
 
 def pooled(table: Tensor, ids: Tensor, weights: Tensor | None, pooling: Pooling) -> Tensor:
@@ -129,7 +195,7 @@ def initial_rows(table: Table, seed: int, start: int, stop: int) -> Tensor:
     """The initial numbers of a table's rows from `start` to `stop`, float32 [stop - start, dim]: a function of the
     run's seed, the table's name and the place, whoever holds the rows."""
     number = int.from_bytes(hashlib.sha256(table.name.encode()).digest()[:7], "little")
-    bound = table.rows**-0.5 if table.bound is None else table.bound
+    bound = table.reach
     drawn = torch.empty(stop - start, table.dim)
     generator = torch.Generator()
     for first in range(start // BLOCK * BLOCK, stop, BLOCK):

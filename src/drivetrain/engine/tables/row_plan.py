@@ -86,15 +86,9 @@ class RowPlanner:
             nothing = torch.empty(0, dtype=torch.int64)
             return RowPlan(nothing, nothing, [0] * (len(self._bases) - 1), [])
         whole = torch.cat([one.rows for one in found])
-        addresses, order, first = _in_order(self._addresses(whole))
+        addresses, order, first = in_order(self._addresses(whole))
         unique = addresses[first]
-        places = torch.empty_like(order)
-        places[order] = first.cumsum(0) - 1
-        parts = places.split([len(one.rows) for one in found])
-        if len(found) == 1:  # what is sorted already need not be sorted again
-            own = [_micro(found[0], places, order, first, None)]
-        else:
-            own = [_alone(one, part) for one, part in zip(found, parts, strict=True)]
+        own = micros_of(found, order, first)
         if len(self._bases) == 2:
             return RowPlan(unique, unique, [len(unique)], own)
         edges = torch.searchsorted(unique, self._bases).diff()
@@ -107,6 +101,9 @@ class RowPlanner:
             return rows
         return rows + self._moved[torch.searchsorted(self._starts, rows, right=True) - 1]
 
+    def _require(self, lookup: Lookup, ids: Tensor) -> None:
+        _require_rows(lookup, ids, self._rows[lookup.table])
+
     def _occurrences(self, given: Ids) -> Occurrences:
         rows: list[Tensor] = []
         lengths: list[Tensor] = []
@@ -114,7 +111,7 @@ class RowPlanner:
         sizes: list[int] = []
         for lookup in self.lookups:
             ids, weights = given.ids[lookup.feature], given.weights.get(lookup.feature)
-            _require_rows(lookup, ids, self._rows[lookup.table])
+            self._require(lookup, ids)
             kept, length, scale = _bags(ids, weights, lookup)
             rows.append(kept + self._first[lookup.table])
             lengths.append(length)
@@ -161,7 +158,18 @@ def _require_rows(lookup: Lookup, ids: Tensor, rows: int) -> None:
         raise Failure(Exit.BAD_DATA, cause, "give the table more rows, or hash the ids")
 
 
-def _in_order(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def micros_of(found: Sequence[Occurrences], order: Tensor, first: Tensor) -> list[MicroRows]:
+    """The micro-batches of a step, whose occurrences were sorted together: where each of them was, and whether it is
+    the first of its row."""
+    places = torch.empty_like(order)
+    places[order] = first.cumsum(0) - 1
+    if len(found) == 1:  # what is sorted already need not be sorted again
+        return [_micro(found[0], places, order, first, None)]
+    parts = places.split([len(one.rows) for one in found])
+    return [_alone(one, part) for one, part in zip(found, parts, strict=True)]
+
+
+def in_order(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Values in order, where each was, and whether it is the first of its kind. Equal ones stay in their order: sums
     are made in the same one wherever rows lie."""
     ordered, order = torch.sort(values, stable=True)
@@ -172,7 +180,7 @@ def _in_order(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _alone(occurrences: Occurrences, places: Tensor) -> MicroRows:
     """A micro-batch that has some of its step's rows."""
-    ordered, order, first = _in_order(places)
+    ordered, order, first = in_order(places)
     return _micro(occurrences, places, order, first, ordered[first])
 
 

@@ -14,11 +14,14 @@ ROWS = "rows"
 
 
 def row_boxes(tables: Tables) -> dict[str, Box]:
-    """Which rows are here, by NETWORK/NAME of the tables' parameters."""
+    """Which rows are here, and which lines of keys, by NETWORK/NAME of the tables' parameters."""
     found: dict[str, Box] = {}
     for matrix in tables.matrices:
         for table in matrix.layout.tables:
             found[matrix.path(table.name)] = matrix.box(table)
+        for keyed in matrix.keyed:
+            for kind, box in keyed.boxes.items():
+                found[matrix.beside(f"{kind}_{keyed.table.name}")] = box
     return found
 
 
@@ -48,3 +51,17 @@ def row_state_boxes(tables: Tables) -> dict[str, Box]:
             parts = [part[: tensor.dim()] for part in (box.whole, box.offset, box.shape)]
             found[name] = Box(*parts)
     return found
+
+
+def begin_keys(tables: Tables) -> None:
+    """A run begins with the keys of another one, where it has loaded some."""
+    for work in tables.keyed:
+        for table in work.tables:
+            table.begin()
+
+
+def forget_keys(tables: Tables) -> None:
+    """The state of keys was put back by others, so that what was found from it is void."""
+    for work in tables.keyed:
+        for table in work.tables:
+            table.forget()

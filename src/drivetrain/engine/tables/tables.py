@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.tables.exchange import Asked, AskedAhead, Exchange, ask
+from drivetrain.engine.tables.keyed_matrix import KeyedMatrixRows
 from drivetrain.engine.tables.matrix import Matrix, MatrixRows, PulledRows
 from drivetrain.engine.tables.module import Embeddings, Ids
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan
@@ -37,14 +38,22 @@ class StepRows:
 class Tables:
     """The matrices of a run. Every rank of `group` calls `training`, `push` and `evaluating` alike."""
 
-    def __init__(self, matrices: Sequence[Matrix], modules: Mapping[str, Embeddings], group: Group) -> None:
-        """`modules` are the networks' embeddings, by network."""
+    def __init__(
+        self, matrices: Sequence[Matrix], modules: Mapping[str, Embeddings], group: Group, seed: int = 0
+    ) -> None:
+        """`modules` are the networks' embeddings, by network; `seed` is the run's."""
         self.group = group
         self._side: Any = dist.new_group(backend="gloo") if self._main else None
         self._last: AskedAhead | None = None
         self.matrices = tuple(matrices)
         self._modules = dict(modules)
-        self.at_work = [MatrixRows(matrix, Exchange(matrix.weight, self._main)) for matrix in matrices]
+        self.at_work: list[MatrixRows] = []
+        self.keyed: list[KeyedMatrixRows] = []
+        for matrix in matrices:
+            exchange = Exchange(matrix.weight, self._main)
+            if matrix.keyed:
+                self.keyed.append(KeyedMatrixRows(matrix, exchange, seed))
+            self.at_work.append(self.keyed[-1] if matrix.keyed else MatrixRows(matrix, exchange))
         self._places: Mapping[int, int] = {}
         self._place: int | None = None
 
@@ -107,7 +116,7 @@ class Tables:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """While entered, each pass asks for its own rows: every rank makes as many passes."""
-        if self.group.world == 1:  # tables are whole here
+        if self.group.world == 1 and not self.keyed:  # tables are whole here, and ids are rows
             yield
             return
         with self._answering(self._own_rows):

@@ -130,6 +130,9 @@ class FeatureColumns:
     def decided_by(self) -> list[Any]:
         """All that decides what `encode` gives, as JSON data."""
         features = {name: _chosen(each, _DECIDING) for name, each in self._features.items()}
+        for name, feature in self._features.items():
+            if feature.keyed is not None:  # when a key gets a row is no matter of data
+                features[name]["keyed"] = True
         return [features, self._vocabularies, _VERSION]
 
     def wanted(self) -> Iterator[tuple[str, str]]:
@@ -187,8 +190,10 @@ class SideEncoder:
 
 def table_of(settings: Ranking, name: str, vocabulary: Sequence[str] = ()) -> Table:
     """The table that a feature's ids are rows of: one for null, for vocabularies one for what they do not have, and
-    one for each value."""
+    one for each value. Of a keyed one they are the keys."""
     feature = settings.features[name]
+    if feature.keyed is not None:
+        return Table(feature.table or name, feature.keyed.rows, settings.dim_of(feature), keyed=feature.keyed)
     rows = 1
     if feature.buckets is not None:
         rows += feature.buckets
@@ -211,6 +216,7 @@ def _spec(name: str, feature: Feature, words: Sequence[str] | None) -> FeatureSp
         buckets=feature.buckets,
         hash=feature.hash,
         vocabulary=vocabulary,
+        keyed=feature.keyed is not None,
         boundaries=feature.boundaries,
         normalize=asdict(normalize) if isinstance(normalize, Standard) else normalize,
         default=feature.default,

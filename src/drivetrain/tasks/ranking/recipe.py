@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from drivetrain.data.recipe import Parted, Source
+from drivetrain.engine.tables.keyed_recipe import BUCKETS, Keyed
 from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, Whole, bits, cost
 from drivetrain.spec.tree import Path_
 
@@ -39,7 +40,7 @@ _DEFAULT_METRICS: Mapping[str, tuple[MetricName, ...]] = {
     "softmax": ("accuracy",),
     "mse": ("mae", "mse"),
 }
-_READINGS = ("buckets", "hash", "vocab", "boundaries", "normalize")
+_READINGS = ("buckets", "hash", "vocab", "keyed", "boundaries", "normalize")
 
 
 class Mistaken(NamedTuple):
@@ -58,11 +59,20 @@ class Standard(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyedRows(Keyed):
+    """Any values, each of which has a row of its own once it was seen often enough, and as long as it is seen."""
+
+    rows: Annotated[
+        int, Ge(2 * BUCKETS), bits(f"rows of the table; {BUCKETS} of them are those of values that have none")
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Feature(Settings):
     """What a model is told of a sample: an id, which is a row of a table of learned vectors, or a number.
 
-    Exactly one of `buckets`, `hash`, `vocab`, `boundaries` and `normalize` says what a column is read as. A sample
-    whose value is null has a row of its own; one whose list is empty, or null, has no row.
+    Exactly one of `buckets`, `hash`, `vocab`, `keyed`, `boundaries` and `normalize` says what a column is read as. A
+    sample whose value is null has a row of its own; one whose list is empty, or null, has no row.
     """
 
     column: Annotated[str | None, bits("which column; null: the one that is called like the feature")] = None
@@ -70,7 +80,9 @@ class Feature(Settings):
         str | None, bits("a table of task.lookups: the column is one of its columns; null: of the samples")
     ] = None
     cross: Annotated[
-        tuple[str, ...] | None, MinLen(2), bits("several columns as one value, in place of `column`; with `hash`")
+        tuple[str, ...] | None,
+        MinLen(2),
+        bits("several columns as one value, in place of `column`; hash or keyed"),
     ] = None
     buckets: Annotated[Count | None, bits("whole numbers from 0 on, below this; another one ends the run")] = None
     hash: Annotated[Count | None, bits("any values, each hashed to one of so many rows")] = None
@@ -78,6 +90,9 @@ class Feature(Settings):
         str | tuple[str, ...] | None,
         MinLen(1),
         bits("a file with a value in each line, or the values; all others share a row"),
+    ] = None
+    keyed: Annotated[
+        KeyedRows | None, bits("any values, each of which may get a row, and lose it again", later=True)
     ] = None
     boundaries: Annotated[
         tuple[float, ...] | None, MinLen(1), bits("a number, as the id of the stretch between two of these")
@@ -106,8 +121,8 @@ class Feature(Settings):
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise ValueError(f"takes exactly one of {', '.join(_READINGS)}, and has {found}")
-        if self.cross is not None and (self.hash is None or self.column is not None):
-            raise ValueError("cross takes `hash`, and no `column`: its values are those of several columns")
+        if self.cross is not None and ((self.hash is None and self.keyed is None) or self.column is not None):
+            raise ValueError("cross takes `hash` or `keyed`, and no `column`: its values are those of several columns")
         if self.cross is not None and self.length is not None:
             raise ValueError("cross is of columns that have one value, not of lists: leave length out")
         self._require_fitting_numbers()
