@@ -95,6 +95,11 @@ def test_edits_are_applied_first_from_text_or_from_a_file(place):
         ('{"train_config.num_epoch": 1}', 64, "has no field 'num_epoch'; did you mean 'num_epochs'"),
         ('{"train_config.num_steps": 5}', 78, "num_steps 5 and num_epochs 2 are both given"),
         ('{"data_config.batch_size": 0}', 65, "command line: data_config.batch_size: batch.size"),
+        (
+            '{"train_config.mixed_precision": "BF32"}',
+            65,
+            "command line: --edits: train_config.mixed_precision: is BF16",
+        ),
         ("none.json", 66, "neither a JSON object {...} nor a file"),
     ],
 )

@@ -304,6 +304,26 @@ def test_a_group_that_names_no_feature_is_a_mistake():
         findings_of(SMALL.replace('feature_names: "item"', 'feature_names: "itm"'))
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("item", "'item' is declared twice, first in line 17"), ("it.em", "is it_em in a recipe, as 'it-em' is")],
+)
+def test_two_features_of_one_name_are_a_mistake(name, told):
+    text = SMALL.replace('feature_name: "age"', f'feature_name: "{name}"').replace('feature_names: "age"', "")
+    if name != "item":
+        text = text.replace('"item"', '"it-em"').replace('"it-em" feature_names', '"it-em"  feature_names')
+    with pytest.raises(Failure) as raised:
+        findings_of(text)
+    assert told in raised.value.details
+
+
+@pytest.mark.parametrize("name", ["sparse_optimizer", "dense_optimizer"])
+def test_an_optimizer_that_is_left_out_is_a_mistake(name):
+    lines = [line for line in SMALL.splitlines() if name not in line]
+    with pytest.raises(Failure, match=rf"p\.config:4: train_config\.{name}: is left out"):
+        findings_of("\n".join(lines))
+
+
 def test_a_normalizer_without_a_counterpart_is_to_be_filled_in():
     text = SMALL.replace(
         'expression: "user:age"', 'expression: "user:age" normalizer: "method=expression,expr=log(x+3)"'
