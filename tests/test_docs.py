@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from drivetrain.spec.importing.deepspeed.table import TOP
+from drivetrain.spec.importing.easyrec.schema import schema
 from drivetrain.spec.registry import KINDS
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +105,13 @@ def test_every_kind_is_in_the_page_of_recipes(section):
 def test_every_key_of_deepspeed_is_in_its_page():
     page = (ROOT / "docs" / "deepspeed.md").read_text()
     assert [key for key in TOP if f"`{key}`" not in page] == []
+
+
+@pytest.mark.parametrize("message", ["TrainConfig", "DataConfig", "FeatureConfig", "ModelConfig"])
+def test_what_torcheasyrec_configures_is_in_its_page(message):
+    page = (ROOT / "docs" / "torcheasyrec.md").read_text()
+    names = [name for name in schema().fields(message) if not name.startswith("sequence_")]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_the_page_of_the_stack_lists_every_place_that_names_a_device():

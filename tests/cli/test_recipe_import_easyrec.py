@@ -1,6 +1,7 @@
 """`drivetrain recipe import` of TorchEasyRec's configurations: what is told, edits, and what is trained of it."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,15 @@ def test_what_is_imported_passes_the_check_and_learns(kind, place, folder, monke
     assert (place / "run" / "checkpoints").is_dir()
 
 
+def test_the_example_of_the_page_is_what_comes_of_it(place):
+    page = (Path(__file__).parents[2] / "docs" / "torcheasyrec.md").read_text()
+    config, expected = re.search(r"```text\n(.*?)```.*?```yaml\n(.*?)```", page, re.DOTALL).groups()
+    (place / "p.config").write_text(config)
+    assert imported() == 0
+    (place / "page.yaml").write_text(f"name: new\n{expected}")
+    assert load("page.yaml").tree == load("new.yaml").tree
+
+
 def test_it_tells_what_becomes_of_each_field_with_its_line(place, capsys):
     (place / "p.config").write_text(pipelines.SMALL + "train_config { cuda_matmul_allow_tf32: true }\n")
     assert imported() == 0
@@ -56,7 +66,7 @@ def test_it_tells_what_becomes_of_each_field_with_its_line(place, capsys):
     assert "p.config:3: model_dir: `drivetrain train RECIPE --run DIR` names the run directory" in told
     assert "without a counterpart (1):\n  p.config:23: train_config.cuda_matmul_allow_tf32: `matmul: high`" in told
     written = (place / "new.yaml").read_text()
-    assert "# feature_configs[1].id_feature.hash_bucket_size, line 19: by another hash than there" in written
+    assert "# feature_configs[1].id_feature.hash_bucket_size, line 17: by another hash than there" in written
     assert "#   23 train_config.cuda_matmul_allow_tf32: " in written
 
 
@@ -85,6 +95,11 @@ def test_edits_are_applied_first_from_text_or_from_a_file(place):
         ('{"train_config.num_epoch": 1}', 64, "has no field 'num_epoch'; did you mean 'num_epochs'"),
         ('{"train_config.num_steps": 5}', 78, "num_steps 5 and num_epochs 2 are both given"),
         ('{"data_config.batch_size": 0}', 65, "command line: data_config.batch_size: batch.size"),
+        (
+            '{"train_config.mixed_precision": "BF32"}',
+            65,
+            "command line: --edits: train_config.mixed_precision: is BF16",
+        ),
         ("none.json", 66, "neither a JSON object {...} nor a file"),
     ],
 )

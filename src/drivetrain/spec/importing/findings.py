@@ -88,8 +88,9 @@ class Findings:
     mistakes: list[Mistake] = field(default_factory=list)
 
     def mistake(self, key: str, line: int, message: str) -> None:
-        """A key's value is wrong, whatever the recipe makes of it."""
-        self.mistakes.append(Mistake((key,) if key else (), message, Origin("file", self.source.name, line)))
+        """A key's value is wrong, whatever the recipe makes of it; line 0: that of the command line."""
+        origin = Origin("file", self.source.name, line) if line else Origin("command line", text="--edits")
+        self.mistakes.append(Mistake((key,) if key else (), message, origin))
 
     @property
     def keys(self) -> Collection[str]:

@@ -40,5 +40,6 @@ def _told(what: str, file: str, told: Sequence[Told]) -> list[str]:
         return []
     lines = [f"{what} ({len(told)}):"]
     for each in sorted(told, key=lambda each: each.line):
-        lines.append(printable(f"  {file}:{each.line}: {each.key}: {each.why}"))
+        place = f"{file}:{each.line}" if each.line else "command line"
+        lines.append(printable(f"  {place}: {each.key}: {each.why}"))
     return lines

@@ -59,9 +59,10 @@ class _Starter:
 
 
 def starter_recipe(path: str, name: str, label: str | None = None) -> str:
-    """The text of a recipe of task `ranking` for CSV, TSV or Parquet files. Each column's type and values decide what it
-    is read as. The label is the column of this name; where none is given, the only column of yes or no that is called
-    like one.
+    """The text of a recipe of task `ranking` for CSV, TSV or Parquet files.
+
+    Each column's type and values decide what it is read as. The label is the column of this name; where none is given,
+    the only column of yes or no that is called like one.
 
     Raises what `open_columns` raises; Failure(64) where it is not plain which column is the label, or it has no values
     that a label has; Failure(65) where no column is left to foresee it from.

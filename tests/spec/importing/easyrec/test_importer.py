@@ -8,6 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelines
+from drivetrain.optim.schedules import Horizon, build_factor
+from drivetrain.spec.amount import Scale
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.importing.compose import compose
 from drivetrain.spec.importing.easyrec.importer import UNKNOWN, EasyRec
@@ -301,6 +304,26 @@ def test_a_group_that_names_no_feature_is_a_mistake():
         findings_of(SMALL.replace('feature_names: "item"', 'feature_names: "itm"'))
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("item", "'item' is declared twice, first in line 17"), ("it.em", "is it_em in a recipe, as 'it-em' is")],
+)
+def test_two_features_of_one_name_are_a_mistake(name, told):
+    text = SMALL.replace('feature_name: "age"', f'feature_name: "{name}"').replace('feature_names: "age"', "")
+    if name != "item":
+        text = text.replace('"item"', '"it-em"').replace('"it-em" feature_names', '"it-em"  feature_names')
+    with pytest.raises(Failure) as raised:
+        findings_of(text)
+    assert told in raised.value.details
+
+
+@pytest.mark.parametrize("name", ["sparse_optimizer", "dense_optimizer"])
+def test_an_optimizer_that_is_left_out_is_a_mistake(name):
+    lines = [line for line in SMALL.splitlines() if name not in line]
+    with pytest.raises(Failure, match=rf"p\.config:4: train_config\.{name}: is left out"):
+        findings_of("\n".join(lines))
+
+
 def test_a_normalizer_without_a_counterpart_is_to_be_filled_in():
     text = SMALL.replace(
         'expression: "user:age"', 'expression: "user:age" normalizer: "method=expression,expr=log(x+3)"'
@@ -464,6 +487,24 @@ def test_schedules(text, expected):
 
 
 @pytest.mark.parametrize(
+    ("text", "rates"),
+    [
+        ("exponential_decay_learning_rate { decay_size: 2 decay_factor: 0.5 }", [0.1, 0.1, 0.05, 0.05, 0.025]),
+        (
+            "manual_step_learning_rate { schedule_sizes: [2, 5] learning_rates: [0.05, 0.01] }",
+            [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.01],
+        ),
+        ("constant_learning_rate {}", [0.1] * 5),
+    ],
+)
+def test_rates_are_those_that_were_seen_there(text, rates):
+    recipe = recipe_of(SMALL.replace("lr: 0.001 } constant_learning_rate {}", f"lr: 0.1 }} {text}"))
+    factor = build_factor(recipe.schedule, Horizon(64 * 100, Scale(Batches(64), None, 6400)))
+    found = [recipe.optimizer.lr * factor(64 * step) for step in range(1, len(rates) + 1)]
+    assert found == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
     ("text", "clip"),
     [
         ("clipping_type: 'norm' max_gradient: 5", 5.0),
@@ -564,6 +605,11 @@ def test_a_wrong_value_is_told_with_its_line(text, told):
     with pytest.raises(Failure, match=r"p\.config:7: train_config\.") as raised:
         findings_of(with_train(text))
     assert told in raised.value.details
+
+
+@pytest.mark.parametrize("text", ["16", "0x10", "020", "1.6e1", "+16"])
+def test_a_number_is_written_in_many_ways(text):
+    assert recipe_of(SMALL.replace("batch_size: 64", f"batch_size: {text}")).batch.size == 16
 
 
 def test_an_enum_is_one_of_its_names():

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from drivetrain.spec.importing.easyrec.reader import Reader
 from drivetrain.spec.importing.easyrec.tree import Node
 
 
@@ -47,11 +48,14 @@ class Column:
         return parts
 
 
-def columns_of(root: Node) -> dict[str, Column]:
+def columns_of(reader: Reader, root: Node) -> dict[str, Column]:
     """Every feature, by its key."""
     found: dict[str, Column] = {}
     for config in root.nodes("feature_configs"):
         for column in _of_config(config):
+            if column.key in found:
+                first = found[column.key].node.line_of("feature_name")
+                reader.mistake(column.node, "feature_name", f"{column.key!r} is declared twice, first in line {first}")
             found[column.key] = column
     return found
 

@@ -51,7 +51,13 @@ class FeatureTaker:
             if key not in columns:
                 near = nearest(key, list(columns))
                 reader.findings.mistake(field, line, f"there is no feature {key!r} in feature_configs{near}")
+        names: dict[str, str] = {}
         for key, column in columns.items():
+            other = names.setdefault(column.name, key)
+            if other != key:
+                reader.mistake(
+                    column.node, "feature_name", f"is {column.name} in a recipe, as {other!r} is: rename one"
+                )
             if column.group is not None:
                 reader.used(column.group, "sequence_name", "sequence_length", "sequence_delim")
                 reader.spare(column.group, "sequence_pk", "is about serving")

@@ -89,7 +89,7 @@ def _take_all(root: Node, findings: Findings) -> None:
     take_training(reader, root)
     take_data(reader, root)
     groups = read_groups(reader, model, kind in NEAREST)
-    columns = columns_of(root)
+    columns = columns_of(reader, root)
     features = FeatureTaker(reader, groups, arrays_of(root))
     features.take_all(columns)
     taker = ModelTaker(reader, root, model, groups)

@@ -52,10 +52,9 @@ _SPARSE: Mapping[str, _Kind] = {
 }
 
 
-def accumulation_of(root: Node) -> int:
-    """Micro-batches of a step."""
-    train = root.node("train_config")
-    return max(1, train.value("gradient_accumulation_steps") or 1) if train else 1
+def _accumulation(train: Node) -> int:
+    """Micro-batches of a step; there each of them is one."""
+    return max(1, train.value("gradient_accumulation_steps") or 1)
 
 
 def take_training(reader: Reader, root: Node) -> None:
@@ -70,7 +69,7 @@ def take_training(reader: Reader, root: Node) -> None:
     _take_optimizers(reader, train)
     _take_precision(reader, train)
     _take_evaluation(reader, root, data)
-    _take_commits(reader, train, root)
+    _take_commits(reader, train)
     if train.value("fine_tune_checkpoint"):
         text = train.value("fine_tune_checkpoint")
         what = f"its checkpoints ({text}) are pickled: write the weights as safetensors and say init.from"
@@ -90,24 +89,18 @@ def _take_budget(reader: Reader, train: Node) -> None:
         place = f"{file}:{train.line_of(name)}: {train.key(name)}"
         raise Failure(Exit.BAD_RECIPE, f"{place}: {cause}", "give one of them in the file, or by --edits as 0")
     if steps:
-        _take_steps(reader, train, "num_steps", ("budget", "steps"))
+        accumulation = _accumulation(train)
+        note = f"{steps} micro-batches there" if accumulation > 1 else ""
+        reader.take(train, "num_steps", ("budget", "steps"), -(-steps // accumulation), note)
         reader.used(train, "num_epochs")
     else:
         reader.take(train, "num_epochs", ("budget", "epochs"), epochs)
         reader.used(train, "num_steps")
 
 
-def _take_steps(reader: Reader, train: Node, name: str, *paths: tuple[str, ...]) -> None:
-    """A number of their steps, which are micro-batches."""
-    accumulation = max(1, train.value("gradient_accumulation_steps") or 1)
-    note = f"{train.value(name)} micro-batches there" if accumulation > 1 else ""
-    for path in paths:
-        reader.take(train, name, path, -(-train.value(name) // accumulation), note)
-
-
 def _take_batch(reader: Reader, train: Node, data: Node) -> None:
     micro, processes = data.value("batch_size"), reader.findings.source.processes or 1
-    accumulation = max(1, train.value("gradient_accumulation_steps") or 1)
+    accumulation = _accumulation(train)
     size = micro * accumulation * processes
     note = f"of each process there: {micro} x {accumulation} micro-batches x {processes} (--processes)"
     reader.take(data, "batch_size", ("batch", "size"), size, note)
@@ -116,15 +109,17 @@ def _take_batch(reader: Reader, train: Node, data: Node) -> None:
 
 
 def _take_optimizers(reader: Reader, train: Node) -> None:
-    accumulation = max(1, train.value("gradient_accumulation_steps") or 1)
-    dense, sparse = train.node("dense_optimizer"), train.node("sparse_optimizer")
-    for node, path, kinds in ((dense, ("optimizer",), _DENSE), (sparse, ("embeddings", "optimizer"), _SPARSE)):
+    accumulation = _accumulation(train)
+    dense = train.node("dense_optimizer")
+    ways = (("dense_optimizer", ("optimizer",), _DENSE), ("sparse_optimizer", ("embeddings", "optimizer"), _SPARSE))
+    for name, path, kinds in ways:
+        node = train.node(name)
         if node is None:
+            reader.mistake(train, name, f"is left out; it is what moves {path[0]}")
             continue
         peak = _take_optimizer(reader, node, path, kinds)
-        schedule = ("schedule",) if node is dense else ("embeddings", "schedule")
         if peak is not None:
-            take_schedule(reader, node, Rate(schedule, peak, accumulation))
+            take_schedule(reader, node, Rate((*path[:-1], "schedule"), peak, accumulation))
     if dense is not None:
         _take_clipping(reader, train)
         _take_parts(reader, dense)
@@ -259,27 +254,34 @@ def _take_evaluation(reader: Reader, root: Node, data: Node) -> None:
     reader.spare(evaluation, "use_dense_ema", "there is no average to choose")
 
 
-def _take_commits(reader: Reader, train: Node, root: Node) -> None:
-    paths = [("checkpoint", "every"), ("evaluate", "every")]
-    keep_every = train.value("keep_checkpoint_max") == 0
-    if keep_every:
-        paths.append(("checkpoint", "keep_every"))
+def _take_commits(reader: Reader, train: Node) -> None:
+    """A number of 0 keeps all, as one that is left out."""
+    most = train.value("keep_checkpoint_max")
     epochs = train.value("save_checkpoints_epochs") or 0
+    saved = {"save_checkpoints_epochs": ("epochs", epochs), "save_checkpoints_steps": ("steps", _saved_steps(train))}
+    name = "save_checkpoints_epochs" if epochs else "save_checkpoints_steps"
+    unit, interval = saved[name]
+    if interval:
+        for section in ("checkpoint", "evaluate"):
+            reader.take(train, name, (section, "every", unit), interval)
+        if not most:
+            note = "0, or left out: all are kept"
+            reader.take(train, "keep_checkpoint_max", ("checkpoint", "keep_every", unit), interval, note)
     if epochs:
-        for path in paths:
-            reader.take(train, "save_checkpoints_epochs", (*path, "epochs"), epochs)
         reader.spare(train, "save_checkpoints_steps", "save_checkpoints_epochs takes its place, there as here")
-    elif train.value("save_checkpoints_steps"):
-        _take_steps(reader, train, "save_checkpoints_steps", *((*path, "steps") for path in paths))
-    reader.used(train, "save_checkpoints_steps", "save_checkpoints_epochs")
-    if not keep_every:
-        reader.take(train, "keep_checkpoint_max", ("checkpoint", "keep"), train.value("keep_checkpoint_max"))
-    reader.used(train, "keep_checkpoint_max")
+    if most:
+        reader.take(train, "keep_checkpoint_max", ("checkpoint", "keep"), most)
+    reader.used(train, "save_checkpoints_steps", "save_checkpoints_epochs", "keep_checkpoint_max")
     if train.value("is_profiling"):
         reader.take(train, "is_profiling", ("profile", "start"), 3, "steps 3 to 12, as there")
         reader.take(train, "is_profiling", ("profile", "steps"), 10)
     reader.used(train, "is_profiling")
     _take_sinks(reader, train)
+
+
+def _saved_steps(train: Node) -> int:
+    """Steps between two saves; there micro-batches are steps."""
+    return -(-(train.value("save_checkpoints_steps") or 0) // _accumulation(train))
 
 
 def _take_sinks(reader: Reader, train: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -201,7 +202,9 @@ def _number(scalar: Scalar) -> float | None:
     try:
         if "x" in text:
             return int(text, 16)
-        if text.isdigit() or text[1:].isdigit():
+        if re.fullmatch(r"[-+]?0[0-7]+", text):
+            return int(text, 8)
+        if re.fullmatch(r"[-+]?[0-9]+", text):
             return int(text[:40])
         return float(text.rstrip("f"))
     except ValueError:
