@@ -14,8 +14,11 @@ import torch
 from pyarrow import parquet
 
 import drivetrain
+from conftest import run_under_supervisor
+from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.serving import Scorer
 from drivetrain.serving.files import load_program, load_weights
+from drivetrain.spec.exits import Exit
 
 FEATURES = {
     "user": {"buckets": 20, "table": "people"},
@@ -309,3 +312,38 @@ def test_a_model_that_torch_cannot_trace_is_told_with_its_place(place, tmp_path,
     with pytest.raises(drivetrain.Failure, match=r"torch.export cannot make a program of the model: .*\.py:9"):
         drivetrain.export(tmp_path / "run", tmp_path / "out")
     sys.modules.pop("branching_of_programs", None)
+
+
+@pytest.mark.usefixtures("forked", "importable")
+def test_tables_of_several_processes_are_exported_whole(place):
+    run = place / "two"
+    given = recipe(place, "deepfm") | {"lanes": 2}
+    given["embeddings"]["hold"] = {"^item$": "row"}
+    assert run_under_supervisor(given, run, "launch.processes=2").code == Exit.DONE
+    drivetrain.export(run, place / "exports" / "two")
+    drivetrain.predict(run, str(place / "new.parquet"), place / "two.parquet")
+    found = Scorer(place / "exports" / "two")(log(50, seed=1))["click"]
+    assert np.abs(found - said(place, "two")["click"]).max() <= 1e-6
+
+
+def test_an_export_reads_nothing_of_what_moves_its_tables(place, monkeypatch):
+    read = []
+    plain = LoadedCommit.read
+
+    def noted(self, wanted):
+        read.extend(plain(self, wanted))
+        return plain(self, wanted)
+
+    monkeypatch.setattr(LoadedCommit, "read", noted)
+    drivetrain.export(place / "deepfm", place / "exports" / "again")
+    assert "networks/model/embeddings.table_item" in read
+    assert {name.partition("/")[0] for name in read} == {"networks"}
+
+
+@pytest.mark.parametrize("name", ["deepfm", "own"])
+def test_another_run_begins_at_an_export(place, tmp_path, name):
+    given = recipe(place, name) | {"init": {"from": str(place / "exports" / name)}, "seed": 1}
+    still = ["budget.steps=1", "optimizer.lr=0.0", "embeddings.optimizer={kind: sgd, lr: 0.0}"]
+    drivetrain.train(given, still, run=tmp_path / "run", progress=False)
+    drivetrain.predict(tmp_path / "run", str(place / "new.parquet"), tmp_path / "said.parquet")
+    assert parquet.read_table(tmp_path / "said.parquet").equals(parquet.read_table(place / f"{name}.parquet"))

@@ -122,8 +122,8 @@ def newest(
     return None
 
 
-def pick(run: Path, name: str) -> LoadedCommit:
-    """The commit of this name (or step), which must verify.
+def pick(run: Path, name: str, *, whole: bool = True) -> LoadedCommit:
+    """The commit of this name (or step), which must verify; `whole` as for `newest`.
 
     Raises Failure(66) where there is none, 65 where it is damaged.
     """
@@ -133,6 +133,9 @@ def pick(run: Path, name: str) -> LoadedCommit:
     if wanted not in there:
         raise Failure(Exit.INPUT_MISSING, f"no commit {name!r} in {run}", f"there are {', '.join(there) or 'none'}")
     try:
+        if not whole:
+            stored = StoredCommit.verified(run / FOLDER / wanted, Group())
+            return LoadedCommit(stored.path, stored.metadata, StateTree({}, stored.values), (), stored=stored)
         metadata, state = load(run / FOLDER / wanted)
     except Damaged as damage:
         raise Failure(Exit.BAD_DATA, f"{wanted} in {run} is damaged: {damage}", "take another commit") from damage

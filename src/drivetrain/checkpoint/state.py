@@ -140,6 +140,12 @@ def _takes(tensor: Tensor | None, piece: TensorBytes) -> bool:
     return tuple(tensor.shape) == piece.shape and tensor.dtype == piece.dtype
 
 
+def require_fitting(tensors: Mapping[str, Tensor], networks: Mapping[str, nn.Module]) -> None:
+    """Raises Failure(76) where a commit's networks are others than these, as `restore`."""
+    given = {name: tensor for name, tensor in tensors.items() if name.partition("/")[0] == NETWORKS}
+    require_same(capture(networks, {}), given, "the commit")
+
+
 def require_same(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], where: str) -> None:
     """Raises Failure(76) with every name that is missing, unexpected, renamed, or of another shape or type."""
     problems = _unmatched(wanted, given)

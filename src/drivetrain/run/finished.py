@@ -18,7 +18,7 @@ from drivetrain.checkpoint.compatible import accept_data
 from drivetrain.checkpoint.export import export, tied_names
 from drivetrain.checkpoint.initial import load_initial
 from drivetrain.checkpoint.recipe import Init, each_init
-from drivetrain.checkpoint.state import averaged, restore
+from drivetrain.checkpoint.state import AVERAGES, NETWORKS, averaged, require_fitting, restore
 from drivetrain.data.column_files import common_nulls
 from drivetrain.data.text_tokens import TextTokens, text_tokens
 from drivetrain.engine.engine import Engine
@@ -28,12 +28,21 @@ from drivetrain.ledger.resume_index import history_of
 from drivetrain.loop.evaluation import Evaluator, Scores, ValidationSet
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.task import Task
-from drivetrain.run.build import averages_of, build_networks, build_task, digests_beside, open_inputs
+from drivetrain.run.build import (
+    averages_of,
+    build_networks,
+    build_on_mesh,
+    build_task,
+    digests_beside,
+    open_inputs,
+)
 from drivetrain.run.user_code import identity
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
+from drivetrain.runtime.mesh import Mesh
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.signals import StopRequests
+from drivetrain.spec.box import Box
 from drivetrain.spec.code.scan import UserCode, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
@@ -138,7 +147,8 @@ def _device(recipe: Recipe, rank: int | None = None) -> torch.device:
 
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
-    finished = open_finished(run, commit, weights)
+    finished = _opened(run, commit, weights)
+    require_fitting(finished.commit.state.tensors, finished.networks)
     if isinstance(finished.task, LanguageModelTask):
         try:
             finished.task.text_tokens = run_tokens(finished.recipe, finished.task)
@@ -157,28 +167,42 @@ def open_finished(run: Path, commit: str | None, weights: Weights | None, *, ran
 
     `rank` is this process's number among those that share the work out, where it may be shared out.
     """
+    finished = _opened(run, commit, weights, rank=rank)
+    found = finished.commit
+    restore(found.state.tensors, finished.networks, {})
+    # The networks have them now.
+    return replace(finished, commit=replace(found, state=replace(found.state, tensors={})))
+
+
+def _opened(run: Path, commit: str | None, weights: Weights | None, *, rank: int | None = None) -> FinishedRun:
+    """The same, before the networks have the tensors that the commit holds: those of networks that are to be used."""
     if not run.exists():
         raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
     device, task = _device(recipe, rank), build_task(recipe)
-    found = newest(run) if commit is None else pick(run, commit)
+    found = newest(run, whole=False) if commit is None else pick(run, commit, whole=False)
     if found is None:
         raise Failure(Exit.INPUT_MISSING, f"no commit in {run}", "train it first")
     made_by = found.metadata.get("user_code", "")
     if made_by and _is_other_code(scan(recipe), made_by, run):
         text = f"{found.path.name} was made by other code than there is now: `drivetrain diff {run}` shows it"
-        warnings.warn(text, CodeChanged, stacklevel=3)
+        warnings.warn(text, CodeChanged, stacklevel=4)
     learned = found.metadata.get("task")
     if learned:  # before anything is built: networks may depend on what was found in the data
         task.recall(learned)
-    networks = build_networks(task, recipe, device)
+    networks = dict(build_on_mesh(task, recipe, Mesh(Group(), device=device), drawn=False).networks)
+    tensors = found.read(_of_networks)
     scored = [name for name, settings in averages_of(recipe, networks).items() if settings.evaluate]
     if weights == "averaged" or (weights is None and scored):
         names = networks if weights else scored  # asked for: of all networks that have one
-        tensors = averaged(found.state.tensors, names)
-        found = replace(found, state=replace(found.state, tensors=tensors))
-    restore(found.state.tensors, networks, {})
+        tensors = averaged(tensors, names)
+    found = replace(found, state=replace(found.state, tensors=tensors), stored=None)
     return FinishedRun(recipe, task, networks, found, device)
+
+
+def _of_networks(name: str, shape: tuple[int, ...]) -> Box | None:
+    """All of a network's tensors and their averages; nothing of what moves them, which may be several times as much."""
+    return Box.of_whole(shape) if name.partition("/")[0] in (NETWORKS, AVERAGES) else None
 
 
 def _is_other_code(code: UserCode, made_by: str, run: Path) -> bool:

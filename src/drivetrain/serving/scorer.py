@@ -19,8 +19,8 @@ from .plain import PlainColumns
 
 FORMAT = "drivetrain features 1"
 """What the file `features.json` begins with: another one is another way to read it."""
-LOOKUP = "lookups"
-"""What names of tensors begin with that are not the network's: LOOKUP.TABLE.keys and so on."""
+LOOKUP = "lookups."
+"""What names of tensors begin with that are not the network's: lookups.TABLE.keys and so on."""
 Inputs = dict[str, dict[str, Tensor]]
 
 
@@ -91,10 +91,10 @@ def _specs(told: Mapping[str, Any]) -> dict[str, FeatureSpec]:
 
 def _apart(tensors: Mapping[str, Tensor], lookups: Mapping[str, str]) -> tuple[dict[str, Tensor], dict[str, SideTable]]:
     """The network's tensors, and the tables beside the samples."""
-    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{LOOKUP}.")}
+    weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(LOOKUP)}
     sides = {}
     for table in lookups:
-        start, arrays = f"{LOOKUP}.{table}.", {}
+        start, arrays = f"{LOOKUP}{table}.", {}
         own = {name.removeprefix(start): tensor.numpy() for name, tensor in tensors.items() if name.startswith(start)}
         for name, array in own.items():
             whole, _, part = name.rpartition("/")

@@ -53,7 +53,7 @@ class FeatureEncoder:
         Raises Failure: 66 where a vocabulary is missing, 65 where it has nothing or a value twice, 78 where one column
         is read both as lists and as single values.
         """
-        self._settings, self._sides, self._labelled = settings, sides, labelled
+        self._settings, self.sides, self._labelled = settings, sides, labelled
         own = {name: feature for name, feature in settings.features.items() if feature.lookup is None}
         self._features = FeatureColumns(own)
         self.columns: Mapping[str, str] = _readings([*self._features.wanted(), *self._wanted()])
@@ -68,7 +68,7 @@ class FeatureEncoder:
         """SHA-256 of all that decides what `encode` gives."""
         settings = self._settings
         labels = {name: _chosen(each, _OF_A_LABEL) for name, each in settings.labels.items()}
-        sides = {name: [settings.lookups[name].by, side.fingerprint] for name, side in self._sides.items()}
+        sides = {name: [settings.lookups[name].by, side.fingerprint] for name, side in self.sides.items()}
         told = [self._features.decided_by, sides, labels, settings.sample_weight, settings.group, self._labelled]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -76,7 +76,7 @@ class FeatureEncoder:
         """The arrays of these rows. Raises BadValue for a value that is none of what its feature or label takes."""
         read = ArrowColumns(table)
         found = self._features.encode(read)
-        for name, side in self._sides.items():
+        for name, side in self.sides.items():
             found |= side.table.of(read.values(self._settings.lookups[name].by))
         if self._labelled:
             found |= self._targets(read)
@@ -85,7 +85,7 @@ class FeatureEncoder:
     def _wanted(self) -> Iterator[tuple[str, str]]:
         """Columns that are not those of features, and what they are read as."""
         settings = self._settings
-        for name in self._sides:
+        for name in self.sides:
             yield settings.lookups[name].by, "string"
         if not self._labelled:
             return

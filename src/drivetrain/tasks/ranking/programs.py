@@ -103,15 +103,19 @@ class WithWeights(nn.Module):
         return functional_call(self._network[0], dict(weights), (inputs,))
 
 
+def tensors_for_programs(ranker: nn.Module) -> dict[str, Tensor]:
+    """Buffers that no commit has: they are what the model makes them to be."""
+    kept = ranker.state_dict()
+    return {name: buffer for name, buffer in ranker.named_buffers() if name not in kept}
+
+
 def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Reading) -> Exported:
     """A folder of an export: graph, weights, how features are made, and what scores by them.
 
     `tensors` are the network's of a commit, by name. Raises Failure(70) where torch cannot trace the model.
     """
     network = Served(ranker, program).eval()
-    # Buffers that no commit has are what the model made them to be.
-    weights = {name: buffer for name, buffer in network.named_buffers() if name not in tensors}
-    weights = dict(sorted((weights | dict(tensors)).items()))
+    weights = dict(sorted((tensors_for_programs(ranker) | dict(tensors)).items()))
     graph = _traced(network, weights, program)
     unused = _unused(graph, weights)
     if unused:  # those of another tower, say
@@ -211,7 +215,7 @@ def _tensors_beside(name: str, side: OpenedLookup, program: Program) -> dict[str
             found |= {f"{key}/values": array.values, f"{key}/offsets": array.offsets}
         else:
             found[key] = array
-    return {f"{LOOKUP}.{name}.{key}": torch.from_numpy(np.ascontiguousarray(array)) for key, array in found.items()}
+    return {f"{LOOKUP}{name}.{key}": torch.from_numpy(np.ascontiguousarray(array)) for key, array in found.items()}
 
 
 def _sources() -> dict[str, bytes]:

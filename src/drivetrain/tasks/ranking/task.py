@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,13 +20,13 @@ from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import Batch, batch_of
 from drivetrain.tasks.ranking.building import keys_of, lookups_of, model_of, programs_of, tables_of
-from drivetrain.tasks.ranking.features import FeatureEncoder, OpenedLookup
+from drivetrain.tasks.ranking.features import FeatureEncoder
 from drivetrain.tasks.ranking.lookups import open_lookups
 from drivetrain.tasks.ranking.models import Ranker, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
 from drivetrain.tasks.ranking.pareto import ParetoWeights
-from drivetrain.tasks.ranking.programs import Reading, exported
+from drivetrain.tasks.ranking.programs import LOOKUP, Reading, exported, tensors_for_programs
 from drivetrain.tasks.ranking.recipe import Ranking, TwoTower
 
 Networks = Mapping[str, nn.Module]
@@ -120,11 +119,21 @@ class RankingTask(Task):
             ranker = self.networks()[network]
             assert isinstance(ranker, Ranker), "it is what `networks` makes"
             by = {name: lookup.by for name, lookup in self._settings.lookups.items()}
-            reading = Reading(self._encoder(labelled=False).specs, self._sides, by, self.nulls)
+            encoder = self._encoder(labelled=False)
+            reading = Reading(encoder.specs, encoder.sides, by, self.nulls)
             made = programs_of(self._settings, ranker.model, self._objective)
             return [exported(ranker, tensors, program, reading) for program in made]
 
         return programs
+
+    def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """The network's own tensors of an export, which has more for its program."""
+
+        def own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            beside = tensors_for_programs(self.networks()[network])
+            return {name: each for name, each in tensors.items() if not name.startswith(LOOKUP) and name not in beside}
+
+        return own
 
     def flops_per_sample(self) -> float | None:
         """Those of linear layers; vectors are looked up, not multiplied."""
@@ -138,12 +147,13 @@ class RankingTask(Task):
 
     def _encoder(self, *, labelled: bool) -> FeatureEncoder:
         if labelled not in self._encoders:
-            self._encoders[labelled] = FeatureEncoder(self._settings, self._sides, labelled=labelled)
+            sides = None
+            for other in self._encoders.values():  # tables beside the samples are read once
+                sides = other.sides
+            if sides is None:
+                sides = open_lookups(self._settings)
+            self._encoders[labelled] = FeatureEncoder(self._settings, sides, labelled=labelled)
         return self._encoders[labelled]
-
-    @cached_property
-    def _sides(self) -> dict[str, OpenedLookup]:
-        return open_lookups(self._settings)
 
 
 def _weights_of(settings: Ranking) -> ParetoWeights | None:
