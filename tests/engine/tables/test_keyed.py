@@ -193,6 +193,12 @@ def test_keys_that_are_all_too_young_to_go_are_told_when_it_is_time():
         observe(keyed, own, STEP * 3)
 
 
+def test_an_amount_that_means_nothing_along_a_run_is_told_with_its_table():
+    with pytest.raises(Failure, match=r"table 't': keyed\.evict: an amount in tokens") as caught:
+        keyed_on(table_of(age=Amount(tokens=9)), 1, 0)
+    assert caught.value.outcome.code is Exit.BAD_RECIPE
+
+
 def test_yesterdays_keys_are_as_old_as_they_were():
     keyed = keyed_on(table_of(age=Amount(samples=2 * STEP)), 1, 0)
     observe(keyed, {FEW[0]: 1}, STEP)

@@ -119,7 +119,7 @@ class KeyedMatrixRows(MatrixRows):
         """Rows have the initial numbers of their keys."""
         of = table.table
         drawn = key_rows(keys, of.name, of.reach, of.dim, self._seed)
-        self.matrix.weight[torch.from_numpy(table.at + lines)] = drawn
+        self.matrix.weight[torch.from_numpy(table.at + lines)] = drawn.to(self.matrix.weight.dtype)
 
 
 def _shared(resolved: Resolved, gradients: Tensor) -> tuple[Tensor, Tensor]:
