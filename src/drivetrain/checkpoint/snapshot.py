@@ -49,8 +49,7 @@ class Arena:
         """Copies of all tensors; the ones of the snapshot before are overwritten."""
         self.reserve(tensors)
         places, at = [], 0
-        # Wide types first: then every tensor starts on a multiple of its own width, whatever the sizes.
-        for name, tensor in sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize):
+        for name, tensor in _wide_first(tensors):
             places.append((name, tensor, self._memory[at : at + tensor.nbytes]))
             at += tensor.nbytes
         sums = _copy([(_flat(tensor), room) for _, tensor, room in places])
@@ -60,10 +59,16 @@ class Arena:
         return pieces
 
 
+def _wide_first(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """Tensors by the width of their types: then each starts on a multiple of its own width, whatever the sizes."""
+    return sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+
+
 def pieces_of(tensors: Mapping[str, Tensor]) -> list[TensorBytes]:
-    """The tensors themselves, without a copy of those that lie on the CPU in one piece."""
+    """The tensors themselves, without a copy of those that lie on the CPU in one piece; in the order of `Arena.take`,
+    so that a commit has the same bytes either way."""
     pieces = []
-    for name, tensor in tensors.items():
+    for name, tensor in _wide_first(tensors):
         data = _flat(tensor).cpu()
         pieces.append(TensorBytes(name, tensor.dtype, tuple(tensor.shape), data, checksum(data.numpy())))
     return pieces

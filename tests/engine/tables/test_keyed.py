@@ -137,10 +137,21 @@ def test_what_is_loaded_goes_on_as_what_has_never_stopped(steps, cut):
 def test_state_that_others_have_put_back_is_found_again():
     keyed = keyed_on(table_of(), 1, 0)
     before = keyed.rows.lines.clone()
-    observe(keyed, {FEW[0]: 1}, STEP)
+    first = observe(keyed, {FEW[0]: 1}, STEP)
     keyed.rows.lines.data.copy_(before)  # as a rollback does: torch counts no change
     keyed.forget()
-    assert observe(keyed, {FEW[0]: 1}, STEP).keys.tolist() == [FEW[0]]
+    again = observe(keyed, {FEW[0]: 1}, STEP)
+    assert (again.keys.tolist(), again.filled.tolist()) == ([FEW[0]], first.filled.tolist())
+
+
+def test_of_keys_that_were_seen_alike_the_smaller_ones_have_rows():
+    keyed = keyed_on(table_of(least="count"), 1, 0)
+    smallest, *two = [key for key in FEW if BUCKET[key] == 3][:3]
+    observe(keyed, dict.fromkeys(two, 1), STEP)
+    observe(keyed, {smallest: 1}, 2 * STEP)
+    changes = observe(keyed, dict.fromkeys([smallest, *two], 1), 3 * STEP)
+    assert known(keyed) == dict.fromkeys([smallest, two[0]], (2, 3 * STEP))
+    assert changes.freed.tolist() == changes.filled.tolist()
 
 
 def test_a_key_has_a_row_from_the_step_on_that_follows_the_one_which_saw_it_often_enough():
@@ -191,6 +202,12 @@ def test_keys_that_are_all_too_young_to_go_are_told_when_it_is_time():
         observe(keyed, own, STEP * number)
     with pytest.raises(Failure, match=r"bucket 3 of 64 is full.*seen within the last 500 samples"):
         observe(keyed, own, STEP * 3)
+
+
+def test_an_amount_that_means_nothing_along_a_run_is_told_with_its_table():
+    with pytest.raises(Failure, match=r"table 't': keyed\.evict: an amount in tokens") as caught:
+        keyed_on(table_of(age=Amount(tokens=9)), 1, 0)
+    assert caught.value.outcome.code is Exit.BAD_RECIPE
 
 
 def test_yesterdays_keys_are_as_old_as_they_were():

@@ -122,3 +122,15 @@ def test_a_key_that_a_step_lets_in_is_found_by_the_next_though_that_was_told_bef
     work.mover.move()
     pulled = work.pull(plan, told)
     assert pulled.addresses.tolist() == [row_of(work, "a", 3)]
+
+
+def test_a_graph_of_the_module_finds_what_the_module_does():
+    """Also of keys that have no row, and of places without a key."""
+    tables, module = built()
+    (work,) = tables.at_work
+    step(tables, ids([3, 1 << 62], [[9, 4], [8, -1]], [[3], [11]]), 10)
+    work.mover.move()
+    given = ids([3, 1 << 62, 77], [[9, 5], [-1, 8], [-1, -1]], [[11], [-1], [78]]).ids
+    graph = torch.export.export(module.eval(), (given,)).module()
+    for name, bags in module(given).items():
+        assert torch.equal(graph(given)[name], bags)

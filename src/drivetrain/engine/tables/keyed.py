@@ -15,6 +15,7 @@ from drivetrain.engine.tables.module import Table, waiting_lines
 from drivetrain.engine.tables.turnover import Changes, Rule, Seen, Turnover
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.box import Box
+from drivetrain.spec.exits import Exit, Failure
 
 
 class KeyedTable:
@@ -51,9 +52,13 @@ class KeyedTable:
         return {"keys": self.rows.lines, "waiting": self.waiting.lines, "clock": self.clock}
 
     def lay_rule(self, scale: Scale) -> None:
-        """Follow the table's settings along a run."""
+        """Follow the table's settings along a run. Raises Failure(78) for amounts that mean nothing there."""
         assert self.table.keyed is not None
-        self._turnover.rule = Rule.of(self.table.keyed, scale)
+        try:
+            self._turnover.rule = Rule.of(self.table.keyed, scale)
+        except ValueError as error:
+            cause = f"table {self.table.name!r}: keyed.evict: {error}"
+            raise Failure(Exit.BAD_RECIPE, cause, "give steps or samples") from error
 
     def forget(self) -> None:
         """The state was written to by others."""

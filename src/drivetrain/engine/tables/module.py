@@ -125,13 +125,21 @@ class Embeddings(nn.Module):
 
     def _rows_of_keys(self, table: str, keys: Tensor) -> Tensor:
         """The rows of a whole table that keys have, or share with others; -1 stays what it is."""
-        lines, known = self.get_parameter(f"keys_{table}"), self._sorted.get(table)
+        lines = self.get_parameter(f"keys_{table}")
+        known = self._sorted_keys(table, lines)
+        places = torch.searchsorted(known.keys, keys).clamp(max=len(known.keys) - 1)
+        shared = bucket_of(keys) * len(lines) // BUCKETS
+        rows = torch.where(known.keys[places] == keys, known.order[places], shared)
+        return torch.where(keys < 0, keys, rows)
+
+    def _sorted_keys(self, table: str, lines: Tensor) -> SortedKeys:
+        """The keys of a table, which are sorted once as long as they stay the same. A graph has them sorted in it."""
+        if torch.compiler.is_compiling():
+            return SortedKeys(lines, 0, *torch.sort(lines[:, KEY]))
+        known = self._sorted.get(table)
         if known is None or known.lines is not lines or known.version != lines._version:
             known = self._sorted[table] = SortedKeys(lines, lines._version, *torch.sort(lines[:, KEY]))
-        places = torch.searchsorted(known.keys, keys).clamp(max=len(known.keys) - 1)
-        edges = torch.from_numpy(edges_of(len(lines)))
-        rows = torch.where(known.keys[places] == keys, known.order[places], edges[bucket_of(keys)])
-        return torch.where(keys < 0, keys, rows)
+        return known
 
 
 class SortedKeys(NamedTuple):
