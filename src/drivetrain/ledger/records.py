@@ -230,7 +230,7 @@ class StepRecord(AttemptPart):
     norm: Mapping[str, float]
     """Norm of each network's gradient, before it was clipped; a network that moved twice also as `NAME#2`."""
     lr: Mapping[str, float]
-    """Learning rate of each network."""
+    """Learning rate of each network; of rows of tables as `NETWORK/TABLE`, the first table of those that move alike."""
     seconds: float
     """Its time, without that of its data and of compiling, to 0.1 microseconds."""
     wait: float

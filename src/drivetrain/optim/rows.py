@@ -46,6 +46,8 @@ class RowMover(Generic[S]):
             self.slots[name] = torch.full_like(weight, self.initial)
         for name in self.narrow:
             self.slots[name] = weight.new_full((len(weight),), self.initial)
+        self.name = ""
+        """What its rates are recorded by: of the tables that it moves, the first by name."""
         self.moves = torch.zeros(())
         """Steps that were made, the same on all ranks; a float, as torch's step counts."""
         self.rows: Tensor | None = None
@@ -57,6 +59,11 @@ class RowMover(Generic[S]):
     def initial(self) -> float:
         """What the slots begin at."""
         return 0.0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the step at work."""
+        return self._lr
 
     def advance(self, position: int, *, waits: bool) -> None:
         """Set the learning rate of the step that ends at this position (samples); zero while the network `waits`."""

@@ -66,7 +66,9 @@ def movers_of(tables: Tables, network: str, schedule: Schedule, horizon: Horizon
     for matrix in tables.matrices:
         if matrix.network == network:
             factor = build_factor(matrix.schedule or schedule, horizon)
-            found.append(build_mover(matrix.optimizer, matrix.weight, factor))
+            mover = build_mover(matrix.optimizer, matrix.weight, factor)
+            mover.name = min(table.name for table in matrix.layout.tables)
+            found.append(mover)
     return tuple(found)
 
 
