@@ -261,6 +261,23 @@ class EvaluationRecord(AttemptPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingRecord(AttemptPart):
+    """A step's training samples are scored, just before it learns from them."""
+
+    kind: ClassVar[str] = "training"
+    step: int
+    """The step that learns from them."""
+    position: int
+    """The position before it."""
+    seconds: float
+    """How long it took."""
+    metrics: Mapping[str, float]
+    """Values by metric; empty where no metric has gathered anything."""
+    means: Mapping[str, float]
+    """Running means by metric, of these and of those before, which count less and less."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FinalRecord(AttemptPart):
     """What is scored once, when a run is done: test sets, and whole the validation sets that were scored in part."""
 
@@ -558,6 +575,7 @@ LoopRecord: TypeAlias = (
     AttemptRecord
     | StepRecord
     | EvaluationRecord
+    | TrainingRecord
     | FinalRecord
     | TelemetryRecord
     | StatisticsRecord
