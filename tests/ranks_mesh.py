@@ -36,7 +36,7 @@ from drivetrain.engine.scaler import Scaler
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Guard as GuardSettings
-from drivetrain.loop.state import RunState
+from drivetrain.loop.state import RunState, StateValues
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import Constant, Optimizer
 from drivetrain.optim.schedules import Horizon
@@ -381,7 +381,7 @@ def tables(job, place, descriptors):
 
 
 def state_of(engine: Engine, step: int) -> RunState:
-    return RunState(engine, engine.placement, Guard(GuardSettings()), Progress(step, 8 * step))
+    return RunState(engine, engine.placement, Guard(GuardSettings()), StateValues(Progress(step, 8 * step)))
 
 
 def commit(engine: Engine, run: Path, step: int) -> None:

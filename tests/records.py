@@ -84,6 +84,20 @@ def statistics(number: int) -> Record:
     }
 
 
+def training(number: int, auc: float = 0.7) -> Record:
+    """The samples of a step, scored before it."""
+    return {
+        "kind": "training",
+        "time": 20.0,
+        "attempt": 1,
+        "step": number,
+        "position": 8 * number - 8,
+        "seconds": 0.1,
+        "metrics": {"auc": auc, "loss": "nan"},
+        "means": {"auc": 0.65},
+    }
+
+
 def evaluation(number: int, value: float = 1.5, name: str = "dogs", metric: str = "bits") -> Record:
     """Half a second of scoring one validation set."""
     return {

@@ -4,7 +4,7 @@ import pytest
 
 from drivetrain.cli.main import run as command
 from drivetrain.ledger.ledger import LedgerFile
-from records import attempt, ended, evaluation, step
+from records import attempt, ended, evaluation, rollback, step
 
 
 @pytest.fixture
@@ -41,6 +41,24 @@ def test_the_report_for_programs_is_json_and_adds_up(run, capsys):
     assert told["throughput"]["steps"]["tokens_per_second"] == pytest.approx(800.0)
     assert told["throughput"]["wall_clock"]["tokens_per_second"] == pytest.approx(1600 / 31)
     assert told["throughput"]["last_steps"]["mfu"] is None
+
+
+def test_each_evaluation_that_counts_is_one_line_whatever_was_made_twice(tmp_path, capsys):
+    ledger = LedgerFile.open(tmp_path / "ledger.jsonl")
+    records = [attempt(), step(1), evaluation(1, 9.0), step(2), evaluation(2, "nan"), rollback(2, 1), step(2)]
+    records += [evaluation(2, "nan"), attempt(2, 0), step(1), evaluation(1, 1.5), step(2), evaluation(2, 1.25)]
+    final = evaluation(2, 1.0, name="held") | {"kind": "final", "part": "test"}
+    for record in [*records, final]:
+        ledger.append(record)
+    ledger.close()
+    assert command(["report", str(tmp_path), "--evaluations"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    shared = {"time": 20.0}
+    assert lines == [
+        {"step": 1, "position": 8, "part": "validation", "dogs/bits": 1.5} | shared,
+        {"step": 2, "position": 16, "part": "validation", "dogs/bits": 1.25} | shared,
+        {"step": 2, "position": 16, "part": "test", "held/bits": 1.0} | shared,
+    ]
 
 
 def test_a_damaged_ledger_is_named_with_its_record(run, capsys):

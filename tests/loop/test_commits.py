@@ -11,7 +11,7 @@ from drivetrain.loop.guard import Guard
 from drivetrain.loop.ledger_writer import LedgerWriter, Stopwatch
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Guard as Settings
-from drivetrain.loop.state import CommitMetadata, RunState
+from drivetrain.loop.state import CommitMetadata, RunState, StateValues
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.pulse import Pulse
@@ -46,7 +46,7 @@ class Disk:
 
 def commits(disk):
     group = Group()
-    state = RunState(engines.build(), replicas(group), Guard(Settings()), Progress(4, 32))
+    state = RunState(engines.build(), replicas(group), Guard(Settings()), StateValues(Progress(4, 32)))
     sync = StepSync(Pulse(group, WIDTH), StopRequests(), alone=True)
     metadata = CommitMetadata("r", {}, {}, "step-00000002", 1, {}, 1)
     ledger = LedgerWriter(None, 1, Stopwatch(0.0, lambda: 0.0))

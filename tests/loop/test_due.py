@@ -8,7 +8,7 @@ from drivetrain.loop.due import DueWork
 from drivetrain.loop.guard import Guard
 from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Guard as Settings
-from drivetrain.loop.state import RunState
+from drivetrain.loop.state import RunState, StateValues
 from drivetrain.runtime.group import Group
 
 
@@ -44,7 +44,7 @@ class Commits:
 
 
 def work(rank, covered, *, blocking=False, failure=None):
-    state = RunState(engines.build(), replicas(Group()), Guard(Settings()), Progress(4, 32))
+    state = RunState(engines.build(), replicas(Group()), Guard(Settings()), StateValues(Progress(4, 32)))
     idle = SimpleNamespace(drain=lambda: None, clear=lambda: None)
     commits = Commits(covered)
     due = DueWork(

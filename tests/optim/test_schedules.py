@@ -23,7 +23,7 @@ from drivetrain.optim.recipe import (
 from drivetrain.optim.schedules import Horizon, Span, build_decay, build_factor, cosine
 from drivetrain.optim.score_history import ScoreHistory
 from drivetrain.spec.amount import Amount, Scale
-from drivetrain.spec.batches import Batches
+from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from spec.test_batches import scale_of
@@ -304,6 +304,9 @@ def test_a_schedule_with_a_length_may_be_longer_than_the_budget():
     [
         (WarmupStableDecay, {"decay": amount(8), "shape": "exponential"}, "floor above zero"),
         (InverseSqrt, {}, "warm-up or a timescale"),
+        (Linear, {"warmup_from": 0.5}, "warmup_from is where a warm-up begins"),
+        (Linear, {"warmup": amount(8), "read_at": "step_start"}, "begins with steps that move nothing"),
+        (Exponential, {"rate": 0.5, "every": amount(8), "warmup": amount(8), "read_at": "epoch_start"}, "move nothing"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(kind, settings, words):
@@ -390,3 +393,122 @@ def test_a_network_that_waits_follows_the_whole_runs_scores():
     horizon, _ = scored([1, 1, 1, 1])
     factor = build_factor(settings, horizon.since(3))
     assert [factor(8 * step) for step in range(1, 4)] == [1, 0.5, 0.5]
+
+
+# What recommenders are trained with: rates as torch and TorchEasyRec give them, which read a step at its start, or once
+# in an epoch. Each formula is of t, the steps or epochs before the step; its numbers at a base of 0.1 were run there.
+SERIES = {
+    "exponential": (
+        Exponential(rate=0.5, every=Amount(steps=2), staircase=True, read_at="step_start"),
+        [0.1, 0.1, 0.05, 0.05, 0.025],
+    ),
+    "steps": (
+        StepSchedule(milestones=(Milestone(at=Amount(steps=3), factor=0.5), Milestone(at=Amount(steps=6), factor=0.1))),
+        [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.01],
+    ),
+    "cosine": (  # theirs has a 0 before: a first step that moves nothing
+        Cosine(warmup=Amount(steps=2), length=Amount(steps=6), floor=0.1),
+        [0.05, 0.1, 0.0868, 0.055, 0.0232, 0.01, 0.01],
+    ),
+    "cosine, warmed up from a rate": (
+        Cosine(warmup=Amount(steps=2), warmup_from=0.5, length=Amount(steps=6), floor=0.1, read_at="step_start"),
+        [0.05, 0.075, 0.1, 0.0868, 0.055, 0.0232, 0.01, 0.01],
+    ),
+    "cosine_restarts": (
+        CosineRestarts(period=Amount(steps=2), multiplier=2, read_at="step_start"),
+        [0.1, 0.05, 0.1, 0.0854, 0.05, 0.0146, 0.1],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SERIES)
+def test_a_schedule_of_recommenders_is_the_series_that_was_run(case):
+    settings, expected = SERIES[case]
+    factor = build_factor(settings, Horizon(BUDGET, SCALE))
+    assert [0.1 * factor(8 * step) for step in range(1, len(expected) + 1)] == pytest.approx(expected, abs=5e-5)
+
+
+def by(unit, count):
+    return Amount(**{unit: count})
+
+
+@st.composite
+def recommenders(draw):
+    """A schedule in steps or epochs, and its rate at t of them, at a base of 1; with a warm-up from a rate or none."""
+    unit = draw(st.sampled_from(["steps", "epochs"]))
+    warmup, first, least = draw(st.integers(0, 9)), draw(st.floats(0.01, 1)), draw(st.floats(0, 1))
+    size, rate, most = draw(st.integers(1, 9)), draw(st.floats(0.1, 1)), draw(st.integers(1, 3))
+    shared = {"read_at": "step_start" if unit == "steps" else "epoch_start"}
+    if warmup:
+        shared |= {"warmup": by(unit, warmup), "warmup_from": first}
+
+    def rising(rest):
+        return lambda t: first + (1 - first) * t / warmup if t < warmup else rest(t - warmup)
+
+    def restarting(t):
+        length = size
+        while t >= length:
+            t, length = t - length, length * most
+        return half(1, least, t / length)
+
+    marks = sorted({draw(st.integers(1, 30)), draw(st.integers(31, 60))})
+    choices = {
+        Constant: ({}, lambda t: 1.0),
+        Exponential: (
+            {"rate": rate, "every": by(unit, size), "staircase": True, "floor": least},
+            lambda t: max(least, rate ** (t // size)),
+        ),
+        StepSchedule: (
+            {"milestones": tuple([Milestone(at=by(unit, mark), factor=1 / (2 + mark)) for mark in marks])},
+            # From the run's start, and not the warm-up's end.
+            lambda t: [1.0, *(1 / (2 + mark) for mark in marks)][sum(mark <= t + warmup for mark in marks)],
+        ),
+        Cosine: (
+            {"length": by(unit, warmup + size), "floor": least},
+            lambda t: half(1, least, min(1, t / size)),
+        ),
+        CosineRestarts: ({"period": by(unit, size), "multiplier": most, "floor": least}, restarting),
+    }
+    kind = draw(st.sampled_from(list(choices)))
+    settings, after = choices[kind]
+    if kind is StepSchedule:  # the warm-up's rate is a factor on what the milestones say
+        return kind(**settings, **shared), unit, lambda t: rising(lambda _: 1.0)(t) * after(t - warmup)
+    return kind(**settings, **shared), unit, rising(after)
+
+
+@given(recommenders(), st.integers(1, 9), st.integers(9, 40), st.integers(1, 400))
+def test_a_schedule_of_recommenders_is_its_closed_form_by_step_and_by_epoch(case, size, epoch, step):
+    """An epoch need be no whole number of steps: a step is of the epoch that it begins in."""
+    settings, unit, rate = case
+    factor = build_factor(settings, Horizon(10**6, Scale(Batches(size), epoch=epoch)))
+    start = size * (step - 1)
+    assert factor(start + size) == pytest.approx(rate(step - 1 if unit == "steps" else start // epoch), abs=1e-12)
+
+
+def test_a_restart_is_at_the_peak_wherever_it_falls():
+    """A floor of a logarithm puts t = 1210 of periods 10, 30, 90, 270, 810 at the end of the last of them."""
+    factor = build_factor(
+        CosineRestarts(period=Amount(steps=10), multiplier=3, read_at="step_start"), Horizon(10**6, UNIT)
+    )
+    peaks = [step - 1 for step in range(1, 1300) if factor(step) == 1.0]
+    assert peaks == [0, 10, 40, 130, 400, 1210]
+
+
+@given(schedules())
+def test_no_schedule_wastes_its_first_step(settings):
+    assert build_factor(settings, Horizon(1000, UNIT))(1) > 0
+
+
+def test_a_start_is_that_of_the_step_also_where_the_batch_grows():
+    batches = Batches(2, (Change(3, 5),))
+    factor = build_factor(
+        Linear(length=Amount(samples=100), read_at="step_start"), Horizon(100, Scale(batches, epoch=7))
+    )
+    ends = [batches.span(step)[1] for step in range(1, 6)]
+    assert [100 * (1 - factor(end)) for end in ends] == pytest.approx([0, 2, 4, 6, 11])
+
+
+def test_epochs_that_nobody_can_count_are_no_place_to_read_a_schedule_at():
+    with pytest.raises(Failure, match=r"schedule\.read_at: epoch_start, and nobody knows") as caught:
+        build_factor(Cosine(read_at="epoch_start"), Horizon(1000, UNIT))
+    assert caught.value.outcome.code == Exit.BAD_RECIPE

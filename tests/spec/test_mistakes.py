@@ -116,7 +116,7 @@ IN_FILE = [
     (3, "seed: [1", "", "not YAML"),
     (27, "  kind: adamW", "optimizer.kind", "did you mean 'adamw'"),
     (20, "lr: 1e-3", "lr", "did you mean 'optimizer.lr'"),
-    (33, "  decay: 5\n  kind: cosine", "schedule.decay", "there are warmup, floor, length, kind"),
+    (33, "  decay: 5\n  kind: cosine", "schedule.decay", "there are warmup, warmup_from, read_at, floor, length, kind"),
     (
         14,
         "      - include: a\n        kind: text",

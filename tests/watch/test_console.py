@@ -9,7 +9,7 @@ from rich.console import Console
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.text import printable
 from drivetrain.watch.console import ConsoleSink, amount, closing, duration, tolerant
-from records import attempt, commit, ended, evaluation, parsed, rollback, statistics, step
+from records import attempt, commit, ended, evaluation, parsed, rollback, statistics, step, training
 
 
 def shown(*records, terminal=False, width=80, started=0.0):
@@ -45,6 +45,11 @@ def test_plain_lines_come_every_five_seconds_then_every_minute_and_at_the_end():
 def test_a_set_without_scores_is_told_by_its_samples():
     text = shown(attempt(), evaluation(4) | {"metrics": {"dogs": {}}})
     assert "evaluation at step 4  dogs  9 samples, of which no metric has gathered" in text
+
+
+def test_scores_of_training_samples_are_told_with_their_running_means():
+    text = shown(attempt(), training(4), width=120)
+    assert "training at step 4  auc 0.7000 (mean 0.6500)  loss nan" in text
 
 
 def test_statistics_are_told_by_network():

@@ -11,7 +11,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.recipe import Watch
 from drivetrain.watch.sinks import follow
 from drivetrain.watch.tensorboard import TensorBoardSink
-from records import attempt, evaluation, parsed, rollback, statistics, step
+from records import attempt, evaluation, parsed, rollback, statistics, step, training
 
 
 def events(folder):
@@ -110,6 +110,13 @@ def test_what_was_undone_is_shown_once_and_as_it_was_made_again(tmp_path):
     replay(tmp_path / "tb", [attempt(), step(1), step(2, loss=9.0), rollback(2, 1), step(2, loss=3.0)])
     found = points(tmp_path / "tb")
     assert found["train/loss"] == [(1, 2.5), (2, 3.0)]
+
+
+def test_scores_of_training_samples_are_points(tmp_path):
+    replay(tmp_path / "tb", [attempt(), step(1), training(1), step(2)])
+    found = points(tmp_path / "tb")
+    assert found["training/auc"] == [(1, pytest.approx(0.7))]
+    assert found["training_mean/auc"] == [(1, pytest.approx(0.65))]
 
 
 def test_statistics_are_points_and_histograms(tmp_path):

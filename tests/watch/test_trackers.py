@@ -22,7 +22,7 @@ from drivetrain.watch import wandb as wandb_sink
 from drivetrain.watch.recipe import Mlflow, Trackio, Wandb, Watch
 from drivetrain.watch.sinks import follow
 from drivetrain.watch.trackers import Trackers, without_secrets
-from records import attempt, ended, evaluation, statistics, step
+from records import attempt, ended, evaluation, statistics, step, training
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +111,12 @@ def test_rows_have_values_with_samples_and_tokens_as_further_axes(tmp_path):
     assert rows["evaluation-4"].values == {"dogs/bits": 1.5, "samples": 32, "tokens": 3200}
     assert rows["attempt-2"].values == {"event/attempt": 2, "event/from_step": 2, "event/processes": 2}
     assert rows["exit-2"].notes == {"exit": "0 all steps are made"}
+
+
+def test_scores_of_training_samples_are_sent_once(tmp_path):
+    write(tmp_path, [attempt(), step(1), training(1), attempt(2, 0), training(1), step(1), training(2)])
+    rows = [row for row in send(tmp_path, StandIn()).rows if row.kind == "training"]
+    assert [(row.key, row.values["training_mean/auc"]) for row in rows] == [("training-1", 0.65), ("training-2", 0.65)]
 
 
 def test_statistics_are_sent_once_with_their_histograms(tmp_path):

@@ -13,6 +13,9 @@ from drivetrain.cli.options import AsJson
 def report(
     run: Annotated[Path, typer.Argument(help="Run directory.")],
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw it too: a file.png or a file.svg.")] = None,
+    evaluations: Annotated[
+        bool, typer.Option("--evaluations", help="Only the evaluations: a JSON object in a line for each.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Curves, metrics, attempts, and where the time went."""
@@ -20,6 +23,7 @@ def report(
 
     from rich.console import Console
 
+    from drivetrain.ledger import derive
     from drivetrain.ledger.fields import plain
     from drivetrain.ledger.run_summary import summary_of
     from drivetrain.watch.console import tolerant
@@ -31,7 +35,10 @@ def report(
     told = summary_of(run)
     if plot:
         draw(plot, run.resolve().name, panels({run.name: told}))
-    if as_json:
+    if evaluations:
+        for row in derive.evaluations(told.records):
+            typer.echo(json.dumps(plain(row), allow_nan=False))
+    elif as_json:
         typer.echo(json.dumps(plain(summary(run, told)), allow_nan=False))
     else:
         show(tolerant(Console()), run, told)

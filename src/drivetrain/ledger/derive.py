@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from drivetrain.ledger.records import EvaluationRecord, FinalRecord, Record, StepRecord
 from drivetrain.ledger.run_summary import AttemptSummary, goes_back_to, is_void, summarize
@@ -55,6 +56,22 @@ def finals(history: Iterable[Record]) -> dict[tuple[str, str, str], tuple[int, f
                 for metric, value in metrics.items():
                     found[record.part, name, metric] = (record.step, float(value))
     return found
+
+
+def evaluations(history: Iterable[Record]) -> list[dict[str, Any]]:
+    """Each evaluation of a history once, in order: its `step`, `position` (samples), `time` (seconds since 1970) and
+    `part` (validation, test), and its scores by SET/METRIC. Where one was made again, the newest."""
+    found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for record in history:
+        if not isinstance(record, (EvaluationRecord, FinalRecord)):
+            continue
+        part = record.part if isinstance(record, FinalRecord) else "validation"
+        row: dict[str, Any] = {"step": record.step, "position": record.position, "time": record.time, "part": part}
+        for name, metrics in record.metrics.items():
+            for metric, value in metrics.items():
+                row[f"{name}/{metric}"] = float(value)
+        found[record.kind, record.step, ",".join(record.counts)] = row
+    return list(found.values())
 
 
 def attempts(records: Iterable[Record]) -> list[AttemptSummary]:

@@ -232,7 +232,7 @@ class StepRecord(AttemptPart):
     norm: Mapping[str, float]
     """Norm of each network's gradient, before it was clipped; a network that moved twice also as `NAME#2`."""
     lr: Mapping[str, float]
-    """Learning rate of each network."""
+    """Learning rate of each network; of rows of tables as `NETWORK/TABLE`, the first table of those that move alike."""
     seconds: float
     """Its time, without that of its data and of compiling, to 0.1 microseconds."""
     wait: float
@@ -262,6 +262,23 @@ class EvaluationRecord(AttemptPart):
     """Values by set and metric; none where no metric has gathered anything of a set."""
     counts: Mapping[str, int]
     """Samples that were scored, by set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord(AttemptPart):
+    """A step's training samples are scored, just before it learns from them."""
+
+    kind: ClassVar[str] = "training"
+    step: int
+    """The step that learns from them."""
+    position: int
+    """The position before it."""
+    seconds: float
+    """How long it took."""
+    metrics: Mapping[str, float]
+    """Values by metric; empty where no metric has gathered anything."""
+    means: Mapping[str, float]
+    """Running means by metric, of these and of those before, which count less and less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -562,6 +579,7 @@ LoopRecord: TypeAlias = (
     AttemptRecord
     | StepRecord
     | EvaluationRecord
+    | TrainingRecord
     | FinalRecord
     | TelemetryRecord
     | StatisticsRecord

@@ -32,6 +32,7 @@ from drivetrain.ledger.records import (
     StatisticsRecord,
     StepRecord,
     TelemetryRecord,
+    TrainingRecord,
 )
 from drivetrain.ledger.throughput import Throughput, of_work, trained
 
@@ -40,6 +41,7 @@ By = Literal["step", "samples", "tokens", "seconds"]
 OfStep: TypeAlias = (
     StepRecord
     | EvaluationRecord
+    | TrainingRecord
     | FinalRecord
     | TelemetryRecord
     | CommitRecord
@@ -373,7 +375,7 @@ def _spent(record: Record) -> list[tuple[str, float]]:
     match record:
         case AttemptRecord():
             return [("start", sum(record.startup.values()))]
-        case FinalRecord():
+        case FinalRecord() | TrainingRecord():
             return [("evaluation", record.seconds)]
         case EvaluationRecord() | CommitRecord() | PauseRecord() | RollbackRecord():
             return [(record.kind, record.seconds)]

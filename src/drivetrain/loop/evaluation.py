@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine, Networks
 from drivetrain.engine.placement import Placement
@@ -16,11 +17,11 @@ from drivetrain.loop.ends import StopAgreed
 from drivetrain.loop.gallery import Gallery
 from drivetrain.loop.lane_metrics import LaneMetrics, MetricSets
 from drivetrain.loop.step_sync import StepSync
-from drivetrain.loop.task import Task
+from drivetrain.loop.task import Batch, Task
 from drivetrain.runtime.group import Group
 from drivetrain.spec.custom import Custom
 
-_EVALUATION, _SHOW = 1 << 32, 1 << 33  # seeds: "minimize calls" that no step has
+_EVALUATION, _SHOW, _TRAINING = 1 << 32, 1 << 33, 1 << 34  # seeds: "minimize calls" that no step has
 _TRIED = 2  # samples, where the metrics' names are looked for
 
 
@@ -99,6 +100,24 @@ class Evaluator:
             self._engine.heartbeat.enter("show")  # what follows an evaluation is told apart from it, in telemetry too
         return scores
 
+    def score_batch(self, batch: LocalBatch) -> dict[str, float]:
+        """Score what a step is about to learn from. Every rank calls it, with its own part, and has the same result;
+        nothing that the step does is changed by it. Empty where no metric has gathered anything."""
+        engine = self._engine
+        lanes: dict[int, LaneMetrics] = {}
+        missing = self._missing(len(batch.micro_batches))  # before the passes, in which ranks talk to each other
+        with engine.evaluating() as networks:
+            for micro in batch.micro_batches:
+                if micro.lane not in lanes:
+                    lanes[micro.lane] = self._metrics.fresh(engine.device)
+                engine.seed(batch.step, _TRAINING, micro.start)
+                self._add(micro.batch, networks, lanes[micro.lane])
+            for _ in range(missing):
+                assert batch.spare is not None, "whoever holds a part of what is computed gives one"
+                self._add(batch.spare.batch, networks, self._metrics.fresh(engine.device))
+        merged = self._metrics.merged([*lanes.values()], self._group, speaks=self._placement.speaks)
+        return self._metrics.values(merged)
+
     def show(self, samples: ShownSamples, step: int, gallery: Gallery | None) -> None:
         """Let the task put into the gallery, which one rank has, what it makes of samples. Every rank calls it."""
         engine = self._engine
@@ -141,8 +160,18 @@ class Evaluator:
 
     def _score(self, validation: ValidationSet, ids: np.ndarray, networks: Networks, metrics: LaneMetrics) -> None:
         """Score these samples of a set, as one batch."""
-        batch = to_device(self._task.collate(validation.source.read(ids, ids)), self._engine.device)
+        self._add(self._task.collate(validation.source.read(ids, ids)), networks, metrics)
+
+    def _add(self, batch: Batch, networks: Networks, metrics: LaneMetrics) -> None:
+        """Score a batch."""
+        batch = to_device(batch, self._engine.device)
         self._metrics.feed(metrics, self._task.evaluate(networks, batch, metrics.filled))
+
+    def _missing(self, passes: int) -> int:
+        """How many passes more another rank makes, which cannot make them without what this one holds."""
+        if self._placement.replicated:
+            return 0
+        return max(self._group.gather_json(passes)) - passes
 
 
 def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.ndarray]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, MinLen
+from annotated_types import Ge, Lt, MinLen
 from pydantic import StringConstraints
 
 from drivetrain.spec.amount import Amount
@@ -26,6 +26,16 @@ class Show(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training(Settings):
+    """Scores of training samples, by the validation metrics: those of a step, just before it learns from them."""
+
+    every: Annotated[Amount, cost("between steps whose samples are scored, which takes a forward pass more")]
+    decay: Annotated[
+        float, Ge(0), Lt(1), cost("in the running means, what an older score counts beside the next one")
+    ] = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluate(Settings):
     """When the validation sets are scored. They are scored at the end in any case."""
 
@@ -38,6 +48,9 @@ class Evaluate(Settings):
     ] = None
     full_at_end: Annotated[bool, cost("where `budget` leaves some out, also score whole sets once it is done")] = True
     show: Annotated[Show | None, nothing("when the task shows something; null: after each evaluation")] = None
+    training: Annotated[
+        Training | None, cost("score training samples, too, before they are learned from; null: none", later=True)
+    ] = None
     metrics: Annotated[
         Mapping[str, Any], cost("beside the task's, by name: kinds as package.module:Name", later=True)
     ] = field(default_factory=dict)

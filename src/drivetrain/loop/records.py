@@ -55,7 +55,9 @@ class StepRecords:
         engine = self._state.engine
         # The step counts from now on, on every rank; which networks have moved follows with its numbers.
         self._state.progress = self._state.progress.after(made.batch.stop)
-        rates = {name: optimizer.lr for name, optimizer in engine.network_optimizers.items()}
+        rates: dict[str, float] = {}
+        for optimizer in engine.network_optimizers.values():
+            rates |= optimizer.rates
         seconds = before + self._ledger.lap("step")
         engine.heartbeat.seconds = seconds
         self._entries.append(StepEntry(made, samples, rates, time.time(), wait, self._ledger.compiled(), seconds))

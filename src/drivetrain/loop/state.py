@@ -5,7 +5,7 @@ Tensors belong to the engine, plain values to `StateValues`. A commit holds both
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -26,21 +26,27 @@ _START = Progress()
 
 @dataclass(frozen=True)
 class StateValues:
-    """What a commit holds beside tensors: how far the run is, what the guard remembers, and where streams go on."""
+    """What a commit holds beside tensors: how far the run is, what the guard remembers, where streams go on,
+    and the running means of training scores."""
 
     progress: Progress = _START
     guard: GuardState = field(default_factory=GuardState)
     streams: Marks = field(default_factory=dict)
+    training: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """For a commit."""
         values = self.progress.to_json() | {"guard": self.guard.to_json()}
-        return values | {"streams": self.streams} if self.streams else values
+        for name, found in (("streams", self.streams), ("training", self.training)):
+            if found:
+                values[name] = found
+        return values
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StateValues:
         """What `to_json` gave. Commits from before there was a guard have no `guard`."""
-        return cls(Progress.from_json(values), GuardState.from_json(values.get("guard", {})), values.get("streams", {}))
+        guard = GuardState.from_json(values.get("guard", {}))
+        return cls(Progress.from_json(values), guard, values.get("streams", {}), values.get("training", {}))
 
 
 @dataclass(frozen=True)
@@ -75,18 +81,20 @@ class RunState:
     """The live state that steps change: the engine's tensors, the guard's memory, and the progress."""
 
     def __init__(
-        self, engine: Engine, placement: Placement, guard: Guard, progress: Progress, streams: Streams | None = None
+        self, engine: Engine, placement: Placement, guard: Guard, values: StateValues, streams: Streams | None = None
     ) -> None:
         self.engine = engine
         self.streams = streams
         self.placement = placement
         self.guard = guard
-        self.progress = progress
+        self.progress = values.progress
+        self.training = values.training
+        """Running means of training scores, as `decayed` has them."""
 
     @property
     def values(self) -> StateValues:
         """The plain values as they are now."""
-        return StateValues(self.progress, self.guard.state, self.streams.marks if self.streams else {})
+        return StateValues(self.progress, self.guard.state, self.streams.marks if self.streams else {}, self.training)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -106,6 +114,6 @@ class RunState:
         put_back(pieces, self.engine.networks, self.engine.optimizers, self.engine.others)
         if self.placement.tables:
             forget_keys(self.placement.tables)
-        self.progress = values.progress
+        self.progress, self.training = values.progress, values.training
         # The guard's own way back: what was undone must outlive it, or the same step would go wrong again.
         self.guard.go_back(values.guard, undone)

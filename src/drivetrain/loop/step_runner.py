@@ -14,6 +14,7 @@ from drivetrain.loop.guard import Guard
 from drivetrain.loop.reader import Reader
 from drivetrain.loop.step import Step
 from drivetrain.loop.task import Task
+from drivetrain.loop.training_scores import TrainingScores
 from drivetrain.runtime.mistakes import returned
 
 
@@ -29,7 +30,9 @@ class OpenStep:
 class StepRunner:
     """Runs `Task.update` on one batch after the other."""
 
-    def __init__(self, task: Task, engine: Engine, guard: Guard, checks: StepChecks, reader: Reader) -> None:
+    def __init__(
+        self, task: Task, engine: Engine, guard: Guard, checks: StepChecks, reader: Reader, scores: TrainingScores
+    ) -> None:
         self.open: OpenStep | None = None
         """The step that no record is kept of yet."""
         self.updated = False
@@ -39,6 +42,7 @@ class StepRunner:
         self._guard = guard
         self._checks = checks
         self._reader = reader
+        self._scores = scores
         self._spare: MicroBatch | None = None  # the last one that this rank had
 
     def run(self, batch: LocalBatch, counts: Mapping[str, int]) -> None:
@@ -48,6 +52,9 @@ class StepRunner:
         another rank comes to other bits.
         """
         engine, checks, number = self._engine, self._checks, batch.step
+        if self._scores.due(batch):  # between steps, as any evaluation is
+            whole = engine.placement.replicated
+            self._scores.score(batch if whole else batch._replace(spare=self._spare_of(batch)))
         for network_optimizer in engine.network_optimizers.values():  # 4 schedules stand at the step's end
             network_optimizer.advance(batch.stop)
         engine.buffers.begin()  # before a step that is left out, too: `changed` speaks of the step that begins here

@@ -146,9 +146,11 @@ class NetworkOptimizer:
             mover.advance(since, waits=waits)
 
     @property
-    def lr(self) -> float:
-        """The learning rate of the first group, which the ledger records."""
-        return self.optimizer.param_groups[0]["lr"]
+    def rates(self) -> dict[str, float]:
+        """The learning rates that the ledger records: the first group's by the network's name, and as NETWORK/TABLE
+        those of tables, by the first ones of those that move alike."""
+        found = {self.network: self.optimizer.param_groups[0]["lr"]}
+        return found | {f"{self.network}/{mover.name}": mover.lr for mover in self.rows}
 
 
 def build_network_optimizers(

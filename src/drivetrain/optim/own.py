@@ -57,9 +57,10 @@ def own_schedule(settings: OwnSchedule, span: Span) -> Factor:
         if settings.every is not None:
             told = span.scores(settings.every, position)
             scores.append({name: list(found) for name, found in told.items()})  # theirs to change
-        value = _plain(factor(position, span.total, *scores))
+        place = span.place(position)
+        value = _plain(factor(place, span.total, *scores))
         if not isinstance(value, (int, float)) or not 0 <= value <= sys.float_info.max:
-            cause = f"{custom.told} gives {value!r} at {position} samples"
+            cause = f"{custom.told} gives {value!r} at {place} samples"
             raise Failure(Exit.BAD_RECIPE, cause, "a schedule gives a factor on the peak learning rate: 0 or more")
         return span.rise(position) * value
 

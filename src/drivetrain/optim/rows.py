@@ -86,6 +86,8 @@ class RowMover(Generic[S]):
         self.at: tuple[int, int] = 0, 0
         """The step, and which `minimize` of it, that the next move belongs to."""
         self._half = half
+        self.name = ""
+        """What its rates are recorded by: of the tables that it moves, the first by name."""
         self.moves = torch.zeros(())
         """Steps that were made, the same on all ranks; a float, as torch's step counts."""
         self.rows: Tensor | None = None
@@ -100,6 +102,11 @@ class RowMover(Generic[S]):
     def initial(self) -> float:
         """What the slots begin at."""
         return 0.0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the step at work."""
+        return self._lr
 
     def advance(self, position: int, *, waits: bool) -> None:
         """Set the learning rate of the step that ends at this position (samples); zero while the network `waits`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -17,6 +17,7 @@ from drivetrain.optim.recipe import (
     Linear,
     Plateau,
     Polynomial,
+    ReadAt,
     Schedule,
     StepSchedule,
     WarmupStableDecay,
@@ -58,11 +59,14 @@ class Horizon:
 
 @dataclass(frozen=True)
 class Span:
-    """Where a schedule's landmarks lie, in samples, along its `horizon`."""
+    """Where a schedule's landmarks lie, in samples, along its `horizon`; where its warm-up begins, as a fraction of the
+    peak; and which place a step reads. Positions are those at which steps end."""
 
     warmup: int
     total: int
     horizon: Horizon
+    warmup_from: float = 0.0
+    read_at: ReadAt = "step_end"
 
     @property
     def scale(self) -> Scale:
@@ -77,25 +81,50 @@ class Span:
         """An amount in samples."""
         return amount.samples_at(self.scale)
 
+    def place(self, position: int) -> int:
+        """The place that the step reads, in samples: its own end or start, or the start of the epoch it begins in."""
+        if self.read_at == "step_end":
+            return position
+        batches = self.scale.batches
+        start = batches.samples(max(0, batches.steps(position) - 1))
+        if self.read_at == "step_start":
+            return start
+        assert self.scale.epoch is not None, "build_factor sees to that"
+        return start - start % self.scale.epoch
+
+    def sample(self, position: int) -> int:
+        """The sample that says which stretch, cycle or milestone is the step's: the last one before the place where it
+        ends, the first one after the place where it or its epoch begins."""
+        place = self.place(position)
+        return place - 1 if self.read_at == "step_end" else place
+
     def rise(self, position: int) -> float:
-        """Warm-up: position / warmup, at most 1."""
-        return min(1.0, position / self.warmup) if self.warmup else 1.0
+        """Warm-up: a straight line from `warmup_from`, at most 1."""
+        if not self.warmup:
+            return 1.0
+        share = min(1.0, self.place(position) / self.warmup)
+        return self.warmup_from + (1.0 - self.warmup_from) * share if self.warmup_from else share
 
     def after(self, position: int) -> int:
         """How many samples came after the warm-up."""
-        return max(0, position - self.warmup)
+        return max(0, self.place(position) - self.warmup)
+
+    def sample_after(self, position: int) -> int:
+        """`sample`, counted from the end of the warm-up; 0 before."""
+        return max(0, self.sample(position) - self.warmup)
 
     def progress(self, position: int) -> float:
         """How much of the way from the warm-up's end to the schedule's end is behind: 0 to 1."""
-        if position >= self.total:
+        place = self.place(position)
+        if place >= self.total:
             return 1.0
-        return max(0.0, (position - self.warmup) / (self.total - self.warmup))
+        return max(0.0, (place - self.warmup) / (self.total - self.warmup))
 
 
 def build_factor(settings: Schedule, horizon: Horizon) -> Factor:
     """A schedule's factor. Its end is its `length` where it gives one, otherwise that of the horizon.
 
-    Raises Failure(78) where its landmarks are not in order.
+    Raises Failure(78) where its landmarks are not in order, or it is read by epochs of data that have none.
     """
     warmup = settings.warmup.samples_at(horizon.scale) if settings.warmup else 0
     total, what = horizon.total, "budget"
@@ -107,7 +136,11 @@ def build_factor(settings: Schedule, horizon: Horizon) -> Factor:
             f"schedule.warmup: {warmup} samples, but the {what} is {total}",
             f"shorten the warm-up or lengthen the {what}",
         )
-    return imported(settings.factory)(settings, Span(warmup, total, horizon))
+    if settings.read_at == "epoch_start" and horizon.scale.epoch is None:
+        cause = "schedule.read_at: epoch_start, and nobody knows how many samples an epoch of these data has"
+        raise Failure(Exit.BAD_RECIPE, cause, "read it at step_end or step_start")
+    span = Span(warmup, total, horizon, settings.warmup_from, settings.read_at)
+    return imported(settings.factory)(settings, span)
 
 
 def build_decay(settings: WeightDecaySchedule | None, horizon: Horizon) -> Factor:
@@ -163,7 +196,7 @@ def warmup_stable_decay(settings: WarmupStableDecay, span: Span) -> Factor:
             f"schedule.decay: {span.warmup} samples of warm-up and {decay} of decay, but it ends at {span.total}",
             "shorten them, or lengthen the schedule",
         )
-    tail = Span(span.total - decay, span.total, span.horizon)
+    tail = replace(span, warmup=span.total - decay)
     return lambda position: span.rise(position) * shape(tail.progress(position), floor)
 
 
@@ -190,22 +223,25 @@ def cosine_restarts(settings: CosineRestarts, span: Span) -> Factor:
     period = span.samples(settings.period)
 
     def factor(position: int) -> float:
-        cycle, share = _cycle(span.after(position), period, settings.multiplier)
+        cycle, start, length = _cycle(span.sample_after(position), period, settings.multiplier)
         top = max(settings.floor, settings.decay**cycle)
-        return span.rise(position) * _half_cosine(share, top, settings.floor)
+        return span.rise(position) * _half_cosine((span.after(position) - start) / length, top, settings.floor)
 
     return factor
 
 
-def _cycle(after: int, period: int, multiplier: int) -> tuple[int, float]:
-    """Which cycle the samples after the warm-up lead into, and the share of it that is behind; its end is its own."""
+def _cycle(sample: int, period: int, multiplier: int) -> tuple[int, int, int]:
+    """The cycle that a sample after the warm-up is in: its number from 0, where it begins, and its length in samples.
+
+    Whole numbers, counted up: a logarithm would put a sample where a cycle begins into the one before.
+    """
     if multiplier == 1:
-        cycle = max(0, after - 1) // period
-        return cycle, (after - cycle * period) / period
-    cycle = 0
-    while after > period:
-        cycle, after, period = cycle + 1, after - period, period * multiplier
-    return cycle, after / period
+        cycle = sample // period
+        return cycle, cycle * period, period
+    cycle = start = 0
+    while sample - start >= period:
+        cycle, start, period = cycle + 1, start + period, period * multiplier
+    return cycle, start, period
 
 
 def inverse_sqrt(settings: InverseSqrt, span: Span) -> Factor:
@@ -227,11 +263,10 @@ def exponential(settings: Exponential, span: Span) -> Factor:
     every = span.samples(settings.every)
 
     def factor(position: int) -> float:
-        after = span.after(position)
-        stretches = after / every
+        stretches = span.after(position) / every
         if settings.staircase:
             # What counts are stretches before the last sample: a step that just fills one still has its factor.
-            stretches = max(0, after - 1) // every
+            stretches = span.sample_after(position) // every
         return span.rise(position) * max(settings.floor, settings.rate**stretches)
 
     return factor
@@ -246,7 +281,7 @@ def steps(settings: StepSchedule, span: Span) -> Factor:
         )
     factors = [1.0]
     factors.extend(milestone.factor for milestone in settings.milestones)
-    return lambda position: span.rise(position) * factors[bisect_left(starts, position)]
+    return lambda position: span.rise(position) * factors[bisect_right(starts, span.sample(position))]
 
 
 def plateau(settings: Plateau, span: Span) -> Factor:

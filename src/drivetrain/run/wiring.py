@@ -32,6 +32,7 @@ from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.loop import Loop
 from drivetrain.loop.observe import build_observer
 from drivetrain.loop.reader import Reader
+from drivetrain.loop.recipe import Guard as GuardSettings
 from drivetrain.loop.records import StepRecords
 from drivetrain.loop.replicas import Replicas
 from drivetrain.loop.rollback import Judge, Rewind
@@ -42,6 +43,7 @@ from drivetrain.loop.state import CommitMetadata, RunState
 from drivetrain.loop.step_runner import StepRunner
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.stopping import PlannedStops, deadline
+from drivetrain.loop.training_scores import TrainingScores
 from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
 from drivetrain.run.build import deciding_metrics, most_scored, require_scores, shown_samples
 from drivetrain.run.opened import OpenedRun
@@ -71,19 +73,19 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     evaluator = Evaluator(task, engine, group, placement, sync, recipe.evaluate.metrics)
     scoring, showing = _evaluations(opened, restored, evaluator, ledger)
     reader = _reader(opened, restored, guard, sync)
-    state = RunState(engine, placement, guard, restored.values.progress, reader.streams)
+    state = RunState(engine, placement, guard, restored.values, reader.streams)
     _begin(opened, restored, ledger, reader)
     storage = _storage(opened, restored, stack)
     observer = build_observer(recipe, timetable, group, engine, ledger, context.folder)
     checks = StepChecks(recipe.statistics, recipe.guard.recompute, timetable, engine, group, ledger)
+    scores = TrainingScores(recipe.evaluate.training, evaluator, timetable, state, ledger)
     records = StepRecords(state, ledger, sync, Judge(state, group, ledger, reader))
     commits = Commits(state, ledger, sync, _metadata(opened, restored, ledger), reader.coverage, storage)
     sync.part_ended = lambda: commits.part_ended
     # What survivors left was in memory alone: no commit covers its step.
     if restored.commit is not None and not restored.commit.volatile:
         commits.resume(state.progress.step)
-    buffer = RollbackBuffer(recipe.guard.rollback) if recipe.guard.undoes else None
-    rewind = Rewind(state, ledger, buffer)
+    rewind = _rewind(recipe.guard, state, ledger)
     tuning = Tuning(restored.live, timetable, restored.horizon, engine, reader)
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
     replicas = Replicas(engine, opened.unlike)
@@ -92,7 +94,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     return Loop(
         state=state,
         reader=reader,
-        runner=StepRunner(task, engine, guard, checks, reader),
+        runner=StepRunner(task, engine, guard, checks, reader, scores),
         records=records,
         commits=commits,
         scoring=scoring,
@@ -114,6 +116,12 @@ def _begin(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter, reade
     if opened.group.leader:
         opened.resumer.keep_recipe(opened.context.environment)
     record_attempt(opened, restored, ledger, reader)
+
+
+def _rewind(settings: GuardSettings, state: RunState, ledger: LedgerWriter) -> Rewind:
+    """The way back, with a buffer where a step may be undone."""
+    buffer = RollbackBuffer(settings.rollback) if settings.undoes else None
+    return Rewind(state, ledger, buffer)
 
 
 def _inbox(folder: Path, stack: ExitStack) -> WatchedInbox:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from drivetrain.spec.amount import Amount
@@ -472,7 +473,8 @@ def _units(recipe: Recipe) -> Iterator[Contradiction]:
 
 def _landmarks(recipe: Recipe) -> Iterator[Contradiction]:
     """Warm-ups and decays that do not fit into their schedule, as far as amounts in the same unit can tell."""
-    for path, schedule in [*_parts(recipe.schedule, ("schedule",)), *_parts(recipe.optimizer, ("optimizer",))]:
+    sections = {"schedule": recipe.schedule, "optimizer": recipe.optimizer, "embeddings": recipe.embeddings}
+    for path, schedule in chain.from_iterable(_parts(section, (name,)) for name, section in sections.items()):
         if not isinstance(schedule, WarmsUp):
             continue
         end, what = recipe.budget, "budget"

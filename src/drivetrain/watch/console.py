@@ -28,6 +28,7 @@ from drivetrain.ledger.records import (
     ShowRecord,
     StatisticsRecord,
     StepRecord,
+    TrainingRecord,
 )
 from drivetrain.ledger.run_summary import goes_back_to
 from drivetrain.ledger.throughput import full_rate, work
@@ -127,8 +128,8 @@ class ConsoleSink:
                 self._scores("test" if record.part == "test" else "full evaluation", record)
             case ShowRecord():
                 self._show(record)
-            case StatisticsRecord():
-                for words in _statistics(record):
+            case StatisticsRecord() | TrainingRecord():
+                for words in _measured(record):
                     self._print(Text(words, style="dim"))
             case CommitRecord():
                 self._commit(record)
@@ -298,6 +299,18 @@ def _near(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _measured(record: StatisticsRecord | TrainingRecord) -> Iterator[str]:
+    """Lines on what a step's samples, gradients and weights tell."""
+    if isinstance(record, StatisticsRecord):
+        yield from _statistics(record)
+        return
+    told = []
+    for name, value in record.metrics.items():
+        mean = f" (mean {_number(record.means[name])})" if name in record.means else ""
+        told.append(f"{printable(name)} {_number(float(value))}{mean}")
+    yield f"training at step {record.step}  {'  '.join(told)}"
 
 
 def _statistics(record: StatisticsRecord) -> Iterator[str]:

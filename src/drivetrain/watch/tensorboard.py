@@ -23,6 +23,7 @@ from drivetrain.ledger.records import (
     StatisticsRecord,
     StepRecord,
     TelemetryRecord,
+    TrainingRecord,
 )
 from drivetrain.ledger.run_summary import goes_back_to, is_of_step
 from drivetrain.ledger.throughput import full_rate, trained
@@ -136,6 +137,9 @@ def scalars(record: Record, full_rate: float = 0.0) -> Iterator[tuple[str, float
             yield from _rates(record, full_rate)
         case EvaluationRecord():
             yield from _scores(record.metrics)
+        case TrainingRecord():
+            yield from _below("training", record.metrics)
+            yield from _below("training_mean", record.means)
         case FinalRecord():
             for tag, value in _scores(record.metrics):
                 yield f"{record.part}/{tag}", value

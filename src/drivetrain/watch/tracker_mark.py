@@ -20,6 +20,7 @@ from drivetrain.ledger.records import (
     StatisticsRecord,
     StepRecord,
     TelemetryRecord,
+    TrainingRecord,
 )
 from drivetrain.ledger.throughput import full_rate
 from drivetrain.watch.tensorboard import histograms, scalars
@@ -67,6 +68,7 @@ class Mark:
     finals: Sequence[str] = ()
     telemetry: int = 0
     statistics: int = 0
+    training: int = 0
     attempt: int = 0
     exited: int = 0
     rows: int = 0
@@ -102,6 +104,8 @@ class Mark:
                 return self._telemetry(record)
             case StatisticsRecord():
                 return self._statistics(record)
+            case TrainingRecord():
+                return self._training(record)
             case ExitRecord():
                 return self._exit(record)
         return {}, None
@@ -157,6 +161,13 @@ class Mark:
             return {}, None
         row = TrackerRow("statistics", f"statistics-{number}", number, record.time, dict(scalars(record)))
         return {"statistics": number}, replace(row, histograms=dict(histograms(record)))
+
+    def _training(self, record: TrainingRecord) -> Change:
+        number = record.step
+        if number <= self.training:
+            return {}, None
+        row = TrackerRow("training", f"training-{number}", number, record.time, dict(scalars(record)))
+        return {"training": number}, row
 
     def _exit(self, record: ExitRecord) -> Change:
         if self.attempt <= self.exited:

@@ -86,7 +86,9 @@ def movers_of(
     for matrix in tables.matrices:
         if matrix.network == network:
             factor = build_factor(matrix.schedule or schedule, horizon)
-            found.append(build_mover(matrix.optimizer, matrix.weight, factor, half(_stretches(matrix))))
+            mover = build_mover(matrix.optimizer, matrix.weight, factor, half(_stretches(matrix)))
+            mover.name = min(table.name for table in matrix.layout.tables)
+            found.append(mover)
             for keyed in matrix.keyed:
                 keyed.lay_rule(horizon.scale)
     return tuple(found)

@@ -12,16 +12,31 @@ from drivetrain.spec.amount import Amount
 from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Positive, Settings, Whole, bits
 
 Ratio = Annotated[float, Gt(0), Le(1)]
+ReadAt = Literal["step_end", "step_start", "epoch_start"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Component):
     """What every schedule has: a factor on the peak learning rate, as a function of the samples consumed.
 
-    The rate of a step is the factor at the samples consumed *with* that step, so no step is wasted on a rate of zero.
+    The rate of a step is the factor at the samples consumed *with* that step, so no step is wasted on a rate of zero;
+    `read_at` takes the samples before it, or before its epoch, as others do.
     """
 
-    warmup: Annotated[Amount | None, bits("linear rise from zero; null: none")] = None
+    warmup: Annotated[Amount | None, bits("linear rise to the peak; null: none")] = None
+    warmup_from: Annotated[Fraction, bits("where the warm-up begins, as a fraction of the peak", later=True)] = 0.0
+    read_at: Annotated[
+        ReadAt, bits("which place of the schedule is a step's: its end, its start, or its epoch's start", later=True)
+    ] = "step_end"
+
+    def __post_init__(self) -> None:
+        if self.warmup is None and self.warmup_from:
+            raise ValueError("warmup_from is where a warm-up begins: give one, or leave it out")
+        if self.warmup is not None and not self.warmup_from and self.read_at != "step_end":
+            raise ValueError(
+                f"a warm-up from zero that is read at {self.read_at} begins with steps that move nothing: "
+                "give warmup_from, or leave read_at out"
+            )
 
     @property
     def end(self) -> Amount | None:
@@ -87,6 +102,7 @@ class WarmupStableDecay(Decay):
     ] = "linear"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.shape == "exponential" and self.floor == 0:
             raise ValueError("an exponential decay needs a floor above zero")
 
@@ -115,6 +131,7 @@ class InverseSqrt(Schedule):
     ] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.timescale is None and self.warmup is None:
             raise ValueError("inverse_sqrt needs a warm-up or a timescale")
 
