@@ -73,6 +73,14 @@ def test_of_many_values_unseen_ones_are_told_by_a_sample(tmp_path):
     assert about["columns"]["v"]["unseen"] == pytest.approx(0.25, abs=0.01)
 
 
+def test_large_numbers_that_lie_close_have_their_deviation(tmp_path):
+    for name, first in (("was", 0), ("now", 2)):
+        values = [1e9 + first + n % 5 for n in range(100)]
+        parquet.write_table(pa.table({"t": values}), tmp_path / f"{name}.parquet")
+    column = describe_drift(str(tmp_path / "now.parquet"), str(tmp_path / "was.parquet"))["columns"]["t"]
+    assert column["shift"] == pytest.approx(2 / np.sqrt(2))
+
+
 def test_a_type_that_changed_is_told_and_nothing_else_of_it(tmp_path):
     (tmp_path / "was.csv").write_text("a,b\n1,x\n2,y\n")
     (tmp_path / "now.csv").write_text("a,b\nu,x\nv,y\n")

@@ -37,12 +37,37 @@ class _Distinct:
         return round((_SKETCH - 1) / (int(self._hashes[-1]) / 2**64))
 
 
+class Moments:
+    """Mean and standard deviation of numbers that come in parts (Chan, Golub & LeVeque 1983, equation 2.1)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self._squares = 0.0  # of distances from the mean
+
+    def add(self, values: np.ndarray) -> None:
+        """Some numbers, float64."""
+        count = len(values)
+        if not count:
+            return
+        mean, both = float(values.mean()), self.count + count
+        away = mean - self.mean
+        self._squares += float(np.square(values - mean).sum()) + away * away * self.count * count / both
+        self.mean += away * count / both
+        self.count = both
+
+    @property
+    def deviation(self) -> float:
+        """Of at least one number."""
+        return math.sqrt(self._squares / self.count)
+
+
 class _Profile:
     """One column, block by block."""
 
     def __init__(self) -> None:
-        self.nulls = self.numbers = 0
-        self.mean, self.squares = 0.0, 0.0  # of numbers, and of their distances from it
+        self.nulls = 0
+        self.moments = Moments()
         self.least, self.most = np.inf, -np.inf
         self.distinct = _Distinct()
 
@@ -60,25 +85,17 @@ class _Profile:
     def _add_numbers(self, values: np.ndarray) -> None:
         if len(values):
             self.distinct.add(mix64((values + 0.0).view(np.uint64)))  # -0.0 is 0.0
-            self._add_moments(values)
+            self.moments.add(values)
             self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
-
-    def _add_moments(self, values: np.ndarray) -> None:
-        """Mean and squares of all numbers so far (Chan, Golub & LeVeque 1983, equation 2.1)."""
-        count, mean = len(values), float(values.mean())
-        both, away = self.numbers + count, mean - self.mean
-        self.squares += float(np.square(values - mean).sum()) + away * away * self.numbers * count / both
-        self.mean += away * count / both
-        self.numbers = both
 
     def told(self, kind: str) -> dict[str, Any]:
         """What is told of it, as JSON data."""
         about: dict[str, Any] = {"type": kind, "nulls": self.nulls}
         if self.distinct.count:
             about["distinct"] = self.distinct.count
-        if self.numbers:  # of a label that is 0 or 1, the mean is its rate
-            about |= {"least": self.least, "most": self.most, "mean": self.mean}
-            about["deviation"] = math.sqrt(self.squares / self.numbers)
+        if self.moments.count:  # of a label that is 0 or 1, the mean is its rate
+            about |= {"least": self.least, "most": self.most, "mean": self.moments.mean}
+            about["deviation"] = self.moments.deviation
         return about
 
 

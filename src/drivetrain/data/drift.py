@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from drivetrain.data.column_files import ColumnSource
-from drivetrain.data.column_profile import opened
+from drivetrain.data.column_profile import Moments, opened
 from drivetrain.data.hashing import hash_strings
 from drivetrain.data.order import mix64
 
@@ -136,8 +135,8 @@ class _Shape:
         self._limit = np.uint64(reference.limit)
         self._edges = reference.edges()
         self._common = reference.common()
-        self.rows = self.nulls = self.numbers = self.known = self.unseen = 0
-        self.total = self.squares = 0.0
+        self.rows = self.nulls = self.known = self.unseen = 0
+        self.moments = Moments()
         self.bins = np.zeros(max(len(self._edges) + 1, _COMMON + 1), np.int64)
 
     def add(self, column: Any) -> None:
@@ -154,21 +153,9 @@ class _Shape:
             found = self._common[np.minimum(places, len(self._common) - 1)] == buckets
             places[~found] = _COMMON
         else:
-            self.numbers += len(numbers)
-            self.total += float(numbers.sum())
-            self.squares += float(np.square(numbers).sum())
+            self.moments.add(numbers)
             places = np.searchsorted(self._edges, numbers)
         self.bins += np.bincount(places, minlength=len(self.bins))
-
-    @property
-    def mean(self) -> float:
-        """Of its numbers."""
-        return self.total / self.numbers
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation of its numbers."""
-        return math.sqrt(max(0.0, self.squares / self.numbers - self.mean**2))
 
     @property
     def shares(self) -> np.ndarray:
@@ -180,10 +167,11 @@ def _told(ours: _Shape, theirs: _Shape) -> dict[str, Any]:
     about: dict[str, Any] = {"nulls": [ours.nulls / ours.rows, theirs.nulls / theirs.rows]}
     if ours.known:
         about["unseen"] = ours.unseen / ours.known
-    if ours.numbers and theirs.numbers:
-        about["means"] = [ours.mean, theirs.mean]
-        if theirs.deviation:
-            about["shift"] = (ours.mean - theirs.mean) / theirs.deviation
+    mine, other = ours.moments, theirs.moments
+    if mine.count and other.count:
+        about["means"] = [mine.mean, other.mean]
+        if other.deviation:
+            about["shift"] = (mine.mean - other.mean) / other.deviation
     p, q = ours.shares, theirs.shares
     about["psi"] = float(((p - q) * np.log(p / q)).sum())
     return about

@@ -540,6 +540,12 @@ def test_commits_and_evaluations_come_as_there():
 # -- files
 
 
+def test_a_file_shows_what_it_is_in_each_of_its_forms():
+    assert EasyRec().marks(SMALL)[:2] == ["train_input_path", "eval_input_path"]
+    assert EasyRec().marks('{"trainInputPath": "a",\n "model_config": {}}') == ["train_input_path", "model_config"]
+    assert EasyRec().marks('{"train_batch_size": 64, "optimizer": {}}') == []
+
+
 def test_json_is_the_same_configuration():
     data = {
         "trainInputPath": "train.csv",

@@ -15,7 +15,7 @@ from drivetrain.spec.importing.easyrec.reader import Reader
 from drivetrain.spec.importing.easyrec.schema import ROOT
 from drivetrain.spec.importing.easyrec.table import FIELDS, said_of
 from drivetrain.spec.importing.easyrec.training import take_training
-from drivetrain.spec.importing.easyrec.tree import Binder, Node, from_json
+from drivetrain.spec.importing.easyrec.tree import Binder, Node, camel, from_json
 from drivetrain.spec.importing.findings import Findings, Source, Taken, Told
 from drivetrain.spec.importing.json_text import NotJsonError, json_tree
 from drivetrain.spec.prototext import Message, NotProtoTextError, read_message
@@ -40,8 +40,12 @@ class EasyRec:
     """The file that TorchEasyRec gets as `--pipeline_config_path`."""
 
     def marks(self, text: str) -> list[str]:
-        """Names of its top level that are there."""
-        return [mark for mark in _MARKS if re.search(rf'(?m)(^|[{{,;])\s*"?{mark}"?\s*[:{{]', text)]
+        """Names of its top level that are there, as text format or JSON writes them."""
+        found = []
+        for mark in _MARKS:
+            if re.search(rf'(?m)(^|[{{,;])\s*"?({mark}|{camel(mark)})"?\s*[:{{]', text):
+                found.append(mark)
+        return found
 
     def read(self, source: Source) -> Findings:
         """What becomes of each field. Raises Failure: 78 where it says not how long it trains, 64 for edits that do

@@ -233,7 +233,7 @@ def from_json(tree: TreeNode, type_: str, line: int) -> Message:
     """JSON data of a message as the same fields: protobuf's own names or its camelCase, null for what is left out."""
     fields: list[Field] = []
     known = schema().fields(type_) if type_ != OPAQUE else {}
-    names = {_camel(name): name for name in known}
+    names = {camel(name): name for name in known}
     for key, value in tree.items.items():
         name = names.get(key, key)
         at = (tree.keys or {})[key].line if tree.keys and key in tree.keys else line
@@ -279,6 +279,7 @@ def _json_scalar(value: Value, type_: str, line: int) -> Scalar:
 _LOOSE = ("float", "double")
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """A field's name as JSON may write it."""
     first, *rest = name.split("_")
     return first + "".join(part[:1].upper() + part[1:] for part in rest)
