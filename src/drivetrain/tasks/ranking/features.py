@@ -130,6 +130,9 @@ class FeatureColumns:
     def decided_by(self) -> list[Any]:
         """All that decides what `encode` gives, as JSON data."""
         features = {name: _chosen(each, _DECIDING) for name, each in self._features.items()}
+        for name, feature in self._features.items():
+            if feature.map_key is not None:  # a later field: without it all is as it was
+                features[name]["map_key"] = feature.map_key
         return [features, self._vocabularies, _VERSION]
 
     def wanted(self) -> Iterator[tuple[str, str]]:
@@ -139,6 +142,8 @@ class FeatureColumns:
                 yield column, _reading(feature)
             if feature.weights is not None:
                 yield feature.weights, "list"
+            if feature.map_key is not None:
+                yield feature.map_key, "string"
 
     def encode(self, read: ArrowColumns) -> Encoded:
         """The arrays of all features. Raises BadValue."""
@@ -218,6 +223,7 @@ def _spec(name: str, feature: Feature, words: Sequence[str] | None) -> FeatureSp
         length=feature.length,
         separator=feature.separator,
         weights=feature.weights,
+        map_key=feature.map_key,
     )
 
 
@@ -238,6 +244,8 @@ def _readings(wanted: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 def _reading(feature: Feature) -> str:
     """How the columns of a feature are read."""
+    if feature.map_key is not None:
+        return "string"
     if feature.length is not None or feature.width > 1:
         return "list"
     if feature.buckets is not None:
