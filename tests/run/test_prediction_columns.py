@@ -6,12 +6,16 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 import drivetrain
+from drivetrain.data.column_files import common_nulls, named_files
+from drivetrain.data.recipe import ColumnFiles
 from drivetrain.run import predicted
+from drivetrain.serving import Scorer
 from drivetrain.spec.exits import Exit, Failure
 
 ROWS = 53
@@ -202,3 +206,26 @@ def test_rows_that_cannot_stand_in_one_table_are_told(tmp_path, monkeypatch):
     for second in ({"a": "x"}, {"b": 1}):
         with open(tmp_path / "said", "w") as file, pytest.raises(Failure, match="cannot stand in one table"):
             predicted.write_rows(file, [[{"a": 1}], [second]], ".parquet")
+
+
+def test_fields_that_stood_for_no_value_in_training_do_so_in_a_service(run, tmp_path):
+    (tmp_path / "gaps.csv").write_text("who,what\n,\n3,\n,w1\n")
+    drivetrain.predict(run, "gaps.csv", "said.parquet")
+    drivetrain.export(run, "served")
+    said = Scorer("served")({"who": ["", 3, None], "what": [None, "", "w1"]})["clicked"]
+    assert np.abs(said - parquet.read_table("said.parquet").column("clicked").to_numpy()).max() <= 1e-6
+
+
+def test_files_of_another_kind_than_the_recipes_are_read_by_their_names():
+    recipe = ColumnFiles(path="log.csv", format="csv", delimiter=";", key="user", columns=("user", "clicked"))
+    assert named_files(recipe, "new.parquet") == ColumnFiles(path="log.csv")
+    assert named_files(recipe, "new.csv") == ColumnFiles(path="log.csv", format="csv", delimiter=";")
+    assert named_files(recipe, "day=*") == ColumnFiles(path="log.csv", format="csv", delimiter=";")
+
+
+def test_nulls_are_those_of_all_training_files_that_are_csv():
+    one, other = ColumnFiles(path="a.csv,b.tsv", nulls=("", "NA")), ColumnFiles(path="c", format="tsv", nulls=("", "-"))
+    assert common_nulls([one, other]) == ("",)
+    assert common_nulls([one]) == ("", "NA")
+    assert common_nulls([one, ColumnFiles(path="d.parquet")]) == ()
+    assert common_nulls([ColumnFiles(path="folder")]) == ()

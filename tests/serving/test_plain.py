@@ -103,6 +103,48 @@ def test_texts_are_cut_into_lists_as_in_training(texts):
     require_same(served({"x": texts}, encoder.specs), encoder.encode(pa.table({"x": pa.array(texts, pa.string())})))
 
 
+MAPS = {
+    "ids": Feature(column="m", map_key="k", separator="|", hash=50),
+    "numbers": Feature(column="m", map_key="k", separator="|", normalize="identity", default=-1.0),
+    "buckets": Feature(column="m", map_key="k", separator="|", buckets=90),
+}
+
+
+@given(st.lists(st.tuples(either(st.sampled_from(["", "a:1", "b:2|a:30", "c:4", ":5"])), either(TEXTS | st.just("a")))))
+def test_the_value_of_a_maps_key_is_the_same_in_a_service(rows):
+    encoder = FeatureEncoder(Ranking(features=MAPS, labels={}), {}, labelled=False)
+    columns = {"m": [row[0] for row in rows], "k": [row[1] for row in rows]}
+    arrow = pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+    require_same(served(columns, encoder.specs), encoder.encode(arrow))
+
+
+def test_a_map_gives_the_value_of_its_key_and_nothing_where_it_has_none():
+    encoder = FeatureEncoder(Ranking(features=MAPS, labels={}), {}, labelled=False)
+    rows = {"m": ["a:1|b:2", "a:1", None, "x:9:9", "a:1"], "k": ["b", "b", "a", "y", None]}
+    assert encoder.columns == {"m": "string", "k": "string"}
+    found = encoder.encode(pa.table(rows))
+    assert found["numbers.numbers"].tolist() == [2.0, -1.0, -1.0, -1.0, -1.0]
+    assert found["ids.buckets"].tolist() == [3, 0, 0, 0, 0]
+    for text, why in (("a:1|b", "is no map"), ("a:1|a:2", "has the key 'a' twice")):
+        rows = {"m": ["a:1", text], "k": ["a", "a"]}
+        for read in (lambda rows: served(rows, encoder.specs), lambda rows: encoder.encode(pa.table(rows))):
+            with pytest.raises(BadValue, match=why) as raised:
+                read(rows)
+            assert (raised.value.row, raised.value.column) == (1, "m")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"separator": ":"}, {"separator": "|", "length": 2}, {"separator": "|", "normalize": "log1p", "width": 2}],
+)
+def test_a_map_has_a_separator_and_single_values(settings):
+    settings = {"column": "m", "map_key": "k", **settings}
+    if "normalize" not in settings:
+        settings["hash"] = 9
+    with pytest.raises(ValueError, match="map_key"):
+        Feature(**settings)
+
+
 @pytest.mark.parametrize(
     ("values", "kind"),
     [

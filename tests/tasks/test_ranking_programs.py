@@ -26,6 +26,7 @@ FEATURES = {
     "device": {"vocab": ["phone", "tablet"]},
     "age": {"lookup": "users", "boundaries": [25, 40]},
     "langs": {"lookup": "users", "hash": 9, "length": 2, "pooling": "mean"},
+    "plan": {"column": "plans", "map_key": "device", "separator": ";", "hash": 9},
     "item": {"hash": 30},
     "tags": {"hash": 16, "length": 2, "pooling": "mean", "weights": "counts"},
     "words": {"hash": 16, "length": 3, "separator": " "},
@@ -54,7 +55,7 @@ class Own(nn.Module):
         return {"click": found.squeeze(1)}
 """
 SIDES = {
-    "user": ["user", "friend", "device", "age", "langs"],
+    "user": ["user", "friend", "device", "age", "langs", "plan"],
     "item": ["item", "tags", "words", "price", "place"],
 }
 MODELS = {
@@ -83,6 +84,7 @@ def log(count, seed=0):
         "user": maybe(drawn(20)),
         "friend": maybe(drawn(20)),
         "device": maybe(["phone", "tablet", f"tv {seed}"][kind] for kind in drawn(3)),
+        "plans": maybe(["phone:a;tablet:b", "tablet:c", ""][kind] for kind in drawn(3)),
         "item": maybe(f"i{number + 1000 * seed}" for number in drawn(40)),
         "tags": [[f"t{tag}" for tag in range(length)] for length in lengths],
         "counts": [[0.5 + tag for tag in range(length)] for length in lengths],
@@ -181,7 +183,7 @@ def test_the_product_of_the_towers_vectors_is_the_score(place, count):
     rows = first(log(50, seed=1), count)
     users = Scorer(place / "exports" / "two_tower" / "user")
     items = Scorer(place / "exports" / "two_tower" / "item")
-    assert users.columns == ("device", "friend", "user")
+    assert users.columns == ("device", "friend", "plans", "user")
     assert items.columns == ("counts", "item", "place", "price", "tags", "words")
     wanted = said(place, "two_tower")
     user, item = users(rows)["user"], items(rows)["item"]

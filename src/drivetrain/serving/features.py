@@ -78,6 +78,12 @@ class ColumnReader(Protocol):
         Lists that are texts are cut at the separator."""
         ...
 
+    def mapped(self, column: str, key: str, separator: str) -> Values:
+        """Of each row one value of a column of maps: texts of `key:value`, with separators between. It is that of the
+        key that the other column has; null where there is none. Raises BadValue for what is no map, and for a key that
+        is there twice."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureSpec:
@@ -103,6 +109,7 @@ class FeatureSpec:
     length: int | None = None
     separator: str | None = None
     weights: str | None = None
+    map_key: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What is said of it, without what is as it is by default."""
@@ -124,7 +131,8 @@ class FeatureSpec:
 
     def wanted(self) -> tuple[str, ...]:
         """All columns that it reads."""
-        return self.columns if self.weights is None else (*self.columns, self.weights)
+        others = [column for column in (self.weights, self.map_key) if column is not None]
+        return (*self.columns, *others)
 
 
 def encoded(features: Mapping[str, FeatureSpec], reader: ColumnReader) -> Encoded:
@@ -157,8 +165,15 @@ class SideTable:
         return gathered(self.arrays, np.where(there, places, len(self.keys)))
 
 
+def _values(feature: FeatureSpec, column: str, reader: ColumnReader) -> Values:
+    if feature.map_key is None:
+        return reader.values(column)
+    assert feature.separator is not None, "a map has one"
+    return reader.mapped(column, feature.map_key, feature.separator)
+
+
 def _single_ids(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:
-    values, *others = [reader.values(column) for column in feature.columns]
+    values, *others = [_values(feature, column, reader) for column in feature.columns]
     if others:
         return _crossed(feature.hash, [values, *others])
     if feature.boundaries is None:
@@ -222,7 +237,7 @@ def _crossed(size: int | None, columns: list[Values]) -> np.ndarray:
 def _normalized(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:
     """Float32 [rows], or [rows, width]."""
     column, normalize = feature.columns[0], feature.normalize
-    numbers = reader.values(column).numbers() if feature.width == 1 else _wide(feature, reader)
+    numbers = _values(feature, column, reader).numbers() if feature.width == 1 else _wide(feature, reader)
     numbers = np.where(np.isnan(numbers), feature.default, numbers)
     if isinstance(normalize, Mapping):
         numbers = (numbers - normalize["mean"]) / normalize["std"]

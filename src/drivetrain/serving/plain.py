@@ -54,6 +54,23 @@ class PlainColumns:
             flat.extend(each)
         return PlainValues(flat, Place(column, offsets)), offsets
 
+    def mapped(self, column: str, key: str, separator: str) -> PlainValues:
+        """Of each row the value that its map has for its key. Raises BadValue."""
+        place, found = Place(column), []
+        texts = PlainValues(self._plain(column), place).texts()
+        keys = PlainValues(self._plain(key), Place(key)).texts()
+        for row, (text, wanted) in enumerate(zip(texts, keys, strict=True)):
+            pairs: list[tuple[str, str, str]] = []
+            if text:
+                pairs = [entry.partition(":") for entry in text.split(separator)]
+            if not all(colon for _, colon, _ in pairs):
+                raise place.bad(row, f"{text!r} is no map: `key:value`, with {separator!r} between")
+            values = [value for name, _, value in pairs if name == wanted]
+            if wanted is not None and len(values) > 1:
+                raise place.bad(row, f"{text!r} has the key {wanted!r} twice")
+            found.append(values[0] if values else None)
+        return PlainValues(found, place)
+
     def _plain(self, column: str) -> list[Any]:
         given = self._rows[column]
         values = list(given)
@@ -75,9 +92,13 @@ class PlainValues:
 
     def by_text(self, found_of: Callable[[Texts], np.ndarray]) -> np.ndarray:
         """What this gives for each value, as text; NULL where it is null."""
-        found = found_of(PlainTexts([self._text(index, value) for index, value in enumerate(self._values)]))
+        found = found_of(PlainTexts([text or "" for text in self.texts()]))
         found[self.null] = NULL
         return found
+
+    def texts(self) -> list[str | None]:
+        """Each value as text, None for null. Raises BadValue."""
+        return [self._text(index, value) for index, value in enumerate(self._values)]
 
     def whole(self) -> np.ndarray:
         """Int64; 0 for null. Raises BadValue."""
@@ -87,9 +108,9 @@ class PlainValues:
         """Float64, none infinite; NaN for null. Raises BadValue."""
         return np.array([self._number(index, value) for index, value in enumerate(self._values)], np.float64)
 
-    def _text(self, index: int, value: Any) -> str:
+    def _text(self, index: int, value: Any) -> str | None:
         if value is None:
-            return ""
+            return None
         if isinstance(value, (bool, np.bool_)):
             return str(bool(value)).lower()
         if isinstance(value, str):

@@ -133,6 +133,8 @@ class FeatureColumns:
         for name, feature in self._features.items():
             if feature.keyed is not None:  # when a key gets a row is no matter of data
                 features[name]["keyed"] = True
+            if feature.map_key is not None:  # a later field: without it all is as it was
+                features[name]["map_key"] = feature.map_key
         return [features, self._vocabularies, _VERSION]
 
     def wanted(self) -> Iterator[tuple[str, str]]:
@@ -142,6 +144,8 @@ class FeatureColumns:
                 yield column, _reading(feature)
             if feature.weights is not None:
                 yield feature.weights, "list"
+            if feature.map_key is not None:
+                yield feature.map_key, "string"
 
     def encode(self, read: ArrowColumns) -> Encoded:
         """The arrays of all features. Raises BadValue."""
@@ -224,6 +228,7 @@ def _spec(name: str, feature: Feature, words: Sequence[str] | None) -> FeatureSp
         length=feature.length,
         separator=feature.separator,
         weights=feature.weights,
+        map_key=feature.map_key,
     )
 
 
@@ -244,6 +249,8 @@ def _readings(wanted: Sequence[tuple[str, str]]) -> dict[str, str]:
 
 def _reading(feature: Feature) -> str:
     """How the columns of a feature are read."""
+    if feature.map_key is not None:
+        return "string"
     if feature.length is not None or feature.width > 1:
         return "list"
     if feature.buckets is not None:

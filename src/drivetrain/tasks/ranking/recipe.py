@@ -109,6 +109,13 @@ class Feature(Settings):
     separator: Annotated[
         str | None, MinLen(1), bits("lists that are written as text, with this between two values")
     ] = None
+    map_key: Annotated[
+        str | None,
+        bits(
+            "the column is text such as `a:1|b:2`, with `separator`; a sample's value is that of this column",
+            later=True,
+        ),
+    ] = None
     weights: Annotated[str | None, bits("a column of lists: how much each id counts")] = None
     pooling: Annotated[
         Literal["sum", "mean", "none"], bits("what becomes of a list's vectors; none: a model of your own gets each")
@@ -129,18 +136,30 @@ class Feature(Settings):
         self._require_fitting_lists()
 
     def _require_fitting_numbers(self) -> None:
+        if self.map_key is not None:
+            self._require_fitting_map()
+        elif self.normalize is not None:
+            self._require_left_out("embeds nothing", "separator")
         if self.normalize is not None:
-            self._require_left_out("embeds nothing", "dim", "table", "length", "separator", "weights")
+            self._require_left_out("embeds nothing", "dim", "table", "length", "weights")
         elif self.width != 1:
             raise ValueError("width is for numbers (normalize): leave it out")
         if self.boundaries is not None:
-            self._require_left_out("is for single numbers", "length", "separator", "weights")
+            self._require_left_out("is for single numbers", "length", "weights")
             if list(self.boundaries) != sorted(set(self.boundaries)):
                 raise ValueError("boundaries ascend: give them in order, each once")
 
+    def _require_fitting_map(self) -> None:
+        if self.separator in (None, ":"):
+            raise ValueError("map_key takes a separator, which stands between `key:value` and the next one")
+        if self.length is not None or self.width != 1 or self.cross is not None:
+            raise ValueError("map_key gives one value of a column: leave length, width and cross out")
+
     def _require_fitting_lists(self) -> None:
         if self.length is None:
-            self._require_left_out("is for single values: give a length to read lists", "separator", "weights")
+            self._require_left_out("is for single values: give a length to read lists", "weights")
+            if self.map_key is None:
+                self._require_left_out("is for single values: give a length to read lists", "separator")
             if self.pooling != "sum":
                 raise ValueError("pooling is for lists: give a length, or leave it out")
 

@@ -55,6 +55,32 @@ class ArrowColumns:
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return ArrowValues(lists.flatten(), Place(column, offsets)), offsets
 
+    def mapped(self, column: str, key: str, separator: str) -> ArrowValues:
+        """Of each row the value that its map has for its key. Raises BadValue."""
+        import pyarrow as pa
+
+        functions, place = arrow_functions(), Place(column)
+        entries, offsets = self.lists(column, separator)
+        pairs = functions.split_pattern(entries.array, ":", max_splits=1)
+        wrong = np.flatnonzero(functions.list_value_length(pairs).to_numpy(zero_copy_only=False) != 2)
+        texts = _texts_of(self._whole(column)).cast(pa.string())
+        rows = np.repeat(np.arange(len(texts)), np.diff(offsets))
+        if len(wrong):
+            row = int(rows[wrong[0]])
+            why = f"{texts[row].as_py()!r} is no map: `key:value`, with {separator!r} between"
+            raise place.bad(row, why)
+        wanted = _texts_of(self._whole(key)).cast(pa.string())
+        hits = functions.equal(functions.list_element(pairs, 0), wanted.take(pa.array(rows)))
+        found = np.flatnonzero(hits.fill_null(False).to_numpy(zero_copy_only=False))
+        twice = found[1:][rows[found[1:]] == rows[found[:-1]]]
+        if len(twice):
+            row = int(rows[twice[0]])
+            raise place.bad(row, f"{texts[row].as_py()!r} has the key {wanted[row].as_py()!r} twice")
+        places = np.full(len(texts), -1)
+        places[rows[found]] = found
+        values = functions.list_element(pairs, 1)
+        return ArrowValues(values.take(pa.array(places, mask=places < 0)), place)
+
     def _whole(self, column: str) -> pa.Array:
         """A column in one piece."""
         return self._table.column(column).combine_chunks()
@@ -64,18 +90,18 @@ class ArrowValues:
     """An array of one type."""
 
     def __init__(self, array: pa.Array, place: Place) -> None:
-        self._array, self.place = array, place
+        self.array, self.place = array, place
 
     @property
     def null(self) -> np.ndarray:
         """Which values are not there, bool."""
-        return self._array.is_null().to_numpy(zero_copy_only=False)
+        return self.array.is_null().to_numpy(zero_copy_only=False)
 
     def by_text(self, found_of: Callable[[Texts], np.ndarray]) -> np.ndarray:
         """What this gives for each value, as text, computed once for each of a dictionary; NULL for null."""
         import pyarrow as pa
 
-        texts, null = _texts_of(self._array), self.null
+        texts, null = _texts_of(self.array), self.null
         if pa.types.is_dictionary(texts.type):
             places = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
             by_place = found_of(ArrowTexts(texts.dictionary))
@@ -106,7 +132,7 @@ class ArrowValues:
         """The values as another type. Raises BadValue for the first one that is none of it."""
         import pyarrow as pa
 
-        values = self._array
+        values = self.array
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
         try:
