@@ -171,10 +171,10 @@ class Layout:
 
     def _scratch(self, count: int, kind: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """An array [count, *shape] to work in, until the next one is asked for."""
-        kept = self._own.__dict__.setdefault((kind.str, shape), np.empty((0, *shape), kind))
-        if len(kept) < count:
-            kept = self._own.__dict__[kind.str, shape] = np.empty((count, *shape), kind)
-        return kept[:count]
+        key, own = f"{kind.str}{shape}", self._own.__dict__
+        if key not in own or len(own[key]) < count:
+            own[key] = np.empty((count, *shape), kind)
+        return own[key][:count]
 
 
 def narrowed(arrays: Arrays) -> dict[str, np.ndarray | Ragged]:
