@@ -379,6 +379,39 @@ def test_a_field_of_ten_megabytes_is_read(tmp_path):
     assert [len(row["s"]) for row in whole(source)] == [1, 10_000_000, 1]
 
 
+def test_files_of_other_types_are_read_as_the_task_wants_or_named(tmp_path):
+    write_parquet(tmp_path / "a.parquet", rows(3))
+    table = pa.table({"s": ["x", "y"], "more": [1, 2], "n": ["7", "8"]})
+    parquet.write_table(table, tmp_path / "b.parquet")
+    source = opened(tmp_path)
+    assert source.schema["n"] == "string"
+    assert [n for n, _ in plain(whole(source.encoded(Small())))] == [0, 1, 2, 7, 8]
+    parquet.write_table(table.set_column(2, "n", pa.array(["7", "eight"])), tmp_path / "b.parquet")
+    outcome = failing(lambda: whole(opened(tmp_path).encoded(Small())))
+    assert outcome.code is Exit.BAD_DATA
+    assert "b.parquet: row group 0, row 1 of it, counted from 0: column 'n'" in outcome.cause
+    (tmp_path / "b.parquet").write_bytes(b"")
+    outcome = failing(lambda: opened(tmp_path))
+    assert (outcome.code, "b.parquet" in outcome.cause) == (Exit.BAD_DATA, True)
+
+
+def test_a_rank_may_have_no_row_and_lanes_need_one_each(tmp_path):
+    write_csv(tmp_path / "a.csv", rows(5))
+    found = []
+    for rank in range(4):
+        source, order = training_order(
+            Train(sources=({},)), {"log": opened(tmp_path / "a.csv").encoded(Small())}, 0, Scale(Batches(8)), 4
+        )
+        reader = BatchReader(source, order, Geometry(Batches(8), 4, 4, None), rank, 5, plain, lambda batch: {})
+        batch = reader.read(1)
+        assert batch.gaps
+        found.append([row for micro in batch.micro_batches for row in micro.batch])
+    assert list(map(len, found)) == [2, 2, 1, 0]
+    assert sorted(chain.from_iterable(found)) == sorted(read_as_written(rows(5)))
+    outcome = failing(lambda: BatchReader(source, order, Geometry(Batches(8), 8, 1, None), 0, 5, plain, dict))
+    assert (outcome.code, "5 samples, fewer than 8 lanes" in outcome.cause) == (Exit.BAD_RECIPE, True)
+
+
 @pytest.mark.parametrize("damage", ["cut off", "flipped", "no Parquet"])
 def test_damaged_parquet_is_found_at_the_first_start(tmp_path, damage):
     path = tmp_path / "a.parquet"

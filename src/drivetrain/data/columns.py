@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -99,6 +100,36 @@ def concatenated(parts: Sequence[Arrays], types: Mapping[str, np.dtype] = {}) ->
         else:
             found[name] = np.concatenate(columns, dtype=types.get(name))
     return found
+
+
+class Layout:
+    """Lays rows out anew. What it works in is kept, since memory that is written for the first time costs more than the
+    work: each thread has its own."""
+
+    def __init__(self) -> None:
+        self._own = threading.local()
+
+    def lay_out(self, parts: Sequence[Arrays], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        """These rows (int64) of several sets of the same arrays, one after the other; copied."""
+        if len(parts) == 1:
+            return gathered(parts[0], rows)
+        found: dict[str, np.ndarray | Ragged] = {}
+        for name, first in parts[0].items():
+            columns: list[Any] = [part[name] for part in parts]
+            if isinstance(first, Ragged):
+                found[name] = _gathered_ragged(_concatenated_ragged(columns), rows)
+            else:
+                together = self._scratch(sum(map(len, columns)), np.result_type(*columns), first.shape[1:])
+                np.concatenate(columns, out=together)
+                found[name] = together.take(rows, axis=0, mode="clip")
+        return found
+
+    def _scratch(self, count: int, kind: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """An array [count, *shape] to work in, until the next one is asked for."""
+        key, own = f"{kind.str}{shape}", self._own.__dict__
+        if key not in own or len(own[key]) < count:
+            own[key] = np.empty((count, *shape), kind)
+        return own[key][:count]
 
 
 def narrowed(arrays: Arrays) -> dict[str, np.ndarray | Ragged]:
@@ -207,6 +238,7 @@ class ColumnSource:
         self._starts = np.concatenate([[0], np.cumsum(files.counts)]).astype(np.int64)
         self._cache: BlockCache[int, Any] = BlockCache(self._block, _bytes_of, _KEPT)
         self._windows: BlockCache[Window, Arrays] = BlockCache(self._window, _bytes_of, 0)
+        self._layout = Layout()
         self._types: dict[str, np.dtype] = {}  # of the encoder's arrays
         self._lanes: set[int] = set()  # that have been read
         self._looked = -1
@@ -239,6 +271,8 @@ class ColumnSource:
         numbers = np.unique(owners).tolist()
         if len(ids) > 1 and int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # in the files' order
             self._cache.want(range(numbers[0], min(numbers[-1] + _AHEAD + 1, len(self._starts) - 1)))
+            if self._encoder is not None and bool((np.diff(ids) == 1).all()):
+                return self._read_slices(ids, numbers)
         if self._encoder is None:
             return taken(self._starts, ids, self._cache.get)
         parts = []
@@ -270,6 +304,15 @@ class ColumnSource:
     def as_written(self, columns: Sequence[str]) -> Iterator[Any]:
         """These columns as `pyarrow.Table`s, block by block: as the files have them, in CSV as text."""
         return (self._files.as_written(number, columns) for number in range(len(self._starts) - 1))
+
+    def _read_slices(self, ids: np.ndarray, numbers: Sequence[int]) -> Columns:
+        """Consecutive rows, which are in these blocks."""
+        parts = []
+        for number in numbers:
+            start = int(self._starts[number])
+            first, stop = max(int(ids[0]) - start, 0), min(int(ids[-1]) + 1, int(self._starts[number + 1])) - start
+            parts.append(sliced(self._cache.get(number), first, stop))
+        return Columns({**concatenated(parts, self._types), ROW: ids.astype(np.int64)})
 
     def _follows(self, ids: np.ndarray, positions: np.ndarray) -> bool:
         """Whether these are the rows that the order has at these positions, without a hole."""
@@ -314,7 +357,7 @@ class ColumnSource:
         """A window's rows in the order in which they are read."""
         assert self._order is not None
         parts = [sliced(self._cache.get(block), first, stop) for block, first, stop in self._order.pieces(window)]
-        return gathered(concatenated(parts), self._order.shuffled(window))
+        return self._layout.lay_out(parts, self._order.shuffled(window))
 
 
 def _bytes_of(block: Any) -> int:

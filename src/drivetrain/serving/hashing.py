@@ -68,6 +68,9 @@ def _hash_batch(words: np.ndarray, offsets: np.ndarray, start: np.uint64, hashes
     at, left = offsets[:-1], np.diff(offsets)
     np.multiply(left.astype(np.uint64) ^ start, _SECOND, out=hashes)
     shortest, longest = int(left.min()), int(left.max())
+    if shortest == longest:
+        _hash_equal(words, int(at[0]), longest, hashes)
+        return
     for _ in range(-(-longest // _WORD)):
         if shortest > 0:
             hashes ^= _next_words(words, at, left, shortest)
@@ -77,6 +80,17 @@ def _hash_batch(words: np.ndarray, offsets: np.ndarray, start: np.uint64, hashes
             mixed = _mix(hashes ^ _next_words(words, at, left, shortest))
             np.copyto(hashes, mixed, where=left > 0)
         at, left, shortest = at + _WORD, left - _WORD, shortest - _WORD
+
+
+def _hash_equal(words: np.ndarray, first: int, length: int, hashes: np.ndarray) -> None:
+    """The same for strings of one length, of which the first begins at a byte: they stand side by side, so their words
+    are found without looking each of them up."""
+    for done in range(0, length, _WORD):
+        found = words[first + done :: length][: len(hashes)]
+        if length - done < _WORD:
+            found = found & _LEADING[length - done]
+        hashes ^= found
+        _mix(hashes)
 
 
 def _next_words(words: np.ndarray, at: np.ndarray, left: np.ndarray, shortest: int) -> np.ndarray:
