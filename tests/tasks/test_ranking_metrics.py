@@ -41,10 +41,13 @@ def test_auc_is_scikit_learns_with_ties_and_with_weights():
     assert value("auc", scores=tight) == pytest.approx(reference.roc_auc_score(LABELS, tight), abs=1e-15)
 
 
-@pytest.mark.parametrize("name", ["auc", "grouped_auc", "xauc"])
-def test_what_goes_by_order_has_the_same_bits_on_any_number_of_lanes(name):
+EVERY = ["auc", "grouped_auc", "xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_metric_has_the_same_bits_on_any_number_of_lanes(name):
     for weights in ({}, {"weights": WEIGHTS}):
-        found = {value(name, parts=parts, **weights) for parts in (1, 2, 7, 700)}
+        found = {value(name, parts=parts, **weights) for parts in (1, 2, 3, 7, 700)}
         found.add(value(name, order=DRAW.permutation(COUNT), parts=3, **weights))
         assert len(found) == 1
 

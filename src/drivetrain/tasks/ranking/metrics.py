@@ -1,5 +1,5 @@
-"""Metrics of ranking. What goes by the order of all scores keeps every score, and counts in whole numbers: it has the
-same bits in whatever order samples come."""
+"""Metrics of ranking. What goes by the order of all scores keeps every score, and counts in whole numbers; sums are
+exact. So all have the same bits in whatever order and parts samples come."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from drivetrain.loop.metrics import Mean, Metric
+from drivetrain.loop.metrics import Metric
 from drivetrain.tasks.ranking.recipe import Label, MetricName
+from drivetrain.tasks.ranking.sums import ExactSums
 
 
 class Scored(NamedTuple):
@@ -133,83 +134,70 @@ class Xauc(Gathered):
         return (2 * ascending + ties) / (2 * pairs)
 
 
-class NormalizedEntropy:
+class Summed:
+    """A metric of sums over samples, which are exact."""
+
+    count = 2
+
+    def __init__(self) -> None:
+        self._sums = ExactSums(self.count)
+
+    def state(self) -> list[float]:
+        """The sums, as whole numbers."""
+        return self._sums.state()
+
+    def merge(self, state: list[float]) -> None:
+        """Add another lane's sums."""
+        self._sums.merge(state)
+
+    def value(self) -> float:
+        """The first sum divided by the second; NaN where there is nothing to divide by."""
+        return self._sums.ratio(0, 1)
+
+
+class NormalizedEntropy(Summed):
     """Cross-entropy by that of who always says the share of yes (He et al. 2014, "Practical lessons from predicting
     clicks on ads at Facebook"): below 1 is better than that."""
 
-    def __init__(self) -> None:
-        self._sums = np.zeros(3)
+    count = 3
 
     def add(self, scored: Scored) -> None:
         """Add samples with labels 1 and 0, and logits."""
         weights, labels, logits = scored.counted, scored.labels.astype(np.float64), scored.scores.astype(np.float64)
         entropies = np.logaddexp(0, logits) - labels * logits
-        self._sums += [weights @ entropies, weights @ labels, weights.sum()]
-
-    def state(self) -> list[float]:
-        """Sums of entropy, of labels and of weights."""
-        return self._sums.tolist()
-
-    def merge(self, state: list[float]) -> None:
-        """Add another lane's sums."""
-        self._sums += state
+        self._sums.add(weights * entropies, weights, weights * labels)
 
     def value(self) -> float:
         """The ratio; NaN where all labels are the same."""
-        entropy, yes, count = self._sums.tolist()
-        if not 0 < yes < count:
+        share = self._sums.ratio(2, 1)
+        if not 0 < share < 1:
             return math.nan
-        share = yes / count
-        return entropy / count / -(share * math.log(share) + (1 - share) * math.log1p(-share))
+        return self._sums.ratio(0, 1) / -(share * math.log(share) + (1 - share) * math.log1p(-share))
 
 
-class Calibration:
-    """The mean probability by the share of yes: 1 where as much is foreseen as there is."""
-
-    def __init__(self) -> None:
-        self._sums = np.zeros(2)
+class Calibration(Summed):
+    """The mean probability by the share of yes: 1 where as much is foreseen as there is; NaN where no label is yes."""
 
     def add(self, scored: Scored) -> None:
         """Add samples with labels 1 and 0, and logits."""
         weights = scored.counted
-        self._sums += [weights @ _probabilities(scored.scores), weights @ scored.labels]
-
-    def state(self) -> list[float]:
-        """Sums of probabilities and of labels."""
-        return self._sums.tolist()
-
-    def merge(self, state: list[float]) -> None:
-        """Add another lane's sums."""
-        self._sums += state
-
-    def value(self) -> float:
-        """The ratio; NaN where no label is yes."""
-        foreseen, there = self._sums.tolist()
-        return foreseen / there if there else math.nan
+        self._sums.add(weights * _probabilities(scored.scores), weights * scored.labels)
 
 
-class Averaged:
+class Average(Summed):
+    """A mean of numbers, by what each counts; NaN where there are none."""
+
+    def add(self, numbers: np.ndarray, counted: np.ndarray) -> None:
+        """Add numbers and what they count, float64 [numbers]."""
+        self._sums.add(numbers * counted, counted)
+
+
+class Averaged(Summed):
     """A metric that is a mean over samples, by what each counts."""
-
-    def __init__(self) -> None:
-        self._mean = Mean()
 
     def add(self, scored: Scored) -> None:
         """Add samples."""
-        counted = scored.counted
-        self._mean.add(float(counted @ self._each(scored)), float(counted.sum()))
-
-    def state(self) -> list[float]:
-        """Total and count."""
-        return self._mean.state()
-
-    def merge(self, state: list[float]) -> None:
-        """Add another lane's samples."""
-        self._mean.merge(state)
-
-    def value(self) -> float:
-        """The mean; NaN where there are no samples."""
-        return self._mean.value()
+        self._sums.add(self._each(scored) * scored.counted, scored.counted)
 
     def _each(self, scored: Scored) -> np.ndarray:
         raise NotImplementedError

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from drivetrain.engine.losses import Losses
-from drivetrain.loop.metrics import Mean, Metric
+from drivetrain.loop.metrics import Metric
 from drivetrain.tasks.ranking.batches import Batch, weights_of
 from drivetrain.tasks.ranking.losses import Choice, choice_losses, drawn_choices, group_choices, label_losses, places
-from drivetrain.tasks.ranking.metrics import Scored, label_metric
+from drivetrain.tasks.ranking.metrics import Average, Scored, label_metric
 from drivetrain.tasks.ranking.recipe import Label, Ranking, TwoTower
 
 Outputs = Mapping[str, Tensor]
@@ -72,7 +72,7 @@ class LabelObjective:
         """The loss and the metrics of each label: LABEL.METRIC, METRIC where there is one label only."""
         found: dict[str, Metric] = {}
         for name, label in self._labels.items():
-            found[self._called(name, "loss")] = Mean()
+            found[self._called(name, "loss")] = Average()
             for metric in label.scored_by:
                 found[self._called(name, metric)] = label_metric(metric, label)
         return found
@@ -93,7 +93,7 @@ class LabelObjective:
                 groups=_those(batch.get("groups"), there),
             )
             losses = label_losses(label, outputs_there, wanted[name]).double().cpu().numpy()
-            metrics[self._called(name, "loss")].add(float(losses @ scored.counted), float(scored.counted.sum()))
+            metrics[self._called(name, "loss")].add(losses, scored.counted)
             for metric in label.scored_by:
                 metrics[self._called(name, metric)].add(scored)
         if len(self._labels) == 1:
@@ -136,7 +136,7 @@ class ChoiceObjective:
 
     def metrics(self) -> dict[str, Metric]:
         """The loss, and how often the right item is among the best ones."""
-        return {"loss": Mean(), **{f"recall_{best}": Mean() for best in self._model.recall}}
+        return {"loss": Average(), **{f"recall_{best}": Average() for best in self._model.recall}}
 
     def evaluate(self, outputs: Outputs, batch: Batch, metrics: Mapping[str, Any]) -> None:
         """Add what was chosen."""
@@ -146,13 +146,12 @@ class ChoiceObjective:
             counted = torch.ones_like(outputs["user"][:, 0])
         if self._label is not None:
             counted = torch.where(batch["labels"][self._label] > 0, counted, 0.0)
-        counted = counted.double()
-        total = float(counted.sum())
+        each = counted.double().cpu().numpy()
         losses = torch.cat([choice_losses(choice) for choice in choices]).double()
-        metrics["loss"].add(float(losses @ counted), total)
+        metrics["loss"].add(losses.cpu().numpy(), each)
         better = torch.cat([places(choice) for choice in choices])
         for best in self._model.recall:
-            metrics[f"recall_{best}"].add(float((better < best).double() @ counted), total)
+            metrics[f"recall_{best}"].add((better < best).double().cpu().numpy(), each)
 
     def said(self, outputs: Outputs) -> dict[str, Tensor]:
         """How well user and item suit each other, from -1 to 1, and the vectors of both."""
