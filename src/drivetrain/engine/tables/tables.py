@@ -44,7 +44,10 @@ class Tables:
         self._last: AskedAhead | None = None
         self.matrices = tuple(matrices)
         self._modules = dict(modules)
-        self.at_work = [MatrixRows(matrix, Exchange(matrix.weight, self._main)) for matrix in matrices]
+        self.at_work: list[MatrixRows] = []
+        for matrix in matrices:
+            exchange = Exchange(matrix.weight, self._main, everywhere=matrix.layout.everywhere)
+            self.at_work.append(MatrixRows(matrix, exchange))
         self._places: Mapping[int, int] = {}
         self._place: int | None = None
 
@@ -53,6 +56,7 @@ class Tables:
         own = [work for work in self.at_work if work.matrix.network == network]
         for work, mover in zip(own, movers, strict=True):
             work.mover = mover
+            mover.counts = self.group.leader or not work.matrix.layout.everywhere
 
     def arrange(self, lookups: Lookups, micros: Sequence[MicroBatch]) -> StepRows:
         """What these micro-batches of a step ask for. It talks to nobody, and may be made ahead of the step.
