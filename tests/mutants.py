@@ -402,6 +402,13 @@ MUTANTS = (
         "pass",
         REFERENCE,
     ),
+    Mutant(
+        "11 rows that each rank holds count for each in the norm",
+        "engine/tables/tables.py",
+        "mover.counts = self.group.leader or not work.matrix.layout.everywhere",
+        "mover.counts = True",
+        f"{TABLES}::test_tables_on_several_processes_come_to_what_one_process_does[four]",
+    ),
 )
 
 

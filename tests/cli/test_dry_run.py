@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import own_tables
 from conftest import trace
 from drivetrain.cli.dry_run import _lines
 
@@ -78,6 +79,26 @@ def test_a_dry_run_on_a_mesh_tells_who_holds_what(recipe, tmp_path):
     assert "mesh            shard 2\n" in text
     assert "model/layers.*.attention.query.weight 16 x 16: 8 x 16 here, along shard\n" in text
     assert f"numbers held by process: {', '.join([f'{count:,}' for count in found['ranks']])}\n" in text
+
+
+@pytest.mark.usefixtures("importable")
+def test_a_dry_run_tells_who_holds_the_rows_of_tables_and_their_bytes(tmp_path):
+    given = own_tables.recipe(embeddings={"hold": {"users": "row", "items": "table", "words": "each"}})
+    (tmp_path / "likes.yaml").write_text(yaml.safe_dump(given))
+    done = rehearse(str(tmp_path / "likes.yaml"), tmp_path, "--processes", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    tables = {name.rpartition("_")[2]: table for name, table in found["tables"].items()}
+    assert {name: (table["rows"], table["each"]) for name, table in tables.items()} == {
+        "users": ([20, 20], False),
+        "items": ([23, 0], False),
+        "words": ([9, 9], True),
+    }
+    assert tables["users"]["bytes"] == [20 * (8 + 1) * 4] * 2  # rowwise adagrad has a number for each row
+    text = "\n".join(_lines(found))
+    assert "tables          model/embeddings.table_users 40 x 8: 20, 20\n" in text
+    assert "model/embeddings.table_words 9 x 4: whole on every process\n" in text
+    assert "MiB of rows and what moves them, by process: 0.0, 0.0\n" in text
 
 
 @pytest.mark.parametrize(

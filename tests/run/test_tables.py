@@ -18,9 +18,10 @@ pytestmark = [
 ]
 
 TWO, FOUR = ("launch.processes=2",), ("launch.processes=4",)
-SHARDS = (*TWO, "parallel.shard=2", "parallel.replicate=1")
-BOTH = (*FOUR, "parallel.shard=2", "parallel.replicate=2")
+EACH = ('embeddings.hold={".*": each}',)
 BY_ROWS = ('embeddings.hold={".*": row}',)
+SHARDS = (*TWO, *BY_ROWS, "parallel.shard=2", "parallel.replicate=1")
+BOTH = (*FOUR, "parallel.shard=2", "parallel.replicate=2")
 WHOLE = ('embeddings.hold={".*": table}',)
 
 
@@ -68,9 +69,10 @@ def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path
 
 
 def test_who_holds_a_table_changes_no_bit(tmp_path):
-    for name, hold in (("whole", WHOLE), ("rows", BY_ROWS)):
+    for name, hold in (("whole", WHOLE), ("rows", BY_ROWS), ("each", EACH)):
         assert run_under_supervisor(recipe(), tmp_path / name, *TWO, *hold).code is Exit.DONE
     require_same_bits(tmp_path / "whole", tmp_path / "rows")
+    require_same_bits(tmp_path / "whole", tmp_path / "each")
 
 
 def test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_whoever_holds_rows(tmp_path):
@@ -93,8 +95,8 @@ def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, as
 
 def test_any_number_of_processes_goes_on_with_anothers_tables_and_layers(one, tmp_path):
     run = tmp_path / "run"
-    for asked in ((*TWO, *WHOLE), (*FOUR, *BY_ROWS), SHARDS, ()):
-        assert run_under_supervisor(recipe(), run, *asked, most_steps=5).code is Exit.STOPPED
+    for asked in ((*TWO, *WHOLE), (*FOUR, *BY_ROWS), SHARDS, (*FOUR, *EACH), ()):
+        assert run_under_supervisor(recipe(), run, *asked, most_steps=4).code is Exit.STOPPED
     assert run_under_supervisor(recipe(), run, *TWO).code is Exit.DONE
     assert [r["samples"] for r in records(run, "step")] == [r["samples"] for r in records(one, "step")]
     assert losses(run) == pytest.approx(losses(one), rel=1e-4)

@@ -69,6 +69,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"budget          {found['steps']:,} steps, {found['samples']:,} samples"
     yield f"processes       {found['processes']}, with {found['lanes']} lanes, on {found['device']}"
     yield from _parts(found)
+    yield from _tables(found["tables"])
     first = found["first_step"]
     micros = first["micro_batches"]
     counts = ", ".join(str(len(own)) for own in micros)
@@ -98,6 +99,22 @@ def _parts(found: dict[str, Any]) -> Iterator[str]:
         yield f"                {what}: {along}"
     numbers = ", ".join(f"{count:,}" for count in found["ranks"])
     yield f"                numbers held by process: {numbers}"
+
+
+def _tables(tables: dict[str, Any]) -> Iterator[str]:
+    """Who holds which rows of embedding tables, and the memory of all of them by process."""
+    word = "tables"
+    for name, table in tables.items():
+        rows, dim = table["shape"]
+        by_rank = ", ".join(f"{count:,}" for count in table["rows"])
+        if table["each"] or len(table["rows"]) == 1:
+            by_rank = "whole on every process"
+        yield f"{word:<16}{name} {rows:,} x {dim}: {by_rank}"
+        word = ""
+    if tables:
+        sizes = map(sum, zip(*[table["bytes"] for table in tables.values()], strict=True))
+        told = ", ".join(f"{size / 2**20:,.1f}" for size in sizes)
+        yield f"                MiB of rows and what moves them, by process: {told}"
 
 
 def _counted(sizes: dict[str, int | None]) -> str:

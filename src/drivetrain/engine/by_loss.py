@@ -74,7 +74,8 @@ class GradientsByLoss:
         moved = [mover for mover in movers if mover.gradient is not None]
         of_rows = [gradient.chunk(len(self.losses), dim=1) for gradient in gradients_of(movers)]
         of_parameters = [tuple(map(_gradient, own)) for own in zip(*self._apart, strict=True)]
-        weights = self._rule.of(self._gram(of_parameters, of_rows, tables))
+        counted = [gradient.chunk(len(self.losses), dim=1) for gradient in gradients_of(movers, counted=True)]
+        weights = self._rule.of(self._gram(of_parameters, counted, tables))
         for parameter, each in zip(self._parameters, of_parameters, strict=True):
             parameter.grad = _weighed(each, weights)
         for mover, each in zip(moved, of_rows, strict=True):

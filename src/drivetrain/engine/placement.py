@@ -204,15 +204,21 @@ def placed(networks: Mapping[str, nn.Module], mesh: Mesh, tables: Tables | None 
 
 
 def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) -> dict[str, Held]:
-    """What this rank holds of tables, of which no two ranks hold the same row; nothing where it is alone."""
+    """What this rank holds of tables: rows that no other one holds, or those that all hold; nothing where it is
+    alone."""
     found: dict[str, Held] = {}
     if tables.group.world == 1:
         return found
-    along = tuple([axis for axis in ("replicate", "shard") if getattr(mesh.sizes, axis) > 1])
-    for path, box in row_boxes(tables).items():
-        network, _, name = path.partition("/")
-        parameter = networks[network].get_parameter(name)
-        found[path] = Held(parameter, Part(parameter, box, None), (tables.group.rank,), along)
+    axes = tuple([axis for axis in ("replicate", "shard") if getattr(mesh.sizes, axis) > 1])
+    boxes = row_boxes(tables)
+    for matrix in tables.matrices:
+        holders, along = (tables.group.rank,), axes
+        if matrix.layout.everywhere:
+            holders, along = mesh.sharing(()), ()
+        for path in map(matrix.path, [table.name for table in matrix.layout.tables]):
+            network, _, name = path.partition("/")
+            parameter = networks[network].get_parameter(name)
+            found[path] = Held(parameter, Part(parameter, boxes[path], None), holders, along)
     return found
 
 

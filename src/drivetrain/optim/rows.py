@@ -85,6 +85,8 @@ class RowMover(Generic[S]):
             self.slots[MASTER] = weight.float()
         self.at: tuple[int, int] = 0, 0
         """The step, and which `minimize` of it, that the next move belongs to."""
+        self.counts = True
+        """Whether its gradient counts here, and not on another rank that has the same."""
         self._half = half
         self.name = ""
         """What its rates are recorded by: of the tables that it moves, the first by name."""
@@ -271,6 +273,7 @@ def build_mover(settings: RowOptimizer, weight: Tensor, factor: Factor, half: Ha
     return imported(settings.factory)(settings, weight, factor, half)
 
 
-def gradients_of(movers: Sequence[RowMover]) -> list[Tensor]:
-    """What the step at work has come to: of the rows here that it has looked up, [rows, dim] for each matrix."""
-    return [mover.gradient for mover in movers if mover.gradient is not None]
+def gradients_of(movers: Sequence[RowMover], *, counted: bool = False) -> list[Tensor]:
+    """What the step at work has come to: of the rows here that it has looked up, [rows, dim] for each matrix; all, or
+    those that are `counted` here."""
+    return [mover.gradient for mover in movers if mover.gradient is not None and (mover.counts or not counted)]

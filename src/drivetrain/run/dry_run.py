@@ -15,6 +15,7 @@ from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement, parameter_counts
+from drivetrain.engine.tables.state import row_shares
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import DRY_RUN
 from drivetrain.loop.lane_metrics import MetricSets
@@ -65,10 +66,13 @@ def _told(batch: LocalBatch) -> list[dict[str, Any]]:
 def _held_parts(placement: Placement) -> dict[str, Any]:
     """What the first rank holds of each parameter, and how many numbers each rank has. Every rank calls it."""
     parts, own = {}, 0
-    for name, part in (*placement.held.items(), *placement.rows.items()):
+    for name, part in placement.held.items():
         parts[name] = {"whole": list(part.box.whole), "here": list(part.box.shape), "along": list(part.along)}
         own += part.box.size
-    return {"mesh": str(placement.mesh.sizes), "parts": parts, "ranks": placement.group.gather_json(own)}
+    own += sum(part.box.size for part in placement.rows.values())
+    shares = row_shares(placement.tables) if placement.tables else {}
+    ranks = placement.group.gather_json(own)
+    return {"mesh": str(placement.mesh.sizes), "parts": parts, "ranks": ranks, "tables": shares}
 
 
 def _try_step(loop: Loop, batch: LocalBatch) -> None:

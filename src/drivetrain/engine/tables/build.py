@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.engine.tables.keyed import KeyedTable
-from drivetrain.engine.tables.layout import Layout, Way, lay_out_rows
+from drivetrain.engine.tables.layout import Layout, Way, held_by_each, lay_out_everywhere, lay_out_rows
 from drivetrain.engine.tables.matrix import Matrix
 from drivetrain.engine.tables.module import Embeddings, Table, initial_rows
 from drivetrain.engine.tables.recipe import Embeddings as Settings
@@ -52,10 +52,10 @@ def build_tables(
         for table in own.module.tables.values():
             alike.setdefault((table.dim, _group_of(table, settings), table.keyed is not None), []).append(table)
         for (_, number, _), tables in alike.items():
-            layout = lay_out_rows(tables, [_way(table, settings) for table in tables], filled)
-            filled = [before + more for before, more in zip(filled, layout.filled, strict=True)]
-            weight = torch.empty(layout.filled[group.rank], layout.tables[0].dim, dtype=dtype)
-            matrices.append(_matrix(own, layout, group.rank, weight, _moved_by(settings, number)))
+            for layout in _layouts(tables, settings, filled):
+                filled = [before + more for before, more in zip(filled, layout.filled, strict=True)]
+                weight = torch.empty(layout.filled[group.rank], layout.tables[0].dim, dtype=dtype)
+                matrices.append(_matrix(own, layout, group.rank, weight, _moved_by(settings, number)))
     return Tables(matrices, {name: own.module for name, own in modules.items()}, group, seed)
 
 
@@ -100,6 +100,17 @@ def _stretches(matrix: Matrix) -> Stretches:
     at = torch.tensor([stretch.at for stretch in ordered], dtype=torch.int64)
     first = torch.tensor([stretch.start for stretch in ordered], dtype=torch.int64)
     return Stretches(names, at, first)
+
+
+def _layouts(tables: Sequence[Table], settings: Settings, filled: Sequence[int]) -> Iterator[Layout]:
+    """Where tables that move alike lie, those that each rank holds whole by themselves; `filled` are the ranks' rows
+    before."""
+    ways: dict[Table, Way] = {table: _way(table, settings) for table in tables}
+    each = held_by_each({table: way for table, way in ways.items() if table.keyed is None}, len(filled))
+    if each:
+        yield lay_out_everywhere(each, len(filled))
+    if rest := [table for table in tables if table not in each]:
+        yield lay_out_rows(rest, [ways[table] for table in rest], filled)
 
 
 class _Found(NamedTuple):
@@ -153,6 +164,9 @@ def _group_of(table: Table, settings: Settings) -> int:
 def _way(table: Table, settings: Settings) -> Way:
     for pattern, way in settings.hold.items():
         if re.search(pattern, table.name):
+            if way == "each" and table.keyed is not None:
+                cause = f"embeddings.hold: {pattern!r} has each process hold {table.name!r}, whose rows belong to keys"
+                raise Failure(Exit.BAD_RECIPE, cause, "a key has one owner: hold it by table or by row")
             return way
     return "auto"
 

@@ -23,20 +23,21 @@ class Asked(NamedTuple):
 
 
 class Exchange:
-    """Rows of one matrix over the ranks of a group, each of which holds some. All of them call each method, in the same
-    order. Without a group this process holds all rows."""
+    """Rows of one matrix over the ranks of a group, each of which holds some or, `everywhere`, all. All of them call
+    each method, in the same order. Without a group this process holds all rows."""
 
-    def __init__(self, weight: Tensor, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, weight: Tensor, group: dist.ProcessGroup | None, *, everywhere: bool = False) -> None:
         self._weight = weight
         self._group = group
+        self._everywhere = everywhere
 
     def pull(self, plan: RowPlan, asked: Asked) -> Tensor:
         """The rows of a plan, float32 [rows, dim]; the whole matrix where this process holds all and it is float32."""
-        if self._group is None and self._weight.dtype == torch.float32:
-            return self._weight
+        if self._group is None or self._everywhere:
+            if self._weight.dtype == torch.float32:
+                return self._weight
+            return self._weight.index_select(0, plan.addresses).float()
         own = self._weight.index_select(0, asked.rows)
-        if self._group is None:
-            return own.float()
         rows = self._weight.new_empty(len(plan.local), self._weight.shape[1])
         dist.all_to_all_single(rows, own, plan.counts, asked.counts, group=self._group)
         return rows.float()
@@ -49,6 +50,8 @@ class Exchange:
         """
         if self._group is None:
             return asked.rows, gradients.add_(0.0)
+        if self._everywhere:
+            gradients = gradients.repeat(len(plan.counts), 1)
         arrived = gradients.new_empty(len(asked.rows), gradients.shape[1])
         dist.all_to_all_single(arrived, gradients.contiguous(), asked.counts, plan.counts, group=self._group)
         ranks = torch.arange(len(asked.counts)).repeat_interleave(torch.tensor(asked.counts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +10,10 @@ from drivetrain.engine.tables.keys import BUCKETS, edges_of
 from drivetrain.engine.tables.module import Table
 from drivetrain.spec.exits import Exit, Failure
 
-Way = Literal["auto", "table", "row"]
-"""How a table is held: whole by one rank, by rows by all of them, or by whichever of both balances the ranks."""
+Way = Literal["auto", "table", "row", "each"]
+"""How a table is held: whole by one rank, by rows by all of them, whole by each of them, or as suits it."""
+SMALL_BYTES = 64 << 10
+"""Tables of one width that together have no more (float32) each rank holds whole: then no rank asks for their rows."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,14 @@ class Stretch:
 class Layout:
     """Where the rows of tables of one width lie: every row of each table once.
 
-    `stretches` are in the order of the tables and of their rows; `filled` is how many rows each rank has.
+    `stretches` are in the order of the tables and of their rows; `filled` is how many rows each rank has. Or every rank
+    has every row: `everywhere`.
     """
 
     tables: tuple[Table, ...]
     stretches: tuple[Stretch, ...]
     filled: tuple[int, ...]
+    everywhere: bool = False
 
     def of(self, rank: int) -> list[Stretch]:
         """What a rank holds."""
@@ -81,6 +85,27 @@ def lay_out_rows(tables: Sequence[Table], ways: Sequence[Way], filled: Sequence[
 def _too_few_buckets(table: Table, world: int) -> bool:
     """Whether some rank would have nothing of a keyed table that is held by rows."""
     return table.keyed is not None and world > BUCKETS
+
+
+def held_by_each(ways: Mapping[Table, Way], world: int) -> list[Table]:
+    """Which of these tables of one width each of so many ranks holds whole: those that are to be and, if the others are
+    small together, these too, as long as nothing else is asked of any. Some of them would save no message."""
+    if world == 1:
+        return []
+    rest = [table for table, way in ways.items() if way != "each"]
+    size = sum(4 * table.rows * table.dim for table in rest)
+    if size <= SMALL_BYTES and all(ways[table] == "auto" for table in rest):
+        return list(ways)
+    return [table for table in ways if table not in rest]
+
+
+def lay_out_everywhere(tables: Sequence[Table], world: int) -> Layout:
+    """Tables of one width, all of which each of so many ranks has, in their order."""
+    stretches, at = [], 0
+    for table in tables:
+        stretches += [Stretch(table.name, 0, table.rows, rank, at) for rank in range(world)]
+        at += table.rows
+    return Layout(tuple(tables), tuple(stretches), (at,) * world, everywhere=True)
 
 
 def _by_rows(table: Table, own: list[int]) -> list[Stretch]:

@@ -170,7 +170,7 @@ class MatrixRows:
     def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:
         """Numbers in place of the rows of one batch, whose gradients are for nothing."""
         plan = self.planner.plan([given])
-        source = torch.rand(len(plan.local), self.matrix.weight.shape[1]) - 0.5
+        source = torch.rand(len(plan.addresses), self.matrix.weight.shape[1]) - 0.5
         return PulledRows(plan, Asked(plan.local, plan.counts), source, None), plan.micros[0]
 
     def push(self, *, by_lane: bool) -> None:

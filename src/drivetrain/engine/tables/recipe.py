@@ -32,6 +32,6 @@ class Embeddings(Settings):
     ] = None
     groups: Annotated[tuple[TableGroup, ...], bits("tables with an optimizer of their own", later=True)] = ()
     hold: Annotated[
-        Mapping[Pattern, Literal["auto", "table", "row"]],
-        cost("by pattern of tables: whole by one process, by rows by all, or as it balances", later=True),
+        Mapping[Pattern, Literal["auto", "table", "row", "each"]],
+        cost("by pattern of tables: whole by one process, by rows by all, whole by each, or as it suits", later=True),
     ] = field(default_factory=dict)

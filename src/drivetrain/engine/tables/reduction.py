@@ -64,14 +64,14 @@ class WithRows:
         """The norms of whole networks: each row counts once, at its owner's."""
         of_dense = list(self._dense.measure())
         group, optimizers = self._tables.group, self._optimizers()
-        of_rows = [gradients_of(optimizer.rows) for optimizer in optimizers]
+        of_rows = [gradients_of(optimizer.rows, counted=True) for optimizer in optimizers]
         magnitudes = torch.stack([magnitudes_of(gradients) for gradients in of_rows])
         if group.world > 1:
             dist.all_reduce(magnitudes, group=group.main)
         if not of_dense:
-            for optimizer, own in zip(optimizers, of_rows, strict=True):
-                gradients = optimizer.gradients
-                of_dense.append(gradient_norm(gradients[: len(gradients) - len(own)], magnitudes.device))
+            for optimizer in optimizers:
+                gradients, rows = optimizer.gradients, gradients_of(optimizer.rows)
+                of_dense.append(gradient_norm(gradients[: len(gradients) - len(rows)], magnitudes.device))
         norms = []
         for norm, squares in zip(of_dense, magnitudes, strict=True):
             norms.append((norm.double().square() + sum_of(squares)).sqrt())

@@ -48,7 +48,8 @@ class RowPlan(NamedTuple):
     """What a step asks for of tables of one width: each row once, however often it occurs.
 
     `addresses` int64 [rows] ascend, rank after rank; `local` are the same as rows of their owner's; `counts` says how
-    many each rank is asked for.
+    many each rank is asked for. Where each rank has all rows, nobody is asked, and everybody told: `local` are the rows
+    for each of them.
     """
 
     addresses: Tensor
@@ -71,9 +72,12 @@ class RowPlanner:
         for filled in layout.filled:
             bases.append(bases[-1] + filled)
         self._bases = torch.tensor(bases)
-        starts = [self._first[stretch.table] + stretch.start for stretch in layout.stretches]
+        self._everywhere = layout.everywhere
+        # Where each rank has all rows, they lie as in the first one, whoever asks.
+        stretches = layout.of(0) if layout.everywhere else layout.stretches
+        starts = [self._first[stretch.table] + stretch.start for stretch in stretches]
         moved = []
-        for start, stretch in zip(starts, layout.stretches, strict=True):
+        for start, stretch in zip(starts, stretches, strict=True):
             moved.append(bases[stretch.owner] + stretch.at - start)
         self._starts, self._moved = torch.tensor(starts), torch.tensor(moved)
         self._still = not any(moved)
@@ -91,6 +95,9 @@ class RowPlanner:
         own = micros_of(found, order, first)
         if len(self._bases) == 2:
             return RowPlan(unique, unique, [len(unique)], own)
+        if self._everywhere:
+            world = len(self._bases) - 1
+            return RowPlan(unique, unique.repeat(world), [len(unique)] * world, own)
         edges = torch.searchsorted(unique, self._bases).diff()
         local = unique - self._bases[:-1].repeat_interleave(edges)
         return RowPlan(unique, local, edges.tolist(), own)

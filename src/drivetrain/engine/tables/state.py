@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 from torch import Tensor
 
 from drivetrain.engine.tables.tables import Tables
@@ -65,3 +68,22 @@ def forget_keys(tables: Tables) -> None:
     for work in tables.keyed:
         for table in work.tables:
             table.forget()
+
+
+def row_shares(tables: Tables) -> dict[str, dict[str, Any]]:
+    """How each table is shared out, by NETWORK/NAME, as JSON data: the `rows` that each rank has, and their `bytes`
+    with those of what moves them; `each`: every rank has all of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for work in tables.at_work:
+        matrix, wide = work.matrix, [work.matrix.weight]
+        if work.mover:
+            wide += work.mover.slots.values()
+        size = sum(tensor.element_size() * prod(tensor.shape[1:]) for tensor in wide)
+        for table in matrix.layout.tables:
+            rows = [0] * tables.group.world
+            for stretch in matrix.layout.stretches:
+                if stretch.table == table.name:
+                    rows[stretch.owner] += stretch.rows
+            share = {"shape": [table.rows, table.dim], "rows": rows, "bytes": [size * count for count in rows]}
+            found[matrix.path(table.name)] = {**share, "each": matrix.layout.everywhere}
+    return found

@@ -50,7 +50,7 @@ class Tables:
         self.at_work: list[MatrixRows] = []
         self.keyed: list[KeyedMatrixRows] = []
         for matrix in matrices:
-            exchange = Exchange(matrix.weight, self._main)
+            exchange = Exchange(matrix.weight, self._main, everywhere=matrix.layout.everywhere)
             if matrix.keyed:
                 self.keyed.append(KeyedMatrixRows(matrix, exchange, seed))
             self.at_work.append(self.keyed[-1] if matrix.keyed else MatrixRows(matrix, exchange))
@@ -62,6 +62,7 @@ class Tables:
         own = [work for work in self.at_work if work.matrix.network == network]
         for work, mover in zip(own, movers, strict=True):
             work.mover = mover
+            mover.counts = self.group.leader or not work.matrix.layout.everywhere
 
     def arrange(self, lookups: Lookups, micros: Sequence[MicroBatch]) -> StepRows:
         """What these micro-batches of a step ask for. It talks to nobody, and may be made ahead of the step.
