@@ -117,7 +117,7 @@ class Layout:
         for name, first in parts[0].items():
             columns: list[Any] = [part[name] for part in parts]
             if isinstance(first, Ragged):
-                found[name] = _gathered_ragged(_concatenated_ragged(columns), rows)
+                found[name] = gathered_ragged(_concatenated_ragged(columns), rows)
             else:
                 together = self._scratch(sum(map(len, columns)), np.result_type(*columns), first.shape[1:])
                 np.concatenate(columns, out=together)
