@@ -13,9 +13,13 @@ from drivetrain.spec.tree import Path_
 class Reader:
     """Notes findings by the field that they come from."""
 
-    def __init__(self, findings: Findings, fg_mode: str) -> None:
+    def __init__(self, findings: Findings, fg_mode: str, accumulation: int, streamed: bool) -> None:
+        """`fg_mode` says how columns are read, `accumulation` how many micro-batches a step has, `streamed` whether
+        training data are a stream, which has no epochs."""
         self.findings = findings
         self.fg_mode = fg_mode
+        self.accumulation = accumulation
+        self.streamed = streamed
         self._said: set[tuple[int, str]] = set()
         self._whole: set[int] = set()
 
@@ -28,6 +32,10 @@ class Reader:
     def raw(self) -> bool:
         """Whether columns are those that expressions name."""
         return self.fg_mode in ("FG_NORMAL", "FG_DAG")
+
+    def steps(self, count: int) -> int:
+        """Steps of ours; there each micro-batch is one."""
+        return -(-count // self.accumulation)
 
     def take(self, node: Node, name: str, path: Path_, value: Any, note: str = "") -> None:
         """The recipe has this value at `path`, on account of a field, whether that is given or not."""
