@@ -63,11 +63,11 @@ def take_data(reader: Reader, root: Node) -> None:
         _take_source(reader, root, data, "eval_input_path", ("data", "validation", SET))
     reader.used(root, "eval_input_path")
     _take_cost(reader, root, data)
-    if reader.streamed:
+    if reader.facts.streamed:
         reader.lose(data, "shuffle", "a topic has its own order")
     else:
         reader.take(data, "shuffle", ("data", "train", "shuffle"), data.value("shuffle"))
-    if data.value("shuffle") and not reader.streamed:
+    if data.value("shuffle") and not reader.facts.streamed:
         reader.spare(data, "shuffle_buffer_size", "rows are shuffled, not batches: `window` says how many at a time")
     reader.spare(data, "shuffle_buffer_size", "nothing is shuffled")
     weights = data.values("sample_weight_fields")
@@ -141,7 +141,7 @@ def _take_cost(reader: Reader, root: Node, data: Node) -> None:
         for name in fields:
             reader.lose(data, name, refused)
     else:
-        lanes = reader.accumulation * (reader.findings.source.processes or 1)
+        lanes = reader.facts.accumulation * (reader.findings.source.processes or 1)
         note = f"{most} for each of {lanes} lanes, which is a micro-batch of a process there"
         reader.take(data, "batch_cost_size", ("batch", "cost"), most * lanes, note)
         reader.take(data, "batch_cost_size", ("lanes",), lanes)

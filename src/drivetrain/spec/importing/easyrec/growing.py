@@ -45,7 +45,7 @@ def _take_collisionless(reader: Reader, node: Node, path: Path_) -> None:
         reader.lose_whole(inner, "how often an id was seen does not fade with time: evict.least is count, or recent")
     elif policy == "lru":
         reader.spare(inner, "decay_exponent", "whoever was seen longest ago is so by any power")
-    steps = max(1, reader.steps(node.value("eviction_interval")))
+    steps = max(1, reader.facts.steps(node.value("eviction_interval")))
     reader.take(node, "eviction_interval", (*path, "evict", "every", "steps"), steps)
     why = "a function in Python of how often ids came within one interval: say admit.count, which is of all they came"
     reader.lose(node, "threshold_filtering_func", why)

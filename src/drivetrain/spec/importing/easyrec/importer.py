@@ -11,7 +11,7 @@ from drivetrain.spec.importing.easyrec.features import FeatureTaker
 from drivetrain.spec.importing.easyrec.groups import read_groups
 from drivetrain.spec.importing.easyrec.labels import take_best
 from drivetrain.spec.importing.easyrec.model import NEAREST, NO_RANKING, ModelTaker
-from drivetrain.spec.importing.easyrec.reader import Reader
+from drivetrain.spec.importing.easyrec.reader import Facts, Reader
 from drivetrain.spec.importing.easyrec.schema import ROOT
 from drivetrain.spec.importing.easyrec.table import FIELDS, said_of
 from drivetrain.spec.importing.easyrec.training import accumulation_of, take_training
@@ -81,7 +81,7 @@ def _parsed(source: Source, findings: Findings) -> Message | None:
 
 
 def _take_all(root: Node, findings: Findings) -> None:
-    reader = Reader(findings, fg_mode_of(root), accumulation_of(root), streamed(root))
+    reader = Reader(findings, Facts(fg_mode_of(root), accumulation_of(root), streamed(root)))
     model = root.node("model_config")
     kind = model.chosen("model") if model else None
     if model is None or kind is None:

@@ -19,7 +19,8 @@ class LossWeights:
         if self._found:
             note = "by the whole batch's gradients over layers and rows; there by those of each process, over layers"
             reader.take(model, "use_pareto_loss_weight", (*_WEIGHTS, "kind"), "pareto", note)
-        reader.spare(model, "use_pareto_loss_weight", "counts where it is true and there are several labels")
+        else:
+            reader.spare(model, "use_pareto_loss_weight", "counts where it is true and there are several labels")
 
     def take(self, tower: Node, label: str) -> None:
         """That of one label."""

@@ -20,7 +20,7 @@ def take_reading(reader: Reader, column: Column, path: Path_) -> bool:
     if take_growing(reader, column.node, path):
         reader.used(column.node, "hash_bucket_size", "num_buckets", *_VOCABULARIES)
         return False
-    if reader.encoded:
+    if reader.facts.encoded:
         is_number = not _take_encoded(reader, column.node, path)
     elif column.kind == "raw_feature":
         is_number = not column.node.has("boundaries")
@@ -105,7 +105,7 @@ def _take_number(reader: Reader, column: Column, path: Path_) -> None:
 
 def _take_default(reader: Reader, node: Node, path: Path_) -> None:
     """What stands in place of a number that is missing."""
-    name = "fg_encoded_default_value" if reader.encoded else "default_value"
+    name = "fg_encoded_default_value" if reader.facts.encoded else "default_value"
     given = node.given(name)
     number = _number(given)
     if given and number is None:
@@ -119,7 +119,7 @@ def _take_normalizer(reader: Reader, node: Node, path: Path_) -> None:
     own, text = (*path, "normalize"), node.given("normalizer")
     if not text:
         reader.take(node, "feature_name", own, "identity", "a number as it is")
-    elif reader.encoded:
+    elif reader.facts.encoded:
         reader.take(node, "normalizer", own, "identity", "is computed into the data already (FG_NONE)")
     elif scale := _scale(text):
         reader.take(node, "normalizer", (*own, "mean"), scale[0])

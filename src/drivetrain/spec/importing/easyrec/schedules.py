@@ -30,7 +30,7 @@ def take_schedule(reader: Reader, optimizer: Node, rate: Rate) -> None:
     if name is None or node is None:
         return
     kind = _KINDS[name]
-    if reader.streamed and kind != "constant" and node.value("by_epoch"):
+    if reader.facts.streamed and kind != "constant" and node.value("by_epoch"):
         what = "a topic has no epochs: a schedule by steps, or constant"
         reader.gap(node, "by_epoch", (*rate.path, "kind"), what, "constant")
         reader.lose_whole(node, "is by epochs, which a topic has none of")
@@ -162,6 +162,6 @@ def _take_place(reader: Reader, node: Node, rate: Rate) -> None:
         why = "with a warm-up from zero the rate moves with every step; there it rests within an epoch, the first at 0"
         reader.lose(node, "by_epoch", f"{why}: say schedule.warmup_from and read_at: epoch_start")
     else:
-        note = "from zero: its step n has the rate that n + 1 has there, whose first one moves nothing"
+        note = "with a warm-up from zero: step n has the rate of n + 1 there, whose first one moves nothing"
         reader.take(node, "warmup_size", (*rate.path, "read_at"), "step_end", note)
     reader.used(node, "by_epoch")

@@ -91,10 +91,10 @@ def _take_budget(reader: Reader, train: Node) -> None:
         place = f"{file}:{train.line_of(name)}: {train.key(name)}"
         raise Failure(Exit.BAD_RECIPE, f"{place}: {cause}", "give one of them in the file, or by --edits as 0")
     if steps:
-        note = f"{steps} micro-batches there" if reader.accumulation > 1 else ""
-        reader.take(train, "num_steps", ("budget", "steps"), reader.steps(steps), note)
+        note = f"{steps} micro-batches there" if reader.facts.accumulation > 1 else ""
+        reader.take(train, "num_steps", ("budget", "steps"), reader.facts.steps(steps), note)
         reader.used(train, "num_epochs")
-    elif reader.streamed:
+    elif reader.facts.streamed:
         reader.gap(train, "num_epochs", ("budget", "steps"), f"{_ENDLESS}: how many steps it trains", 1000)
         reader.used(train, "num_steps")
     else:
@@ -104,8 +104,8 @@ def _take_budget(reader: Reader, train: Node) -> None:
 
 def _take_batch(reader: Reader, train: Node, data: Node) -> None:
     micro, processes = data.value("batch_size"), reader.findings.source.processes or 1
-    size = micro * reader.accumulation * processes
-    note = f"of each process there: {micro} x {reader.accumulation} micro-batches x {processes} (--processes)"
+    size = micro * reader.facts.accumulation * processes
+    note = f"of each process there: {micro} x {reader.facts.accumulation} micro-batches x {processes} (--processes)"
     reader.take(data, "batch_size", ("batch", "size"), size, note)
     reader.take(data, "batch_size", ("batch", "micro"), micro)
     reader.used(train, "gradient_accumulation_steps")
@@ -121,7 +121,7 @@ def _take_optimizers(reader: Reader, train: Node) -> None:
             continue
         peak = _take_optimizer(reader, node, path, kinds)
         if peak is not None:
-            take_schedule(reader, node, Rate((*path[:-1], "schedule"), peak, reader.accumulation))
+            take_schedule(reader, node, Rate((*path[:-1], "schedule"), peak, reader.facts.accumulation))
     if dense is not None:
         _take_clipping(reader, train)
         _take_parts(reader, dense)
@@ -260,11 +260,11 @@ def _take_commits(reader: Reader, train: Node) -> None:
     """A number of 0 keeps all, as one that is left out."""
     most = train.value("keep_checkpoint_max")
     epochs = train.value("save_checkpoints_epochs") or 0
-    steps = reader.steps(train.value("save_checkpoints_steps") or 0)
+    steps = reader.facts.steps(train.value("save_checkpoints_steps") or 0)
     saved = {"save_checkpoints_epochs": ("epochs", epochs), "save_checkpoints_steps": ("steps", steps)}
     name = "save_checkpoints_epochs" if epochs else "save_checkpoints_steps"
     unit, interval = saved[name]
-    if reader.streamed and unit == "epochs":
+    if reader.facts.streamed and unit == "epochs":
         reader.lose(train, name, f"{_ENDLESS}: say checkpoint.every and evaluate.every in steps")
     elif interval:
         for section in ("checkpoint", "evaluate"):

@@ -27,7 +27,7 @@ class TrainingScores:
         elif self._first is None:
             self._first = asked
             note = "the samples of such a step, before it learns from them; there those of all steps between"
-            reader.take(metric, "decay_step", (*_PATH, "every", "steps"), reader.steps(asked[0]), note)
+            reader.take(metric, "decay_step", (*_PATH, "every", "steps"), reader.facts.steps(asked[0]), note)
             reader.take(metric, "decay_rate", (*_PATH, "decay"), asked[1])
         elif asked != self._first:
             why = f"all training scores have one interval and one decay, here {self._first[0]} and {self._first[1]:g}"
