@@ -1,6 +1,15 @@
 """Configurations of TorchEasyRec, small ones and parts of them, as text."""
 
+from pathlib import Path
+
 from drivetrain.spec.exits import Failure
+from drivetrain.spec.importing.compose import compose
+from drivetrain.spec.importing.easyrec.importer import EasyRec
+from drivetrain.spec.importing.findings import Source
+from drivetrain.spec.importing.importers import require_sound
+from drivetrain.spec.load import load
+from drivetrain.spec.parse import parse
+from drivetrain.spec.tree import Origin, to_data
 
 TRAIN = """train_input_path: "train.csv"
 eval_input_path: "test.csv"
@@ -67,3 +76,33 @@ def failure_of(call):
     except Failure as failure:
         return failure
     return None
+
+
+def read(text, **source):
+    return EasyRec().read(Source("p.config", text, **source))
+
+
+def findings_of(text, **source):
+    findings = read(text, **source)
+    require_sound(findings)
+    return findings
+
+
+def composed_of(text, **source):
+    return compose(findings_of(text, **source), Path("new.yaml"), None)
+
+
+def recipe_of(text, **source):
+    """The recipe that is written, checked, with something in each place that is to be filled in."""
+    composed = composed_of(text, **source)
+    tree = to_data(parse(composed.text, Origin("file", "new.yaml", 1), []))
+    for gap in composed.gaps:
+        node = tree
+        for part in gap.path[:-1]:
+            node = node[part]
+        node[gap.path[-1]] = gap.stand_in
+    return load(tree).recipe
+
+
+def lost_of(text, **source):
+    return {told.key: told.line for told in findings_of(text, **source).lost}

@@ -49,6 +49,27 @@ def test_what_is_imported_passes_the_check_and_learns(kind, place, folder, monke
     assert (place / "run" / "checkpoints").is_dir()
 
 
+def test_tables_that_grow_weights_that_are_found_costs_and_training_scores_are_trained(place, folder, monkeypatch):
+    text = pipelines.MMOE.replace("hash_bucket_size: 99", "zch { zch_size: 100 eviction_interval: 4 lru {} }")
+    text = text.replace("num_buckets: 41", "dynamicemb { max_capacity: 100 }")
+    text = text.replace("with_header: true", 'with_header: true sample_cost_field: "age" batch_cost_size: 900')
+    text = text.replace("metrics { auc {} }", "metrics { auc {} } train_metrics { auc {} decay_step: 5 }")
+    text = text.replace("mmoe {", "use_pareto_loss_weight: true mmoe {")
+    warm = "exponential_decay_learning_rate { decay_size: 1 by_epoch: true warmup_size: 1 warmup_learning_rate: 1e-4 }"
+    text = text.replace("constant_learning_rate {}", warm)
+    (folder / "p.config").write_text(text)
+    monkeypatch.chdir(folder)
+    assert run(["recipe", "import", "p.config", "--to", "grown.yaml", "--strict"]) == 0
+    assert run(["recipe", "check", "grown.yaml"]) == 0
+    result = drivetrain.train("grown.yaml", ["launch.threads=1"], run=place / "run", progress=False)
+    ledger = [json.loads(line) for line in (place / "run" / "ledger.jsonl").read_text().splitlines()]
+    steps = [record for record in ledger if record["kind"] == "step"]
+    assert len(steps) == result.step > (2 * 1200 + 63) // 64  # a batch of 900 has fewer than 64
+    assert {round(sum(record["weights"].values()), 5) for record in steps} == {1.0}
+    assert [record["step"] for record in ledger if record["kind"] == "training"][:2] == [5, 10]
+    assert steps[0]["lr"]["model"] == 1e-4 < steps[-1]["lr"]["model"] == 1e-3  # by epochs
+
+
 def test_the_example_of_the_page_is_what_comes_of_it(place):
     page = (Path(__file__).parents[2] / "docs" / "torcheasyrec.md").read_text()
     config, expected = re.search(r"```text\n(.*?)```.*?```yaml\n(.*?)```", page, re.DOTALL).groups()

@@ -1,7 +1,6 @@
 """What becomes of the fields of TorchEasyRec's configurations: each is taken, listed or needs nothing."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,47 +11,13 @@ from drivetrain.optim.schedules import Horizon, build_factor
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.importing.compose import compose
 from drivetrain.spec.importing.easyrec.importer import UNKNOWN, EasyRec
 from drivetrain.spec.importing.easyrec.schema import INTEGERS, OPAQUE, ROOT, schema
-from drivetrain.spec.importing.findings import Source
-from drivetrain.spec.importing.importers import require_sound
-from drivetrain.spec.load import load
 from drivetrain.spec.parse import parse
 from drivetrain.spec.tree import Origin, to_data
+from pipelines import composed_of, findings_of, lost_of, read, recipe_of
 
-NEW = Path("new.yaml")
 SMALL = pipelines.SMALL
-
-
-def read(text, **source):
-    return EasyRec().read(Source("p.config", text, **source))
-
-
-def findings_of(text, **source):
-    findings = read(text, **source)
-    require_sound(findings)
-    return findings
-
-
-def composed_of(text, **source):
-    return compose(findings_of(text, **source), NEW, None)
-
-
-def recipe_of(text, **source):
-    """The recipe that is written, checked, with something in each place that is to be filled in."""
-    composed = composed_of(text, **source)
-    tree = to_data(parse(composed.text, Origin("file", "new.yaml", 1), []))
-    for gap in composed.gaps:
-        node = tree
-        for part in gap.path[:-1]:
-            node = node[part]
-        node[gap.path[-1]] = gap.stand_in
-    return load(tree).recipe
-
-
-def lost_of(text):
-    return {told.key: told.line for told in findings_of(text).lost}
 
 
 def with_train(text):
@@ -460,6 +425,7 @@ def test_a_row_optimizer_without_a_counterpart_is_to_be_filled_in():
                 "staircase": True,
                 "floor": 0.1,
                 "warmup": {"steps": 3},
+                "read_at": "step_end",
             },
         ),
         (
@@ -467,6 +433,7 @@ def test_a_row_optimizer_without_a_counterpart_is_to_be_filled_in():
             {
                 "kind": "steps",
                 "milestones": [{"at": {"steps": 3}, "factor": 0.5}, {"at": {"steps": 6}, "factor": 0.1}],
+                "read_at": "step_start",
             },
         ),
         (
@@ -474,16 +441,29 @@ def test_a_row_optimizer_without_a_counterpart_is_to_be_filled_in():
             {"kind": "cosine", "length": {"epochs": 6}, "floor": 0.0, "warmup": {"epochs": 2}},
         ),
         (
+            "cosine_annealing_learning_rate { T_max: 4 warmup_size: 2 warmup_learning_rate: 5e-4 by_epoch: true }",
+            {
+                "kind": "cosine",
+                "length": {"epochs": 6},
+                "floor": 0.0,
+                "warmup": {"epochs": 2},
+                "warmup_from": 0.5,
+                "read_at": "epoch_start",
+            },
+        ),
+        (
             "cosine_annealing_warm_restarts_learning_rate { T_0: 2 T_mult: 3 }",
-            {"kind": "cosine_restarts", "period": {"steps": 2}, "multiplier": 3, "floor": 0.0},
+            {"kind": "cosine_restarts", "period": {"steps": 2}, "multiplier": 3, "floor": 0.0, "read_at": "step_start"},
         ),
     ],
 )
 def test_schedules(text, expected):
     given_ = SMALL.replace("lr: 0.001 } constant_learning_rate {}", f"lr: 0.001 }} {text}")
     tree = to_data(parse(composed_of(given_).text, Origin("file", "new.yaml", 1), []))
-    found = {name: value for name, value in tree["schedule"].items() if name not in ("read_at", "warmup_from")}
-    assert found == expected
+    assert tree["schedule"] == expected
+
+
+COSINE = "cosine_annealing_learning_rate { T_max: 4 warmup_size: 2 min_learning_rate: 0.01"
 
 
 @pytest.mark.parametrize(
@@ -491,17 +471,45 @@ def test_schedules(text, expected):
     [
         ("exponential_decay_learning_rate { decay_size: 2 decay_factor: 0.5 }", [0.1, 0.1, 0.05, 0.05, 0.025]),
         (
+            "exponential_decay_learning_rate { decay_size: 2 decay_factor: 0.25 staircase: false }",
+            [0.1, 0.05, 0.025, 0.0125],
+        ),
+        (
+            "exponential_decay_learning_rate { decay_size: 1 decay_factor: 0.5 by_epoch: true }",
+            [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.025],
+        ),
+        (
             "manual_step_learning_rate { schedule_sizes: [2, 5] learning_rates: [0.05, 0.01] }",
             [0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.01],
         ),
+        (
+            "manual_step_learning_rate { schedule_sizes: 1 learning_rates: 0.05 by_epoch: true }",
+            [*[0.1] * 6, 0.05],
+        ),
+        (
+            "cosine_annealing_warm_restarts_learning_rate { T_0: 2 T_mult: 2 }",
+            [0.1, 0.05, 0.1, 0.0854, 0.05, 0.0146, 0.1],
+        ),
+        # Theirs has a 0 before.
+        (f"{COSINE} }}", [0.05, 0.1, 0.0868, 0.055, 0.0232, 0.01, 0.01]),
+        (f"{COSINE} warmup_learning_rate: 0.05 }}", [0.05, 0.075, 0.1, 0.0868, 0.055, 0.0232, 0.01, 0.01]),
         ("constant_learning_rate {}", [0.1] * 5),
     ],
 )
 def test_rates_are_those_that_were_seen_there(text, rates):
     recipe = recipe_of(SMALL.replace("lr: 0.001 } constant_learning_rate {}", f"lr: 0.1 }} {text}"))
-    factor = build_factor(recipe.schedule, Horizon(64 * 100, Scale(Batches(64), None, 6400)))
+    factor = build_factor(recipe.schedule, Horizon(64 * 100, Scale(Batches(64), epoch=64 * 3)))
     found = [recipe.optimizer.lr * factor(64 * step) for step in range(1, len(rates) + 1)]
-    assert found == pytest.approx(rates)
+    assert found == pytest.approx(rates, abs=5e-5)
+
+
+def test_a_warm_up_from_zero_by_epochs_is_told_and_one_from_above_the_peak_begins_there():
+    scheduled = SMALL.replace("lr: 0.001 } constant_learning_rate {}", f"lr: 0.1 }} {COSINE} by_epoch: true }}")
+    told = "train_config.dense_optimizer.cosine_annealing_learning_rate"
+    assert lost_of(scheduled) == {f"{told}.by_epoch": 6}
+    scheduled = scheduled.replace("by_epoch: true", "warmup_learning_rate: 0.2")
+    assert lost_of(scheduled) == {f"{told}.warmup_learning_rate": 6}
+    assert recipe_of(scheduled).schedule.warmup_from == 1.0
 
 
 @pytest.mark.parametrize(
@@ -631,15 +639,10 @@ def test_of_what_is_given_twice_the_last_counts_and_that_is_told():
     assert recipe_of(SMALL.replace("batch_size: 64", "batch_size: 64 batch_size: 32")).batch.size == 32
 
 
-@pytest.mark.parametrize(
-    ("path", "told"),
-    [("odps://p/tables/t", "MaxCompute"), ("kafka://b/t", "Kafka")],
-)
-def test_what_no_source_reads_is_to_be_filled_in(path, told):
-    composed = composed_of(SMALL.replace('"train.csv"', f'"{path}"'))
-    (gap,) = composed.gaps
+def test_what_no_source_reads_is_to_be_filled_in():
+    (gap,) = composed_of(SMALL.replace('"train.csv"', '"odps://p/tables/t"')).gaps
     assert gap.path == ("data", "train", "sources", 0, "kind")
-    assert told in gap.what
+    assert "MaxCompute" in gap.what
 
 
 def test_a_csv_file_without_a_header_has_the_names_of_its_fields():

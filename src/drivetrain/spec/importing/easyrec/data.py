@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from drivetrain.spec.importing.easyrec.reader import Reader
+from drivetrain.spec.importing.easyrec.topics import take_topic
 from drivetrain.spec.importing.easyrec.training import SET
 from drivetrain.spec.importing.easyrec.tree import Node
 from drivetrain.spec.tree import Path_
@@ -12,7 +13,6 @@ from drivetrain.spec.tree import Path_
 _TRAIN: Path_ = ("data", "train", "sources", 0)
 _ELSEWHERE: Mapping[str, str] = {
     "odps": "MaxCompute is not read: export the table as CSV or Parquet, and say kind: columns and its path",
-    "kafka": "no source reads Kafka yet: write the messages to files, and say kind: columns and their path",
 }
 _FORMATS: Mapping[str, str] = {"CsvDataset": "csv", "ParquetDataset": "parquet"}
 _MANY = ("ARRAY<", "LIST<")
@@ -46,6 +46,12 @@ def arrays_of(root: Node) -> dict[str, str]:
     return found
 
 
+def streamed(root: Node) -> bool:
+    """Whether training data are a topic of Kafka."""
+    data = root.node("data_config")
+    return data is not None and _scheme(root, data, "train_input_path") == "kafka"
+
+
 def take_data(reader: Reader, root: Node) -> None:
     """All of `data_config` that no other section has, and both paths."""
     data = root.node("data_config")
@@ -56,8 +62,12 @@ def take_data(reader: Reader, root: Node) -> None:
     if root.value("eval_input_path"):
         _take_source(reader, root, data, "eval_input_path", ("data", "validation", SET))
     reader.used(root, "eval_input_path")
-    reader.take(data, "shuffle", ("data", "train", "shuffle"), data.value("shuffle"))
-    if data.value("shuffle"):
+    _take_cost(reader, root, data)
+    if reader.facts.streamed:
+        reader.lose(data, "shuffle", "a topic has its own order")
+    else:
+        reader.take(data, "shuffle", ("data", "train", "shuffle"), data.value("shuffle"))
+    if data.value("shuffle") and not reader.facts.streamed:
         reader.spare(data, "shuffle_buffer_size", "rows are shuffled, not batches: `window` says how many at a time")
     reader.spare(data, "shuffle_buffer_size", "nothing is shuffled")
     weights = data.values("sample_weight_fields")
@@ -73,14 +83,21 @@ def take_data(reader: Reader, root: Node) -> None:
         reader.used(each, "input_name", "input_type")
 
 
+def _scheme(root: Node, data: Node, name: str) -> str:
+    """What a path begins with, or what the type of the data set says of it; "" for files."""
+    text, kind = root.value(name) or "", data.value("dataset_type")
+    if "://" in text:
+        return text.partition("://")[0]
+    if kind in ("OdpsDataset", "OdpsDatasetV1") and data.has("dataset_type"):
+        return "" if text.endswith((".csv", ".parquet")) else "odps"
+    return "kafka" if kind == "KafkaDataset" else ""
+
+
 def _take_source(reader: Reader, root: Node, data: Node, name: str, path: Path_) -> None:
-    text = root.value(name) or ""
-    scheme = text.partition("://")[0] if "://" in text else ""
-    kind = data.value("dataset_type")
-    if not scheme and kind in ("OdpsDataset", "OdpsDatasetV1"):
-        scheme = "odps" if data.has("dataset_type") and not text.endswith((".csv", ".parquet")) else scheme
-    elif not scheme and kind == "KafkaDataset":
-        scheme = "kafka"
+    text, kind, scheme = root.value(name) or "", data.value("dataset_type"), _scheme(root, data, name)
+    if scheme == "kafka":
+        take_topic(reader, root, name, path)
+        return
     if scheme in _ELSEWHERE:
         reader.gap(root, name, (*path, "kind"), f"{text!r}: {_ELSEWHERE[scheme]}", "own:Data")
         return
@@ -109,3 +126,37 @@ def _take_csv(reader: Reader, data: Node, path: Path_) -> None:
         reader.used(data, "with_header")
     else:
         reader.mistake(data, "with_header", "is false, and no input_fields say what the columns are called")
+
+
+def _take_cost(reader: Reader, root: Node, data: Node) -> None:
+    """Batches of as many samples as cost so much. There each process cuts its own; here each lane has a share."""
+    most, column = data.value("batch_cost_size"), data.value("sample_cost_field")
+    fields = ("batch_cost_size", "sample_cost_field")
+    if not most:
+        for name in fields:
+            reader.spare(data, name, "counts where batch_cost_size is above 0")
+    elif not column:
+        reader.mistake(data, "batch_cost_size", "needs sample_cost_field, the column that says what a sample costs")
+    elif refused := _no_costs(root, data):
+        for name in fields:
+            reader.lose(data, name, refused)
+    else:
+        lanes = reader.facts.accumulation * (reader.findings.source.processes or 1)
+        note = f"{most} for each of {lanes} lanes, which is a micro-batch of a process there"
+        reader.take(data, "batch_cost_size", ("batch", "cost"), most * lanes, note)
+        reader.take(data, "batch_cost_size", ("lanes",), lanes)
+        reader.take(data, "sample_cost_field", (*_TRAIN, "cost", "column"), column, "whole numbers")
+        note = "a sample that costs more ends the run (over: skip leaves it out); there it never ends"
+        reader.take(data, "batch_cost_size", (*_TRAIN, "cost", "most"), most, note)
+
+
+def _no_costs(root: Node, data: Node) -> str:
+    """Why batches have as many samples each all the same; empty where they need not."""
+    if _scheme(root, data, "train_input_path") in ("kafka", *_ELSEWHERE) or not root.value("train_input_path"):
+        return "batches by cost are of files: batch.cost goes with sources of kind columns"
+    model = root.node("model_config")
+    kind = model.chosen("model") if model else None
+    inner = model.node(kind) if model and kind in ("dssm", "dssm_v2") else None
+    if inner is not None and inner.value("in_batch_negative"):
+        return "negatives of the batch are groups of as many samples each: batch.cost does not go with them"
+    return ""

@@ -74,7 +74,7 @@ class FeatureTaker:
         node, into = column.node, "compute it into the data, and add a feature that reads that column"
         if node.given("stub_type"):
             return "it is only a step towards other features"
-        if self._reader.encoded:
+        if self._reader.facts.encoded:
             return ""
         if column.kind in COMPUTED:
             return f"{COMPUTED[column.kind]}; {into}"
@@ -91,7 +91,7 @@ class FeatureTaker:
             return "boundaries are for single numbers"
         if column.kind == "combo_feature" and column.is_list:
             return "a cross is of single values"
-        if column.kind == "combo_feature" and self._reader.raw and len(column.inputs) < 2:
+        if column.kind == "combo_feature" and self._reader.facts.raw and len(column.inputs) < 2:
             return f"a cross is of two columns or more, and this of {len(column.inputs)}"
         return ""
 
@@ -109,10 +109,10 @@ class FeatureTaker:
         """Where it is read from; whether that is several columns."""
         reader, node = self._reader, column.node
         names = [name for _, name in column.inputs]
-        if column.kind == "combo_feature" and reader.raw:
+        if column.kind == "combo_feature" and reader.facts.raw:
             reader.take(node, "expression", (*path, "cross"), names)
             return True
-        if not reader.raw or not names:
+        if not reader.facts.raw or not names:
             reader.used(node, "expression")
             if column.key != column.name:
                 reader.take(node, "feature_name", (*path, "column"), column.key)
@@ -155,7 +155,7 @@ class FeatureTaker:
         """Whether a sample has several ids of it. Of a text that says only its separator, where that is written."""
         node = column.node
         several = (node.given("value_dim") or 0) > 1 or node.given("weighted")
-        separated = node.has("separator") and self._reader.raw
+        separated = node.has("separator") and self._reader.facts.raw
         return bool(column.is_list or several or separated or self._array(column))
 
     def _take_list(self, column: Column, path: Path_) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 from drivetrain.spec.importing.easyrec.columns import columns_of
-from drivetrain.spec.importing.easyrec.data import arrays_of, fg_mode_of, take_data
+from drivetrain.spec.importing.easyrec.data import arrays_of, fg_mode_of, streamed, take_data
 from drivetrain.spec.importing.easyrec.edits import edit
 from drivetrain.spec.importing.easyrec.features import FeatureTaker
 from drivetrain.spec.importing.easyrec.groups import read_groups
 from drivetrain.spec.importing.easyrec.labels import take_best
 from drivetrain.spec.importing.easyrec.model import NEAREST, NO_RANKING, ModelTaker
-from drivetrain.spec.importing.easyrec.reader import Reader
+from drivetrain.spec.importing.easyrec.reader import Facts, Reader
 from drivetrain.spec.importing.easyrec.schema import ROOT
 from drivetrain.spec.importing.easyrec.table import FIELDS, said_of
-from drivetrain.spec.importing.easyrec.training import take_training
+from drivetrain.spec.importing.easyrec.training import accumulation_of, take_training
 from drivetrain.spec.importing.easyrec.tree import Binder, Node, camel, from_json
 from drivetrain.spec.importing.findings import Findings, Source, Taken, Told
 from drivetrain.spec.importing.json_text import NotJsonError, json_tree
@@ -81,7 +81,7 @@ def _parsed(source: Source, findings: Findings) -> Message | None:
 
 
 def _take_all(root: Node, findings: Findings) -> None:
-    reader = Reader(findings, fg_mode_of(root))
+    reader = Reader(findings, Facts(fg_mode_of(root), accumulation_of(root), streamed(root)))
     model = root.node("model_config")
     kind = model.chosen("model") if model else None
     if model is None or kind is None:

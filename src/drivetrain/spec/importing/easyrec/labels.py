@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.spec.importing.easyrec.columns import plain_name
+from drivetrain.spec.importing.easyrec.loss_weights import LossWeights
 from drivetrain.spec.importing.easyrec.reader import Reader
 from drivetrain.spec.importing.easyrec.training import SET
+from drivetrain.spec.importing.easyrec.training_scores import TrainingScores
 from drivetrain.spec.importing.easyrec.tree import Node
 from drivetrain.spec.importing.findings import FILL_IN, Gap
 from drivetrain.spec.tree import Path_
@@ -15,8 +17,6 @@ from drivetrain.spec.tree import Path_
 LABELS: Path_ = ("task", "labels")
 MATCHING = ("dssm", "dssm_v2", "dat", "mind")
 """Models that choose among items: every row is a choice, and none has a label."""
-TRAIN_METRICS = "training samples are not scored as they pass; the losses of every step are in the ledger"
-"""Of metrics of training samples."""
 _LOSSES: Mapping[str, str] = {
     "binary_cross_entropy": "bce",
     "binary_focal_loss": "focal",
@@ -63,6 +63,9 @@ class LabelTaker:
         self._model = model
         self._kind = kind
         self._group: str | None = None
+        inner = model.node(kind)
+        self._weights = LossWeights(reader, model, len(inner.nodes("task_towers")) if inner else 0)
+        self.training = TrainingScores(reader)
         self.named: dict[str, str] = {}
 
     def take_only(self) -> None:
@@ -83,12 +86,9 @@ class LabelTaker:
         if not name:
             reader.mistake(tower, "tower_name", "is left out, and so is label_name: nothing says what it foresees")
             return
-        path = (*LABELS, plain_name(name))
         reader.used(tower, "tower_name", "label_name")
         self._take(tower, name, tower, "label_name", tower.given("label_name"))
-        if tower.value("weight") != 1.0:
-            reader.take(tower, "weight", (*path, "weight"), tower.value("weight"))
-        reader.used(tower, "weight")
+        self._weights.take(tower, plain_name(name))
         reader.lose(tower, "sample_weight_name", "one column weighs the samples of all labels (task.sample_weight)")
         if tower.value("task_space_indicator_label"):
             what = "a null in an optional label leaves a sample out: write one where the indicator is 0"
@@ -144,22 +144,32 @@ class LabelTaker:
         return loss
 
     def _take_metrics(self, node: Node, path: Path_, loss: str) -> None:
-        found: list[str] = []
-        for each in node.nodes("metrics"):
-            name = each.chosen("metric")
-            inner = each.node(name) if name else None
-            if name is None or inner is None:
-                continue
-            if name in _METRICS and loss in _METRICS[name][1]:
-                found.append(_METRICS[name][0])
-                self._reader.used(each, name)
-                self._take_options(name, inner)
-            else:
-                self._reader.lose_whole(inner, _NO_METRIC.get(name, f"says nothing of {loss} here"))
-        if found:
-            self._reader.take(node, "metrics", (*path, "metrics"), list(dict.fromkeys(found)))
+        """Training samples are scored by all metrics of the label, so it has both kinds."""
+        found = [self._metric(each, loss) for each in node.nodes("metrics")]
         for each in node.nodes("train_metrics"):
-            self._reader.lose_whole(each, TRAIN_METRICS)
+            metric = self._metric(each, loss)
+            found.append(metric)
+            if metric is None:
+                self._reader.used(each, "decay_step", "decay_rate")
+            else:
+                self.training.take(each)
+        names = [name for name in dict.fromkeys(found) if name is not None]
+        if names:
+            field = "metrics" if node.has("metrics") else "train_metrics"
+            self._reader.take(node, field, (*path, "metrics"), names)
+
+    def _metric(self, holder: Node, loss: str) -> str | None:
+        """Our name of a metric; None, and told, where there is none for this loss."""
+        name = holder.chosen("metric")
+        inner = holder.node(name) if name else None
+        if name is None or inner is None:
+            return None
+        if name in _METRICS and loss in _METRICS[name][1]:
+            self._reader.used(holder, name)
+            self._take_options(name, inner)
+            return _METRICS[name][0]
+        self._reader.lose_whole(inner, _NO_METRIC.get(name, f"says nothing of {loss} here"))
+        return None
 
     def _take_options(self, name: str, node: Node) -> None:
         reader = self._reader

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from drivetrain.spec.importing.easyrec.columns import Column
 from drivetrain.spec.importing.easyrec.groups import Groups
-from drivetrain.spec.importing.easyrec.labels import TRAIN_METRICS, LabelTaker
+from drivetrain.spec.importing.easyrec.labels import LabelTaker
 from drivetrain.spec.importing.easyrec.reader import Reader
 from drivetrain.spec.importing.easyrec.tree import Node
 
@@ -201,19 +201,21 @@ class ModelTaker:
 
     def _take_recall(self) -> None:
         reader, found = self._reader, []
-        for each in self._model.nodes("metrics"):
+        for each in [*self._model.nodes("metrics"), *self._model.nodes("train_metrics")]:
             node = each.node("recall_at_k")
             if node is None:
                 inner = each.node(each.chosen("metric") or "recall_at_k")
                 if inner is not None:
                     reader.lose_whole(inner, "two_tower is scored by how often the right item is among the best")
+                reader.used(each, "decay_step", "decay_rate")
                 continue
             found.append(node.value("top_k"))
+            if each.type == "TrainMetricConfig":
+                self.labels.training.take(each)
             reader.used(node, "top_k")
         if found:
-            reader.take(self._model, "metrics", (*_MODEL, "recall"), sorted(set(found)))
-        for each in self._model.nodes("train_metrics"):
-            reader.lose_whole(each, TRAIN_METRICS)
+            field = "metrics" if self._model.has("metrics") else "train_metrics"
+            reader.take(self._model, field, (*_MODEL, "recall"), sorted(set(found)))
         for each in self._model.nodes("losses"):
             name = each.chosen("loss")
             if name == "softmax_cross_entropy":

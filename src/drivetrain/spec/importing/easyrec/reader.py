@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from drivetrain.spec.importing.easyrec.tree import Node
@@ -10,14 +11,17 @@ from drivetrain.spec.importing.findings import Findings, Gap, Taken, Told
 from drivetrain.spec.tree import Path_
 
 
-class Reader:
-    """Notes findings by the field that they come from."""
+@dataclass(frozen=True)
+class Facts:
+    """What decides how other fields are read.
 
-    def __init__(self, findings: Findings, fg_mode: str) -> None:
-        self.findings = findings
-        self.fg_mode = fg_mode
-        self._said: set[tuple[int, str]] = set()
-        self._whole: set[int] = set()
+    `fg_mode` says what columns hold, `accumulation` how many micro-batches a step has, `streamed` whether training data
+    are a stream, which has no epochs.
+    """
+
+    fg_mode: str
+    accumulation: int
+    streamed: bool
 
     @property
     def encoded(self) -> bool:
@@ -28,6 +32,20 @@ class Reader:
     def raw(self) -> bool:
         """Whether columns are those that expressions name."""
         return self.fg_mode in ("FG_NORMAL", "FG_DAG")
+
+    def steps(self, count: int) -> int:
+        """Steps of ours; there each micro-batch is one."""
+        return -(-count // self.accumulation)
+
+
+class Reader:
+    """Notes findings by the field that they come from."""
+
+    def __init__(self, findings: Findings, facts: Facts) -> None:
+        self.findings = findings
+        self.facts = facts
+        self._said: set[tuple[int, str]] = set()
+        self._whole: set[int] = set()
 
     def take(self, node: Node, name: str, path: Path_, value: Any, note: str = "") -> None:
         """The recipe has this value at `path`, on account of a field, whether that is given or not."""

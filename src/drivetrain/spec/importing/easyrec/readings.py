@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from drivetrain.spec.importing.easyrec.columns import Column
+from drivetrain.spec.importing.easyrec.growing import take_growing
 from drivetrain.spec.importing.easyrec.reader import Reader
 from drivetrain.spec.importing.easyrec.tree import Node
 from drivetrain.spec.tree import Path_
 
-GROWING = "no table grows: each id is hashed to a row, and some share one"
-"""Of `zch` and `dynamicemb`."""
-_GROWING = {"zch": "zch_size", "dynamicemb": "max_capacity"}
 _VOCABULARIES = ("vocab_list", "vocab_dict", "vocab_file")
 _VECTORLESS = "the model gets the number, without a vector made of it"
 _OF_NUMBERS = "as a list of numbers"
@@ -19,9 +17,10 @@ _OF_NUMBERS = "as a list of numbers"
 
 def take_reading(reader: Reader, column: Column, path: Path_) -> bool:
     """What a feature's values are. Whether they are numbers, which have no table."""
-    if _take_growing(reader, column.node, path):
+    if take_growing(reader, column.node, path):
+        reader.used(column.node, "hash_bucket_size", "num_buckets", *_VOCABULARIES)
         return False
-    if reader.encoded:
+    if reader.facts.encoded:
         is_number = not _take_encoded(reader, column.node, path)
     elif column.kind == "raw_feature":
         is_number = not column.node.has("boundaries")
@@ -33,18 +32,6 @@ def take_reading(reader: Reader, column: Column, path: Path_) -> bool:
     if is_number:
         _take_number(reader, column, path)
     return is_number
-
-
-def _take_growing(reader: Reader, node: Node, path: Path_) -> bool:
-    """Tables that grow."""
-    for name, size in _GROWING.items():
-        inner = node.node(name)
-        if inner is not None:
-            reader.take(inner, size, (*path, "hash"), inner.value(size), "each id hashed to a row")
-            reader.lose_whole(inner, GROWING)
-            reader.used(node, "hash_bucket_size", "num_buckets", *_VOCABULARIES)
-            return True
-    return False
 
 
 def _take_encoded(reader: Reader, node: Node, path: Path_) -> bool:
@@ -118,7 +105,7 @@ def _take_number(reader: Reader, column: Column, path: Path_) -> None:
 
 def _take_default(reader: Reader, node: Node, path: Path_) -> None:
     """What stands in place of a number that is missing."""
-    name = "fg_encoded_default_value" if reader.encoded else "default_value"
+    name = "fg_encoded_default_value" if reader.facts.encoded else "default_value"
     given = node.given(name)
     number = _number(given)
     if given and number is None:
@@ -132,7 +119,7 @@ def _take_normalizer(reader: Reader, node: Node, path: Path_) -> None:
     own, text = (*path, "normalize"), node.given("normalizer")
     if not text:
         reader.take(node, "feature_name", own, "identity", "a number as it is")
-    elif reader.encoded:
+    elif reader.facts.encoded:
         reader.take(node, "normalizer", own, "identity", "is computed into the data already (FG_NONE)")
     elif scale := _scale(text):
         reader.take(node, "normalizer", (*own, "mean"), scale[0])

@@ -10,9 +10,8 @@ from drivetrain.spec.importing.easyrec.tree import Node
 from drivetrain.spec.tree import Path_
 
 GROUP = "learning_rate"
-READ_AT: Mapping[str, str] = {}
-"""What `schedule.read_at` is for schedules by step and by epoch: {"steps": "step_start", "epochs": "epoch_start"} once
-recipes have it, with `schedule.warmup_from`. While this is empty both are told as having no counterpart."""
+READ_AT: Mapping[str, str] = {"steps": "step_start", "epochs": "epoch_start"}
+"""What `schedule.read_at` is for schedules by step and by epoch."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,11 @@ def take_schedule(reader: Reader, optimizer: Node, rate: Rate) -> None:
     if name is None or node is None:
         return
     kind = _KINDS[name]
+    if reader.facts.streamed and kind != "constant" and node.value("by_epoch"):
+        what = "a topic has no epochs: a schedule by steps, or constant"
+        reader.gap(node, "by_epoch", (*rate.path, "kind"), what, "constant")
+        reader.lose_whole(node, "is by epochs, which a topic has none of")
+        return
     reader.take(optimizer, name, (*rate.path, "kind"), kind)
     if kind != "constant":
         _TAKERS[name](reader, node, rate)
@@ -128,29 +132,36 @@ def _take_floor(reader: Reader, node: Node, rate: Rate) -> None:
     reader.take(node, "min_learning_rate", (*rate.path, "floor"), floor, f"{least:g} of {rate.peak:g}")
 
 
+def _warmup_from(node: Node, rate: Rate) -> float:
+    """Where a warm-up begins, as a fraction of the peak."""
+    start = node.value("warmup_learning_rate") if node.type != "ManualStepLR" else 0.0
+    return min(1.0, start / rate.peak) if rate.peak else 0.0
+
+
 def _take_warmup(reader: Reader, node: Node, rate: Rate) -> None:
     if not node.value("warmup_size"):
         reader.used(node, "warmup_size", "warmup_learning_rate")
         return
     _take_size(reader, node, "warmup_size", (*rate.path, "warmup"), rate)
-    start = node.value("warmup_learning_rate")
-    if READ_AT and rate.peak:
-        reader.take(node, "warmup_learning_rate", (*rate.path, "warmup_from"), min(1.0, start / rate.peak))
-    elif start:
-        reader.lose(node, "warmup_learning_rate", "a warm-up begins at zero")
-    else:
-        reader.used(node, "warmup_learning_rate")
+    begin = _warmup_from(node, rate)
+    if begin:
+        note = f"{node.value('warmup_learning_rate'):g} of {rate.peak:g}"
+        reader.take(node, "warmup_learning_rate", (*rate.path, "warmup_from"), begin, note)
+    if node.value("warmup_learning_rate") > rate.peak:
+        reader.lose(node, "warmup_learning_rate", "a warm-up begins at the peak at most")
+    reader.used(node, "warmup_learning_rate")
 
 
 def _take_place(reader: Reader, node: Node, rate: Rate) -> None:
-    """Which place of the schedule a step has."""
-    unit = _unit(node)
-    begins_at_zero = (
-        node.type != "ManualStepLR" and node.value("warmup_size") and not node.value("warmup_learning_rate")
-    )
-    if unit in READ_AT and not begins_at_zero:
-        reader.take(node, "by_epoch", (*rate.path, "read_at"), READ_AT[unit])
-    elif node.value("by_epoch"):
-        reader.lose(node, "by_epoch", "the rate moves with every step, on a scale of epochs; there it rests within one")
+    """Which place of the schedule a step has. Their first step of a warm-up from zero moves nothing, and has none."""
+    by_epoch = node.value("by_epoch")
+    warms = node.type != "ManualStepLR" and node.value("warmup_size")
+    if not warms or _warmup_from(node, rate):
+        reader.take(node, "by_epoch", (*rate.path, "read_at"), READ_AT[_unit(node)])
+    elif by_epoch:
+        why = "with a warm-up from zero the rate moves with every step; there it rests within an epoch, the first at 0"
+        reader.lose(node, "by_epoch", f"{why}: say schedule.warmup_from and read_at: epoch_start")
     else:
-        reader.used(node, "by_epoch")
+        note = "with a warm-up from zero: step n has the rate of n + 1 there, whose first one moves nothing"
+        reader.take(node, "warmup_size", (*rate.path, "read_at"), "step_end", note)
+    reader.used(node, "by_epoch")

@@ -18,7 +18,7 @@ _KERNEL = "decides no number that anybody should see"
 _TF32 = "`matmul: high` does that for all fp32 products"
 _LEDGER = "every step is in the ledger"
 _DROPOUT = "no features are chosen by variational dropout"
-_PARETO = "weights of labels are fixed (labels.NAME.weight), not found by Pareto's rule"
+_HASHED = "is about how the table lies in memory"
 _LAYER = "a layer is linear, with a bias, and a ReLU behind"
 
 
@@ -109,8 +109,6 @@ FIELDS: Mapping[str, Said] = {
     "DataConfig.sample_mask_prob": _lost(_MASK, 0.0),
     "DataConfig.negative_sample_mask_prob": _lost(_MASK, 0.0),
     "DataConfig.force_base_data_group": Said("batches are as they come"),
-    "DataConfig.sample_cost_field": _lost("batches have as many samples each, whatever these cost"),
-    "DataConfig.batch_cost_size": _lost("batches have as many samples each, whatever these cost"),
     "DataConfig.in_order": Said("samples come by position, whoever reads them"),
     "DataConfig.label_fields": Said("each label says which column it is"),
     "DataConfig.input_fields": Said("features say how each column is read"),
@@ -125,14 +123,18 @@ FIELDS: Mapping[str, Said] = {
     "DataConfig.tdm_sampler": _lost("there is no tree of items"),
     "ModelConfig.variational_dropout": _lost(_DROPOUT),
     "ModelConfig.kernel": Said(_KERNEL),
-    "ModelConfig.use_pareto_loss_weight": _lost(_PARETO, False),
     "ModelConfig.num_class": _lost("a label's `classes` says it", 1),
     "ModelConfig.losses": _lost("each label has a loss of its own"),
     "ModelConfig.metrics": _lost("each label has metrics of its own"),
-    "ModelConfig.train_metrics": _lost("no metrics of training samples yet: losses of every step are in the ledger"),
-    "TaskTower.pareto_min_loss_weight": _lost(_PARETO, 0.0),
-    "BayesTaskTower.pareto_min_loss_weight": _lost(_PARETO, 0.0),
-    "InterventionTaskTower.pareto_min_loss_weight": _lost(_PARETO, 0.0),
+    "ModelConfig.train_metrics": _lost("each label has metrics of its own"),
+    "DynamicEmbedding.initializer_args": _lost(_ROWS),
+    "DynamicEmbedding.eval_initializer_args": _lost("a value without a row has the shared one, in evaluation, too"),
+    "DynamicEmbedding.init_table": _lost("`init: {from: RUN}` begins with another run's rows, and with its values"),
+    "DynamicEmbedding.cache_load_factor": Said(_HASHED),
+    "DynamicEmbedding.init_capacity_per_rank": Said(_HASHED),
+    "DynamicEmbedding.bucket_capacity": Said(_HASHED),
+    "DynamicEmbFrequencyAdmissionStrategy.initializer_args": _lost("a value without a row has the shared one"),
+    "DynamicEmbFrequencyAdmissionStrategy.counter_bucket_capacity": Said(_HASHED),
     "BayesTaskTower.mlp": _lost("belongs to a model that is not shipped"),
     "BayesTaskTower.relation_tower_names": _lost("belongs to a model that is not shipped"),
     "BayesTaskTower.relation_mlp": _lost("belongs to a model that is not shipped"),

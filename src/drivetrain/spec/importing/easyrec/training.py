@@ -13,6 +13,7 @@ from drivetrain.spec.importing.findings import Taken
 
 SET = "validation"
 """What the validation set is called."""
+_ENDLESS = "a topic has no epochs"
 _DECAY = "not of biases and other 1-D parameters, unless `groups` gives it to them"
 
 
@@ -52,9 +53,10 @@ _SPARSE: Mapping[str, _Kind] = {
 }
 
 
-def _accumulation(train: Node) -> int:
+def accumulation_of(root: Node) -> int:
     """Micro-batches of a step; there each of them is one."""
-    return max(1, train.value("gradient_accumulation_steps") or 1)
+    train = root.node("train_config")
+    return max(1, train.value("gradient_accumulation_steps") or 1) if train else 1
 
 
 def take_training(reader: Reader, root: Node) -> None:
@@ -89,10 +91,12 @@ def _take_budget(reader: Reader, train: Node) -> None:
         place = f"{file}:{train.line_of(name)}: {train.key(name)}"
         raise Failure(Exit.BAD_RECIPE, f"{place}: {cause}", "give one of them in the file, or by --edits as 0")
     if steps:
-        accumulation = _accumulation(train)
-        note = f"{steps} micro-batches there" if accumulation > 1 else ""
-        reader.take(train, "num_steps", ("budget", "steps"), -(-steps // accumulation), note)
+        note = f"{steps} micro-batches there" if reader.facts.accumulation > 1 else ""
+        reader.take(train, "num_steps", ("budget", "steps"), reader.facts.steps(steps), note)
         reader.used(train, "num_epochs")
+    elif reader.facts.streamed:
+        reader.gap(train, "num_epochs", ("budget", "steps"), f"{_ENDLESS}: how many steps it trains", 1000)
+        reader.used(train, "num_steps")
     else:
         reader.take(train, "num_epochs", ("budget", "epochs"), epochs)
         reader.used(train, "num_steps")
@@ -100,16 +104,14 @@ def _take_budget(reader: Reader, train: Node) -> None:
 
 def _take_batch(reader: Reader, train: Node, data: Node) -> None:
     micro, processes = data.value("batch_size"), reader.findings.source.processes or 1
-    accumulation = _accumulation(train)
-    size = micro * accumulation * processes
-    note = f"of each process there: {micro} x {accumulation} micro-batches x {processes} (--processes)"
+    size = micro * reader.facts.accumulation * processes
+    note = f"of each process there: {micro} x {reader.facts.accumulation} micro-batches x {processes} (--processes)"
     reader.take(data, "batch_size", ("batch", "size"), size, note)
     reader.take(data, "batch_size", ("batch", "micro"), micro)
     reader.used(train, "gradient_accumulation_steps")
 
 
 def _take_optimizers(reader: Reader, train: Node) -> None:
-    accumulation = _accumulation(train)
     dense = train.node("dense_optimizer")
     ways = (("dense_optimizer", ("optimizer",), _DENSE), ("sparse_optimizer", ("embeddings", "optimizer"), _SPARSE))
     for name, path, kinds in ways:
@@ -119,7 +121,7 @@ def _take_optimizers(reader: Reader, train: Node) -> None:
             continue
         peak = _take_optimizer(reader, node, path, kinds)
         if peak is not None:
-            take_schedule(reader, node, Rate((*path[:-1], "schedule"), peak, accumulation))
+            take_schedule(reader, node, Rate((*path[:-1], "schedule"), peak, reader.facts.accumulation))
     if dense is not None:
         _take_clipping(reader, train)
         _take_parts(reader, dense)
@@ -258,10 +260,13 @@ def _take_commits(reader: Reader, train: Node) -> None:
     """A number of 0 keeps all, as one that is left out."""
     most = train.value("keep_checkpoint_max")
     epochs = train.value("save_checkpoints_epochs") or 0
-    saved = {"save_checkpoints_epochs": ("epochs", epochs), "save_checkpoints_steps": ("steps", _saved_steps(train))}
+    steps = reader.facts.steps(train.value("save_checkpoints_steps") or 0)
+    saved = {"save_checkpoints_epochs": ("epochs", epochs), "save_checkpoints_steps": ("steps", steps)}
     name = "save_checkpoints_epochs" if epochs else "save_checkpoints_steps"
     unit, interval = saved[name]
-    if interval:
+    if reader.facts.streamed and unit == "epochs":
+        reader.lose(train, name, f"{_ENDLESS}: say checkpoint.every and evaluate.every in steps")
+    elif interval:
         for section in ("checkpoint", "evaluate"):
             reader.take(train, name, (section, "every", unit), interval)
         if not most:
@@ -277,11 +282,6 @@ def _take_commits(reader: Reader, train: Node) -> None:
         reader.take(train, "is_profiling", ("profile", "steps"), 10)
     reader.used(train, "is_profiling")
     _take_sinks(reader, train)
-
-
-def _saved_steps(train: Node) -> int:
-    """Steps between two saves; there micro-batches are steps."""
-    return -(-(train.value("save_checkpoints_steps") or 0) // _accumulation(train))
 
 
 def _take_sinks(reader: Reader, train: Node) -> None:
