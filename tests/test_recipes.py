@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import drivetrain
 import glues
 import ratings
 import sounds
+from drivetrain.cli.main import run
 from drivetrain.data.inputs import find_inputs
 from drivetrain.data.prepare import Preparation, encoding, prepare
 from drivetrain.plan.flops import parameters
@@ -106,14 +109,19 @@ def test_the_yaml_of_the_fine_tuning_page_is_valid(tmp_path):
 
 
 def test_the_ten_minutes_of_the_ranking_page_go_as_written(tmp_path, monkeypatch):
-    (tmp_path / "log.yaml").write_text(blocks("ranking.md", "yaml")[0])
-    header, *rows = blocks("ranking.md", "")[1].splitlines()
-    (tmp_path / "log.csv").write_text("\n".join([header, *rows * 300]) + "\n")
-    (tmp_path / "new.csv").write_text("user,item,device,tags,price\nu17,1204,phone,new|sale,19.90\nwho,88,,,\n")
     monkeypatch.chdir(tmp_path)
-    run = drivetrain.train("log.yaml", ["launch.threads=1"], progress=False).run
-    assert drivetrain.predict(run, "new.csv", "scores.csv") == 2
-    assert (tmp_path / "scores.csv").read_text().startswith("row,clicked\n0,0.9")
+    page = (DOCS / "ranking.md").read_text()
+    (tmp_path / "log.yaml").write_text(blocks("ranking.md", "yaml")[0])
+    exec(blocks("ranking.md", "python")[0].replace("20_000", "2_000"), {})
+    train, predict, export = re.findall(r"^drivetrain (train log.yaml.*|predict.*|export.*)$", page, re.MULTILINE)[:3]
+    assert run([*train.split(), "launch.threads=1"]) == 0
+    assert run(predict.split()) == 0
+    header, *scored = (tmp_path / "scores.csv").read_text().splitlines()
+    assert (header, len(scored)) == ("user,item,row,clicked", 1000)
+    assert run(export.split()) == 0
+    service = re.findall(r"^cd served\n(?:.*\n)*?'\n", page, re.MULTILINE)[0].replace("python", sys.executable)
+    told = subprocess.run(["bash", "-ec", service], capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r"\{'clicked': array\(\[0\.\d+, 0\.\d+\].*\)\}\n", told)
 
 
 def test_the_yaml_of_the_ranking_page_is_valid(tmp_path):

@@ -243,12 +243,16 @@ class FilesOfColumns:
         settings, choice = self.settings, self._choice
         if not choice.columns:
             return np.array([choice.count(number, None) for number in range(len(self.counts))], np.int64)
+
+        def count(number: int) -> list[int]:
+            return choice.count(number, self._read(number, choice.columns))
+
         counts: list[list[int]] = []
         for file, first in zip(self._files, self._first_blocks.tolist(), strict=False):
             numbers = range(first, first + len(file.rows))
 
             def counted(_: str, numbers: range = numbers) -> str:
-                return json.dumps(list(map(self._count, numbers)))
+                return json.dumps([self._named(number, partial(count, number)) for number in numbers])
 
             told = ["columns part 2", settings.key, *marks(settings), file.fingerprint]
             if settings.cost is not None:
@@ -257,10 +261,6 @@ class FilesOfColumns:
                 told.append(choice.place(first))
             counts += json.loads(remembered_each([file.path], cache, json.dumps(told), counted)[0])
         return np.array(counts, np.int64)
-
-    def _count(self, number: int) -> list[int]:
-        table = self._read(number, self._choice.columns)
-        return self._named(number, lambda: self._choice.count(number, table))
 
 
 def _schema(files: Sequence[BlockFile]) -> dict[str, str]:

@@ -265,7 +265,7 @@ class ColumnSource:
 
     def read(self, ids: np.ndarray, positions: np.ndarray) -> Sequence[dict[str, Any]]:
         """The rows with these numbers."""
-        if self._follows(ids, positions):
+        if self._order is not None and self._encoder is not None and self._order.gives(ids, positions):
             return self._read_windows(ids, positions)
         owners = self._starts.searchsorted(ids, side="right") - 1
         numbers = np.unique(owners).tolist()
@@ -297,12 +297,12 @@ class ColumnSource:
         """All rows as `pyarrow.Table`s of plain columns, block by block."""
         return (self._files.table(number) for number in range(len(self._starts) - 1))
 
-    def require(self, columns: Sequence[str]) -> None:
-        """Raises Failure(65) where a file lacks a column."""
-        self._files.require(columns)
-
     def as_written(self, columns: Sequence[str]) -> Iterator[Any]:
-        """These columns as `pyarrow.Table`s, block by block: as the files have them, in CSV as text."""
+        """These columns as `pyarrow.Table`s, block by block: as the files have them, in CSV as text.
+
+        Raises Failure(65) where a file lacks one.
+        """
+        self._files.require(columns)
         return (self._files.as_written(number, columns) for number in range(len(self._starts) - 1))
 
     def _read_slices(self, ids: np.ndarray, numbers: Sequence[int]) -> Columns:
@@ -313,13 +313,6 @@ class ColumnSource:
             first, stop = max(int(ids[0]) - start, 0), min(int(ids[-1]) + 1, int(self._starts[number + 1])) - start
             parts.append(sliced(self._cache.get(number), first, stop))
         return Columns({**concatenated(parts, self._types), ROW: ids.astype(np.int64)})
-
-    def _follows(self, ids: np.ndarray, positions: np.ndarray) -> bool:
-        """Whether these are the rows that the order has at these positions, without a hole."""
-        if self._order is None or self._encoder is None or not len(ids):
-            return False
-        first, last = int(positions[0]), int(positions[-1])
-        return last - first == len(ids) - 1 and np.array_equal(self._order.ids(first, last + 1), ids)
 
     def _read_windows(self, ids: np.ndarray, positions: np.ndarray) -> Columns:
         assert self._order is not None

@@ -128,6 +128,13 @@ class LaneOrder(Sampler):
             ids[begin - first : end - first] = self._of_epoch(number, positions[begin - first : end - first])
         return ids
 
+    def gives(self, ids: np.ndarray, positions: np.ndarray) -> bool:
+        """Whether these are the rows at these positions, which have no hole."""
+        if not len(ids):
+            return False
+        first, last = int(positions[0]), int(positions[-1])
+        return last - first == len(ids) - 1 and np.array_equal(self.ids(first, last + 1), ids)
+
     def runs(self, first: int, stop: int) -> Iterator[Run]:
         """What of which windows the positions [first, stop) read, in their order."""
         while first < stop:

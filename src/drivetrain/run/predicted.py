@@ -30,7 +30,6 @@ class CopiedColumns:
         if not isinstance(source, ColumnSource):
             cause = f"--copy takes columns of CSV, TSV and Parquet files, and this is a {type(source).__name__}"
             raise Failure(Exit.BAD_COMMAND, cause, "join them to the predictions by their rows' numbers")
-        source.require(list(columns.values()))
         self.names = list(columns)
         self._columns = list(columns.values())
         self._blocks: Iterator[Any] = source.as_written(list(dict.fromkeys(self._columns)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from drivetrain.data.column_files import open_columns
 from drivetrain.data.recipe import ColumnFiles
-from drivetrain.tasks.ranking.features import OpenedLookup, SideEncoder, side_table
+from drivetrain.tasks.ranking.features import FeatureEncoder, OpenedLookup, SideEncoder, side_table
 from drivetrain.tasks.ranking.recipe import Ranking
 
 
@@ -30,3 +31,22 @@ def open_lookups(settings: Ranking) -> dict[str, OpenedLookup]:
         table = side_table(arrays, encoder.encode_nothing(), lookup.path)
         found[name] = OpenedLookup(table, source.fingerprint)
     return found
+
+
+class Encoders:
+    """What reads samples, with their labels and without. Both share the tables of `task.lookups`, which are read once,
+    when the first of them is asked for."""
+
+    def __init__(self, settings: Ranking) -> None:
+        self._settings = settings
+        self._made: dict[bool, FeatureEncoder] = {}
+
+    def get(self, *, labelled: bool) -> FeatureEncoder:
+        """Raises Failure as `open_lookups`."""
+        if labelled not in self._made:
+            self._made[labelled] = FeatureEncoder(self._settings, self._sides, labelled=labelled)
+        return self._made[labelled]
+
+    @cached_property
+    def _sides(self) -> dict[str, OpenedLookup]:
+        return open_lookups(self._settings)

@@ -20,8 +20,7 @@ from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import Batch, batch_of
 from drivetrain.tasks.ranking.building import keys_of, lookups_of, model_of, programs_of, tables_of
-from drivetrain.tasks.ranking.features import FeatureEncoder
-from drivetrain.tasks.ranking.lookups import open_lookups
+from drivetrain.tasks.ranking.lookups import Encoders
 from drivetrain.tasks.ranking.models import Ranker, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
@@ -47,14 +46,14 @@ class RankingTask(Task):
         self._weights = _weights_of(settings)
         self._catalogue: Catalogue | None = None
         self._flops: float | None = None
-        self._encoders: dict[bool, FeatureEncoder] = {}
+        self._encoders = Encoders(settings)
 
     def prepare(self, source: Source, part: Part, *, by_length: bool = False) -> Source:
         """Columns as the arrays that features and labels are; for towers, perhaps with items that were not chosen."""
         if not hasattr(source, "encoded"):
             cause = f"task ranking reads columns, and was given a {type(source).__name__}"
             raise Failure(Exit.BAD_RECIPE, cause, "use a source of kind columns, kafka or clicks")
-        encoded = source.encoded(self._encoder(labelled=part != "predict"))  # type: ignore[attr-defined]
+        encoded = source.encoded(self._encoders.get(labelled=part != "predict"))  # type: ignore[attr-defined]
         keys = keys_of(self._settings, self._towers)
         if keys is None or part == "predict":
             return encoded
@@ -119,7 +118,7 @@ class RankingTask(Task):
             ranker = self.networks()[network]
             assert isinstance(ranker, Ranker), "it is what `networks` makes"
             by = {name: lookup.by for name, lookup in self._settings.lookups.items()}
-            encoder = self._encoder(labelled=False)
+            encoder = self._encoders.get(labelled=False)
             reading = Reading(encoder.specs, encoder.sides, by, self.nulls)
             made = programs_of(self._settings, ranker.model, self._objective)
             return [exported(ranker, tensors, program, reading) for program in made]
@@ -144,16 +143,6 @@ class RankingTask(Task):
         if isinstance(self._settings.model, Custom):
             _require_outputs(nets["model"], outputs, self._settings)
         return outputs
-
-    def _encoder(self, *, labelled: bool) -> FeatureEncoder:
-        if labelled not in self._encoders:
-            sides = None
-            for other in self._encoders.values():  # tables beside the samples are read once
-                sides = other.sides
-            if sides is None:
-                sides = open_lookups(self._settings)
-            self._encoders[labelled] = FeatureEncoder(self._settings, sides, labelled=labelled)
-        return self._encoders[labelled]
 
 
 def _weights_of(settings: Ranking) -> ParetoWeights | None:
