@@ -110,8 +110,8 @@ class Embeddings(nn.Module):
         """What the ids of each feature come to.
 
         `ids[feature]` are int64 [samples], or [samples, length] with -1 where there is none; `weights[feature]` float32
-        of the same shape. Gives [samples, dim]; with pooling "none" [samples, length, dim], zeros where no id is. Features
-        are in the order of the lookups.
+        of the same shape. Gives [samples, dim]; with pooling "none" [samples, length, dim], zeros where no id is.
+        Features are in the order of the lookups.
         """
         if self.engine is not None:
             answer = self.engine(Ids(ids, weights))  # in an order that who holds what makes
