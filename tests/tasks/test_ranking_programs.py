@@ -276,6 +276,9 @@ def test_an_archive_that_torch_would_unpickle_is_refused(place, tmp_path):
         (lambda name, data: (name.replace("tensor_0", "custom_obj_0"), data), "has no part .*custom_obj_0"),
         (lambda name, data: (name, data.replace(b'"use_pickle": false', b'"use_pickle": true')), "is a pickle"),
         (lambda name, data: (name, data.replace(b'"tensor_0"', b'"opaque_0"')), "is a pickle"),
+        (lambda name, data: (name, data.replace(b"Symbol('s", b"exit('s")), "that is code"),
+        (lambda name, data: (name, data.replace(b'"guards_code": ["', b'"guards_code": ["exit() or ')), "that is code"),
+        (lambda name, data: (name, data.replace(b'{"name": "', b'{"name": "x=exit(), ')), "that is code"),
     ):
         with zipfile.ZipFile(good) as archive, zipfile.ZipFile(tmp_path / "bad.pt2", "w") as bad:
             for name in archive.namelist():

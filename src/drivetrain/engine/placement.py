@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.boxes import box_of, local_of
 from drivetrain.checkpoint.state import AVERAGES, NETWORKS, OPTIMIZERS, Optimizers, state_boxes
-from drivetrain.engine.tables.state import ROWS, row_boxes, row_state_boxes
+from drivetrain.engine.tables.state import ROWS, matrix_boxes, row_boxes, row_state_boxes
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.masters import MASTERS, Masters, wide
 from drivetrain.optim.parts import Part
@@ -210,15 +210,14 @@ def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) ->
     if tables.group.world == 1:
         return found
     axes = tuple([axis for axis in ("replicate", "shard") if getattr(mesh.sizes, axis) > 1])
-    boxes = row_boxes(tables)
     for matrix in tables.matrices:
         holders, along = (tables.group.rank,), axes
         if matrix.layout.everywhere:
             holders, along = mesh.sharing(()), ()
-        for path in map(matrix.path, [table.name for table in matrix.layout.tables]):
+        for path, box in matrix_boxes(matrix).items():  # of keys, too
             network, _, name = path.partition("/")
             parameter = networks[network].get_parameter(name)
-            found[path] = Held(parameter, Part(parameter, boxes[path], None), holders, along)
+            found[path] = Held(parameter, Part(parameter, box, None), holders, along)
     return found
 
 

@@ -247,7 +247,12 @@ def _normalized(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:
             bad = numbers[tuple(wrong[0])]
             raise BadValue(int(wrong[0][0]), column, f"log1p takes numbers above -1, not {bad:g}")
         numbers = np.log1p(numbers)
-    return numbers.astype(np.float32)
+    with np.errstate(over="ignore"):
+        found = numbers.astype(np.float32)
+    wrong = np.argwhere(np.isinf(found))
+    if len(wrong):
+        raise BadValue(int(wrong[0][0]), column, f"{numbers[tuple(wrong[0])]:g} is beyond the numbers of float32")
+    return found
 
 
 def _wide(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:

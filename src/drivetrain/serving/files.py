@@ -34,6 +34,15 @@ _ALLOWED = re.compile(
 )
 """What an archive of `torch.export` has, without the pickles and compiled code that it might have."""
 
+_SIZE = re.compile(
+    r"(Symbol\('\w+'(, \w+=(True|False))*\)"
+    r"|(Add|Mul|Pow|Max|Min|Mod|PythonMod|FloorDiv|CeilDiv|Eq|Ne|Ge|Gt|Le|Lt|Integer)\("
+    r"|\b[su]\d+\b|[\s\d+*/(),<>=-])*"
+)
+_GUARD = re.compile(r"""(L(\['[^'"\\\n]*'\])+(\.size\(\)\[\d+\])?|\b(and|or|not)\b|[ \d%+*/()<>=!-])*""")
+_NAME = re.compile(r"[\w.]*")
+"""What graphs have for sizes, guards and names. Torch runs these as Python, whatever stands there."""
+
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, in the order of their names. They are the file's own bytes, which processes
@@ -87,8 +96,22 @@ def _require_plain(path: Path, content: bytes) -> None:
                 raise ValueError(f"{path}: an exported graph has no part {part.filename!r}")
             if name.endswith(".pt") and part.file_size:
                 raise ValueError(f"{path}: {part.filename!r} is a pickle, which is not read")
+            if name == "models/model.json":
+                json.loads(archive.read(part), object_hook=lambda told: _require_inert(path, told))
             if name.endswith("_config.json"):
                 for tensor, told in json.loads(archive.read(part)).get("config", {}).items():
                     if told.get("use_pickle") or not re.fullmatch(r"tensor_\d+", told.get("path_name", "")):
                         raise ValueError(f"{path}: {tensor!r} is a pickle, which is not read")
             seen.add(name)
+
+
+def _require_inert(path: Path, told: dict[str, Any]) -> dict[str, Any]:
+    """Raises ValueError where torch would run what an object of a graph says as Python: sizes, guards, and names, of
+    which it writes the graph's code."""
+    given = [(_SIZE, told.get("expr_str") or ""), (_NAME, told.get("name") or "")]
+    given += [(_GUARD, guard) for guard in told.get("guards_code") or ()]
+    given += [(_NAME, name) for name in told.get("forward_arg_names") or ()]
+    for pattern, text in given:
+        if not pattern.fullmatch(str(text)):
+            raise ValueError(f"{path}: the graph has {str(text)[:80]!r} for a size, a guard or a name: that is code")
+    return told

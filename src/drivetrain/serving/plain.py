@@ -15,6 +15,7 @@ from .hashing import hash_bytes
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DIGITS = 64  # of texts that are whole numbers; Python reads no more than some thousands
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
@@ -92,7 +93,11 @@ class PlainValues:
 
     def by_text(self, found_of: Callable[[Texts], np.ndarray]) -> np.ndarray:
         """What this gives for each value, as text; NULL where it is null."""
-        found = found_of(PlainTexts([text or "" for text in self.texts()]))
+        texts = [text or "" for text in self.texts()]
+        try:
+            found = found_of(PlainTexts(texts))
+        except UnicodeEncodeError as error:
+            raise self.place.bad(texts.index(error.object), f"{error.object!r} is no text of Unicode") from None
         found[self.null] = NULL
         return found
 
@@ -122,7 +127,7 @@ class PlainValues:
     def _whole(self, index: int, value: Any) -> int:
         if value is None:
             return 0
-        if isinstance(value, str) and _WHOLE.fullmatch(value):
+        if isinstance(value, str) and len(value) <= _DIGITS and _WHOLE.fullmatch(value):
             value = int(value)
         whole = isinstance(value, (int, np.integer, np.bool_))
         if isinstance(value, (float, np.floating)):
@@ -136,11 +141,15 @@ class PlainValues:
             return np.nan
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value)
-        if not isinstance(value, (int, float, np.number, np.bool_)):
+        if not isinstance(value, (int, float, np.integer, np.floating, np.bool_)):
             raise self.place.bad(index, f"{value!r} is no number")
-        if np.isinf(value):
-            raise self.place.bad(index, f"{value} is no finite number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of Python's may be of any size
+            number = np.inf
+        if np.isinf(number):
+            raise self.place.bad(index, f"{number} is no finite number")
+        return number
 
 
 class PlainTexts:

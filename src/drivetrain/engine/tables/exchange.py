@@ -36,11 +36,16 @@ class Exchange:
         if self._group is None or self._everywhere:
             if self._weight.dtype == torch.float32:
                 return self._weight
-            return self._weight.index_select(0, plan.addresses).float()
+            return self._weight.index_select(0, self.addresses(plan, asked)).float()
         own = self._weight.index_select(0, asked.rows)
         rows = self._weight.new_empty(len(plan.local), self._weight.shape[1])
         dist.all_to_all_single(rows, own, plan.counts, asked.counts, group=self._group)
         return rows.float()
+
+    def addresses(self, plan: RowPlan, asked: Asked) -> Tensor:
+        """Where a plan's rows lie in the matrix here, int64 [rows], where that has all of them."""
+        # Each rank is asked for those of all ranks; a process alone for its own, and the plan may have keys for them.
+        return plan.addresses if self._everywhere else asked.rows
 
     def push(self, plan: RowPlan, asked: Asked, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The rows here that any rank has asked for, each once (int64 [n]), and the sums of their gradients, [n, dim].

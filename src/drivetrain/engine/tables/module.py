@@ -111,9 +111,11 @@ class Embeddings(nn.Module):
 
         `ids[feature]` are int64 [samples], or [samples, length] with -1 where there is none; `weights[feature]` float32
         of the same shape. Gives [samples, dim]; with pooling "none" [samples, length, dim], zeros where no id is.
+        Features are in the order of the lookups.
         """
         if self.engine is not None:
-            return self.engine(Ids(ids, weights))
+            answer = self.engine(Ids(ids, weights))  # in an order that who holds what makes
+            return {lookup.feature: answer[lookup.feature] for lookup in self.lookups}
         found = {}
         for lookup in self.lookups:
             feature = lookup.feature

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from drivetrain.engine.tables.matrix import Matrix
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.masters import MASTERS
 from drivetrain.optim.rows import MASTER
@@ -20,11 +21,16 @@ def row_boxes(tables: Tables) -> dict[str, Box]:
     """Which rows are here, and which lines of keys, by NETWORK/NAME of the tables' parameters."""
     found: dict[str, Box] = {}
     for matrix in tables.matrices:
-        for table in matrix.layout.tables:
-            found[matrix.path(table.name)] = matrix.box(table)
-        for keyed in matrix.keyed:
-            for kind, box in keyed.boxes.items():
-                found[matrix.beside(f"{kind}_{keyed.table.name}")] = box
+        found |= matrix_boxes(matrix)
+    return found
+
+
+def matrix_boxes(matrix: Matrix) -> dict[str, Box]:
+    """The same of one matrix."""
+    found = {matrix.path(table.name): matrix.box(table) for table in matrix.layout.tables}
+    for keyed in matrix.keyed:
+        for kind, box in keyed.boxes.items():
+            found[matrix.beside(f"{kind}_{keyed.table.name}")] = box
     return found
 
 
