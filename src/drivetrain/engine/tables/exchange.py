@@ -36,11 +36,16 @@ class Exchange:
         if self._group is None or self._everywhere:
             if self._weight.dtype == torch.float32:
                 return self._weight
-            return self._weight.index_select(0, plan.addresses).float()
+            return self._weight.index_select(0, self.places(plan, asked)).float()
         own = self._weight.index_select(0, asked.rows)
         rows = self._weight.new_empty(len(plan.local), self._weight.shape[1])
         dist.all_to_all_single(rows, own, plan.counts, asked.counts, group=self._group)
         return rows.float()
+
+    def places(self, plan: RowPlan, asked: Asked) -> Tensor:
+        """Where the rows of a plan lie in a matrix that this process holds whole. What it alone is asked for are rows,
+        where its plan may have keys; what several ask for begins with those of the first one."""
+        return asked.rows if self._group is None else plan.addresses
 
     def push(self, plan: RowPlan, asked: Asked, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The rows here that any rank has asked for, each once (int64 [n]), and the sums of their gradients, [n, dim].

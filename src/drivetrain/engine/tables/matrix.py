@@ -164,7 +164,7 @@ class MatrixRows:
     def pull(self, plan: RowPlan, asked: Asked, losses: int = 1) -> PulledRows:
         """The rows of a plan, as they are now, for the gradients of so many losses."""
         source = self._exchange.pull(plan, asked)
-        addresses = asked.rows if source is self.matrix.weight else None
+        addresses = self._exchange.places(plan, asked) if source is self.matrix.weight else None
         return PulledRows(plan, asked, source, addresses, losses)
 
     def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:
