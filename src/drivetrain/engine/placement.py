@@ -215,7 +215,10 @@ def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) ->
         holders, along = (tables.group.rank,), axes
         if matrix.layout.everywhere:
             holders, along = mesh.sharing(()), ()
-        for path in map(matrix.path, [table.name for table in matrix.layout.tables]):
+        paths = [matrix.path(table.name) for table in matrix.layout.tables]
+        for keyed in matrix.keyed:
+            paths += [matrix.beside(f"{kind}_{keyed.table.name}") for kind in keyed.boxes]
+        for path in paths:
             network, _, name = path.partition("/")
             parameter = networks[network].get_parameter(name)
             found[path] = Held(parameter, Part(parameter, boxes[path], None), holders, along)
