@@ -217,7 +217,9 @@ def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) ->
             holders, along = mesh.sharing(()), ()
         paths = [matrix.path(table.name) for table in matrix.layout.tables]
         for keyed in matrix.keyed:
-            paths += [matrix.beside(f"{kind}_{keyed.table.name}") for kind in keyed.boxes]
+            for kind, box in keyed.boxes.items():
+                if box.whole[0]:  # where no key ever waits all ranks hold the same: nothing, which a commit has, too
+                    paths.append(matrix.beside(f"{kind}_{keyed.table.name}"))
         for path in paths:
             network, _, name = path.partition("/")
             parameter = networks[network].get_parameter(name)
