@@ -88,6 +88,15 @@ def test_keys_came_and_went_and_waited(one):
         assert gone, table
 
 
+@pytest.mark.parametrize("kept", [{}, {"master": "none", "rounding": "stochastic"}], ids=["masters", "none"])
+def test_rows_of_keys_in_bf16_train_and_are_resumed(tmp_path, kept):
+    given = keyed_recipe(precision="bf16", parameters={"dtype": "bf16", **kept})
+    for name, steps in (("whole", 6), ("parts", 3), ("parts", 3)):
+        assert run_under_supervisor(given, tmp_path / name, most_steps=steps).code is Exit.STOPPED
+    require_same_bits(tmp_path / "parts", tmp_path / "whole")
+    assert lines(tmp_path / "whole", "users")
+
+
 @pytest.mark.parametrize("asked", [(), (*TWO, *BY_ROWS)], ids=["one", "two"])
 def test_a_step_that_is_left_out_lets_no_key_in_and_none_go(tmp_path, asked):
     run = tmp_path / "run"

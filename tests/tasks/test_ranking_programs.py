@@ -31,6 +31,8 @@ FEATURES = {
     "tags": {"hash": 16, "length": 2, "pooling": "mean", "weights": "counts"},
     "words": {"hash": 16, "length": 3, "separator": " "},
     "both": {"cross": ["device", "item"], "hash": 50},
+    "seat": {"cross": ["user", "device"], "keyed": {"rows": 1024, "evict": {"least": "count"}}},
+    "marks": {"column": "tags", "keyed": {"rows": 128}, "length": 2, "pooling": "mean", "weights": "counts"},
     "price": {"normalize": "log1p", "default": 2.0},
     "place": {"normalize": {"mean": 1.0, "std": 3.0}, "width": 2},
 }
@@ -55,8 +57,8 @@ class Own(nn.Module):
         return {"click": found.squeeze(1)}
 """
 SIDES = {
-    "user": ["user", "friend", "device", "age", "langs", "plan"],
-    "item": ["item", "tags", "words", "price", "place"],
+    "user": ["user", "friend", "device", "age", "langs", "plan", "seat"],
+    "item": ["item", "tags", "marks", "words", "price", "place"],
 }
 MODELS = {
     "deepfm": {"model": {"kind": "deepfm", "hidden": [8]}, "labels": {"click": {}}},
@@ -200,6 +202,18 @@ def test_a_tower_has_no_weight_of_the_other(place):
     assert not users & items
 
 
+def test_keys_that_a_run_has_seen_have_rows_of_their_own_in_its_export_and_others_share_one(place):
+    score = Scorer(place / "exports" / "deepfm")
+    seen, new = set(zip(*(log(96)[name] for name in ("user", "device")), strict=True)), log(50, seed=1)
+    known = [pair in seen for pair in zip(new["user"], new["device"], strict=True)]
+    assert 0 < sum(known) < 50
+    weights = load_weights(place / "exports" / "deepfm" / "model.safetensors")
+    keys = weights["embeddings.keys_seat"][:, 0]
+    asked = torch.from_numpy(score.encoded(new)["ids.seat"])
+    assert torch.isin(asked, keys).tolist() == known
+    assert torch.equal(weights["sorted.keys_seat"], keys[weights["sorted.rows_seat"]])
+
+
 def test_lists_without_any_id_are_scored(place):
     rows = first(log(50, seed=1), 3) | {"tags": [[], [], []], "counts": [None, [], []], "words": ["", None, ""]}
     parquet.write_table(pa.table(rows), place / "empty.parquet")
@@ -323,12 +337,24 @@ def test_a_model_that_torch_cannot_trace_is_told_with_its_place(place, tmp_path,
 def test_tables_of_several_processes_are_exported_whole(place):
     run = place / "two"
     given = recipe(place, "deepfm") | {"lanes": 2}
-    given["embeddings"]["hold"] = {"^item$": "row"}
+    given["embeddings"]["hold"] = {"^(item|seat)$": "row"}
     assert run_under_supervisor(given, run, "launch.processes=2").code == Exit.DONE
     drivetrain.export(run, place / "exports" / "two")
     drivetrain.predict(run, str(place / "new.parquet"), place / "two.parquet")
     found = Scorer(place / "exports" / "two")(log(50, seed=1))["click"]
     assert np.abs(found - said(place, "two")["click"]).max() <= 1e-6
+
+
+def test_a_run_whose_weights_are_bf16_is_served_in_fp32(place):
+    given = recipe(place, "deepfm") | {"precision": "bf16", "parameters": {"dtype": "bf16"}}
+    drivetrain.train(given, run=place / "half", progress=False)
+    drivetrain.export(place / "half", place / "exports" / "half")
+    drivetrain.predict(place / "half", str(place / "new.parquet"), place / "half.parquet")
+    score = Scorer(place / "exports" / "half")
+    weights = load_weights(place / "exports" / "half" / "model.safetensors")
+    assert torch.bfloat16 not in {tensor.dtype for tensor in weights.values()}
+    # The run's own passes are bf16.
+    assert np.abs(score(log(50, seed=1))["click"] - said(place, "half")["click"]).max() <= 1e-2
 
 
 def test_an_export_reads_nothing_of_what_moves_its_tables(place, monkeypatch):

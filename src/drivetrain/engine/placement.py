@@ -215,6 +215,8 @@ def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) ->
         if matrix.layout.everywhere:
             holders, along = mesh.sharing(()), ()
         for path, box in matrix_boxes(matrix).items():  # of keys, too
+            if not box.whole[0]:  # where no key ever waits: all ranks hold nothing alike, and a commit has it once
+                continue
             network, _, name = path.partition("/")
             parameter = networks[network].get_parameter(name)
             found[path] = Held(parameter, Part(parameter, box, None), holders, along)

@@ -41,6 +41,8 @@ class Scorer:
         self._keys: dict[str, str] = spec["lookups"]
         self._padded, self._nulls = frozenset(spec["padded"]), tuple(spec["nulls"])
         self._weights, self._sides = _apart(load_weights(folder / "model.safetensors"), self._keys)
+        for name in spec.get("training", ()):
+            del self._weights[name]
         self._program = load_program(folder / "model.pt2")
         self.outputs: tuple[str, ...] = tuple(spec["outputs"])
         wanted = [column for feature in self._features.values() for column in feature.wanted()]

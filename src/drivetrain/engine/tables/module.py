@@ -127,12 +127,8 @@ class Embeddings(nn.Module):
 
     def _rows_of_keys(self, table: str, keys: Tensor) -> Tensor:
         """The rows of a whole table that keys have, or share with others; -1 stays what it is."""
-        lines = self.get_parameter(f"keys_{table}")
-        known = self._sorted_keys(table, lines)
-        places = torch.searchsorted(known.keys, keys).clamp(max=len(known.keys) - 1)
-        shared = bucket_of(keys) * len(lines) // BUCKETS
-        rows = torch.where(known.keys[places] == keys, known.order[places], shared)
-        return torch.where(keys < 0, keys, rows)
+        known = self._sorted_keys(table, self.get_parameter(f"keys_{table}"))
+        return rows_of_keys(keys, known.keys, known.order)
 
     def _sorted_keys(self, table: str, lines: Tensor) -> SortedKeys:
         """The keys of a table, which are sorted once as long as they stay the same. A graph has them sorted in it."""
@@ -153,6 +149,15 @@ class SortedKeys(NamedTuple):
     order: Tensor
 
 
+def rows_of_keys(keys: Tensor, known: Tensor, order: Tensor) -> Tensor:
+    """The rows of a whole table that keys have, or share with others; -1 stays what it is. `known` are what the rows
+    have for keys, ascending, and `order` says whose each is: int64 [rows]."""
+    places = torch.searchsorted(known, keys).clamp(max=len(known) - 1)
+    shared = bucket_of(keys) * len(known) // BUCKETS
+    rows = torch.where(known[places] == keys, order[places], shared)
+    return torch.where(keys < 0, keys, rows)
+
+
 def tables_in(network: nn.Module) -> set[nn.Parameter]:
     """The parameters of a network that are tables, which no mesh cuts: ranks share rows out by themselves."""
     found: set[nn.Parameter] = set()
@@ -165,6 +170,11 @@ def tables_in(network: nn.Module) -> set[nn.Parameter]:
 def parameter_name(table: str) -> str:
     """What a table's parameter is called in its module."""
     return f"table_{table}"
+
+
+def key_names(table: str) -> list[str]:
+    """What the tensors are called in their module that tell of a table's keys."""
+    return [f"{kind}_{table}" for kind in ("keys", "waiting", "clock")]
 
 
 def waiting_lines(table: Table) -> int:

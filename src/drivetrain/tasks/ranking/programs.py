@@ -16,7 +16,8 @@ from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
 from drivetrain.checkpoint.export import Exported
-from drivetrain.engine.tables.module import Lookup, parameter_name, pooled
+from drivetrain.engine.tables.keys import KEY
+from drivetrain.engine.tables.module import Embeddings, Lookup, key_names, parameter_name, pooled, rows_of_keys
 from drivetrain.runtime.mistakes import returned
 from drivetrain.serving.arrays import Ragged
 from drivetrain.serving.features import FeatureSpec
@@ -28,6 +29,8 @@ from drivetrain.tasks.ranking.models import Ranker
 from drivetrain.tasks.ranking.recipe import Feature
 
 Weights = Mapping[str, Tensor]
+SORTED = "sorted"
+"""The part of a program that has the keys of tables in order: sorted.keys_TABLE, and sorted.rows_TABLE."""
 _OFFSETS = np.array([0, 1, 3, 5])
 """Lists of the samples that a program is traced with: so many samples, ids, and ids of the longest list. All of it is
 dynamic, and no two numbers are alike: torch might take them for one."""
@@ -66,17 +69,22 @@ class Served(nn.Module):
         super().__init__()
         self.embeddings, self.model = ranker.embeddings, ranker.model
         self._program = program
+        self.sorted = nn.Module()
+        for table in _keyed(self.embeddings, program):
+            for kind in ("keys", "rows"):
+                self.sorted.register_buffer(f"{kind}_{table}", torch.empty(0, dtype=torch.int64))
 
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
         """What is said of each sample, by name."""
         ids, vectors = inputs["ids"], {}
         for lookup in self._program.lookups:
             name = lookup.feature
+            rows = self._rows(lookup.table, ids[name])
             # By attribute: a call that is given weights has plain tensors in the parameters' places.
             table, weights = getattr(self.embeddings, parameter_name(lookup.table)), inputs["id_weights"].get(name)
             if name in inputs["offsets"]:
                 total = F.embedding_bag(
-                    ids[name],
+                    rows,
                     table,
                     starts := inputs["offsets"][name],
                     mode="sum",
@@ -87,8 +95,14 @@ class Served(nn.Module):
                     total = total / starts.diff().clamp(min=1).unsqueeze(1)
                 vectors[name] = total
             else:
-                vectors[name] = pooled(table, ids[name], weights, lookup.pooling)
+                vectors[name] = pooled(table, rows, weights, lookup.pooling)
         return dict(self._program.said(ModelInputs(vectors, inputs["numbers"], ids)))
+
+    def _rows(self, table: str, ids: Tensor) -> Tensor:
+        """The rows of ids, which are rows already where the table has no keys."""
+        if self.embeddings.tables[table].keyed is None:
+            return ids
+        return rows_of_keys(ids, getattr(self.sorted, f"keys_{table}"), getattr(self.sorted, f"rows_{table}"))
 
 
 class WithWeights(nn.Module):
@@ -109,13 +123,20 @@ def tensors_for_programs(ranker: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in ranker.named_buffers() if name not in kept}
 
 
+def is_of_program(name: str) -> bool:
+    """Whether a tensor of an export, by its name, is none of the network's."""
+    return name.startswith((LOOKUP, f"{SORTED}."))
+
+
 def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Reading) -> Exported:
     """A folder of an export: graph, weights, how features are made, and what scores by them.
 
     `tensors` are the network's of a commit, by name. Raises Failure(70) where torch cannot trace the model.
     """
     network = Served(ranker, program).eval()
-    weights = dict(sorted((tensors_for_programs(ranker) | dict(tensors)).items()))
+    keys = _key_tensors(ranker.embeddings, program, tensors)
+    given = tensors_for_programs(ranker) | dict(tensors) | _in_order(ranker.embeddings, program, tensors)
+    weights = {name: _wide(given[name]) for name in sorted(given) if name not in keys}
     graph = _traced(network, weights, program)
     unused = _unused(graph, weights)
     if unused:  # those of another tower, say
@@ -137,11 +158,38 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
         "padded": sorted(program.whole),
         "nulls": list(reading.nulls),
         "outputs": outputs.context,
+        "training": sorted(keys),
     }
+    weights |= keys
     for name, side in sides.items():
         weights |= _tensors_beside(name, side, program)
     parts = {"model.pt2": _saved(graph), **_sources()}
     return Exported(weights, spec, settings="features", files=parts, folder=program.folder)
+
+
+def _keyed(embeddings: Embeddings, program: Program) -> list[str]:
+    """The tables of a program whose rows belong to keys."""
+    return sorted({each.table for each in program.lookups if embeddings.tables[each.table].keyed is not None})
+
+
+def _key_tensors(embeddings: Embeddings, program: Program, tensors: Weights) -> dict[str, Tensor]:
+    """What a run that begins at an export wants to know of keys, and no program."""
+    names = [name for table in _keyed(embeddings, program) for name in key_names(table)]
+    return {name: tensors[name] for name in (f"embeddings.{each}" for each in names)}
+
+
+def _in_order(embeddings: Embeddings, program: Program, tensors: Weights) -> dict[str, Tensor]:
+    """The keys of tables, ascending, and the row of each: sorted once, and not by each process or call that scores."""
+    found = {}
+    for table in _keyed(embeddings, program):
+        keys, rows = tensors[f"embeddings.keys_{table}"][:, KEY].sort()
+        found |= {f"{SORTED}.keys_{table}": keys, f"{SORTED}.rows_{table}": rows}
+    return found
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Weights that are kept in bf16 in fp32, in which programs compute."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def _traced(network: Served, weights: Weights, program: Program) -> ExportedProgram:

@@ -25,7 +25,7 @@ from drivetrain.tasks.ranking.models import Ranker, linear_flops
 from drivetrain.tasks.ranking.negatives import Catalogue, with_negatives
 from drivetrain.tasks.ranking.objectives import ChoiceObjective, LabelObjective, Objective
 from drivetrain.tasks.ranking.pareto import ParetoWeights
-from drivetrain.tasks.ranking.programs import LOOKUP, Reading, exported, tensors_for_programs
+from drivetrain.tasks.ranking.programs import Reading, exported, is_of_program, tensors_for_programs
 from drivetrain.tasks.ranking.recipe import Ranking, TwoTower
 
 Networks = Mapping[str, nn.Module]
@@ -130,7 +130,7 @@ class RankingTask(Task):
 
         def own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             beside = tensors_for_programs(self.networks()[network])
-            return {name: each for name, each in tensors.items() if not name.startswith(LOOKUP) and name not in beside}
+            return {name: each for name, each in tensors.items() if not is_of_program(name) and name not in beside}
 
         return own
 
