@@ -118,7 +118,7 @@ class Whole(nn.Module):
 
     def __init__(self, embeddings):
         super().__init__()
-        self.lookups = embeddings.lookups
+        self.lookups, self.tables = embeddings.lookups, embeddings.tables
         for name, parameter in embeddings.named_parameters():
             self.register_parameter(name, parameter)
 

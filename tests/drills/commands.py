@@ -55,7 +55,7 @@ class Seen(Task):
         engine = step._engine
         weights = b"".join(_whole(p).numpy().tobytes() for p in engine.networks["model"].parameters())
         with open(f"{self.seen}/{os.getpid()}", "a") as file:
-            file.write(f"{step.index} {engine.network_optimizers['model'].lr!r} {zlib.crc32(weights)}\n")
+            file.write(f"{step.index} {engine.network_optimizers['model'].rates['model']!r} {zlib.crc32(weights)}\n")
         time.sleep(0.002)
         super().update(step)
 

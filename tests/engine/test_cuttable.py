@@ -119,7 +119,8 @@ def test_a_torch_without_what_a_mesh_needs_is_told_with_its_version():
     with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no FSDPModule\.set_") as error:
         _require_knobs(object())
     assert error.value.outcome.code is Exit.BAD_RECIPE
-    old = SimpleNamespace(parameters=lambda: [SimpleNamespace(is_floating_point=lambda: True)])
+    parameter = SimpleNamespace(is_floating_point=lambda: True)
+    old = SimpleNamespace(modules=list, parameters=lambda: [parameter])
     with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no Tensor\.grad_dtype") as error:
         narrow(old)
     assert error.value.outcome.code is Exit.BAD_RECIPE

@@ -72,11 +72,8 @@ def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path
 def test_who_holds_a_table_changes_no_bit(tmp_path):
     for name, hold in (("whole", WHOLE), ("rows", BY_ROWS), ("each", EACH), ("some", SOME)):
         assert run_under_supervisor(recipe(), tmp_path / name, *TWO, *hold).code is Exit.DONE
-    for name in ("rows", "each"):
+    for name in ("rows", "each", "some"):
         require_same_bits(tmp_path / "whole", tmp_path / name)
-    assert losses(tmp_path / "some") == losses(tmp_path / "whole")
-    found, wanted = tensors(tmp_path / "some"), tensors(tmp_path / "whole")
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
 def test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_whoever_holds_rows(tmp_path):

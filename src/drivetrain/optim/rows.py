@@ -89,7 +89,7 @@ class RowMover(Generic[S]):
         """Whether its gradient counts here, and not on another rank that has the same."""
         self._half = half
         self.name = ""
-        """What its rates are recorded by: of the tables that it moves, the first by name."""
+        """What its rates are recorded by: of the tables that move as these do, the first by name."""
         self.moves = torch.zeros(())
         """Steps that were made, the same on all ranks; a float, as torch's step counts."""
         self.rows: Tensor | None = None

@@ -87,11 +87,20 @@ def movers_of(
         if matrix.network == network:
             factor = build_factor(matrix.schedule or schedule, horizon)
             mover = build_mover(matrix.optimizer, matrix.weight, factor, half(_stretches(matrix)))
-            mover.name = min(table.name for table in matrix.layout.tables)
+            mover.name = _first_alike(tables, matrix)
             found.append(mover)
             for keyed in matrix.keyed:
                 keyed.lay_rule(horizon.scale)
     return tuple(found)
+
+
+def _first_alike(tables: Tables, matrix: Matrix) -> str:
+    """The first by name of the tables that move as those of a matrix do. It does not depend on who holds what."""
+    names: list[str] = []
+    for other in tables.matrices:
+        if (other.network, other.optimizer, other.schedule) == (matrix.network, matrix.optimizer, matrix.schedule):
+            names += [table.name for table in other.layout.tables]
+    return min(names)
 
 
 def _stretches(matrix: Matrix) -> Stretches:

@@ -174,8 +174,11 @@ def _keyed(embeddings: Embeddings, program: Program) -> list[str]:
 
 def _key_tensors(embeddings: Embeddings, program: Program, tensors: Weights) -> dict[str, Tensor]:
     """What a run that begins at an export wants to know of keys, and no program."""
-    names = [name for table in _keyed(embeddings, program) for name in key_names(table)]
-    return {name: tensors[name] for name in (f"embeddings.{each}" for each in names)}
+    found = {}
+    for table in _keyed(embeddings, program):
+        for name in key_names(table):
+            found[f"embeddings.{name}"] = tensors[f"embeddings.{name}"]
+    return found
 
 
 def _in_order(embeddings: Embeddings, program: Program, tensors: Weights) -> dict[str, Tensor]:
