@@ -4,6 +4,7 @@ import json
 import re
 from math import prod
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -119,7 +120,7 @@ def test_a_torch_without_what_a_mesh_needs_is_told_with_its_version():
     with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no FSDPModule\.set_") as error:
         _require_knobs(object())
     assert error.value.outcome.code is Exit.BAD_RECIPE
-    parameter = SimpleNamespace(is_floating_point=lambda: True)
+    parameter = Mock(spec=["is_floating_point"])
     old = SimpleNamespace(modules=list, parameters=lambda: [parameter])
     with pytest.raises(Failure, match=rf"torch {re.escape(torch.__version__)} has no Tensor\.grad_dtype") as error:
         narrow(old)
