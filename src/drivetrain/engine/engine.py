@@ -16,7 +16,7 @@ from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import other_tensors
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
-from drivetrain.engine.by_loss import GradientsByLoss, LossWeights, require_names
+from drivetrain.engine.by_loss import LossWeights, require_names
 from drivetrain.engine.cut_networks import cut_networks, given_up
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
@@ -33,6 +33,7 @@ from drivetrain.engine.tables.tables import StepRows, Tables
 from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
+from drivetrain.optim.rows import RowMover
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.mistakes import returned
 from drivetrain.runtime.seeds import mix, seed_generators, undrawn
@@ -152,7 +153,9 @@ class Engine:
             sums.agree(self.placement.data)
         if self._execution.exact:
             require_still(self.buffers.first_changed)
-        movers = list(chain.from_iterable(network_optimizer.rows for network_optimizer in network_optimizers))
+        movers: list[RowMover] = []
+        for network_optimizer in network_optimizers:
+            movers += network_optimizer.rows
         weights: Mapping[str, float] = {}
         if moving.by_loss:
             weights = moving.by_loss.combine(movers, self._tables)
@@ -161,7 +164,8 @@ class Engine:
             self.placement.masters.begin(work.step, work.call)
             for mover in movers:
                 mover.at = work.step, work.call
-        return vote(self._step_inputs(moving, network_optimizers, work, sums, kept)._replace(weights=weights))
+        inputs = self._step_inputs(moving, network_optimizers, work, sums, kept)
+        return vote(inputs._replace(weights=weights) if weights else inputs)
 
     def nonfinite_micro_batches(
         self, names: tuple[str, ...], loss: LossFunction, work: MinimizeInputs
@@ -322,14 +326,15 @@ class Engine:
         inputs = None if self._cut or len(self.networks) == 1 else moving.parameters
         if inputs is not None and self._tables:
             inputs = [*inputs, *[pulled.leaf for pulled in self._tables.pulled]]
-        parts = _parts(moving.by_loss, losses, self._tables)
-        for number, (part, keeping) in enumerate(parts):
-            total = objective(part, work.counts)
-            if not isinstance(scale, float) or scale != 1.0:
-                total = total * scale
-            with _explained(cut=self._cut is not None), keeping:
+        by_loss, cut = moving.by_loss, self._cut is not None
+        if by_loss is None:
+            _pass_back(objective(losses, work.counts), scale, inputs, cut=cut)
+            return
+        for number, name in enumerate(by_loss.losses):
+            total = objective({name: losses[name]}, work.counts)
+            with by_loss.keeping(number, self._tables):
                 if total.requires_grad:  # a loss may reach nothing in some samples; `_forward` sees that another does
-                    total.backward(inputs=inputs, retain_graph=number < len(parts) - 1)
+                    _pass_back(total, scale, inputs, cut=cut, retain_graph=number < len(by_loss.losses) - 1)
 
     def _step_inputs(
         self,
@@ -378,20 +383,14 @@ def _pulled(
     return tables.training(work.rows, losses)
 
 
-def _parts(
-    by_loss: GradientsByLoss | None, losses: Mapping[str, Term], tables: Tables | None
-) -> Sequence[tuple[Mapping[str, Term], AbstractContextManager]]:
-    """What backward passes are made of: all losses together, or each, and what keeps its gradients."""
-    if by_loss is None:
-        return [(losses, nullcontext())]
-    return [({name: losses[name]}, by_loss.keeping(number, tables)) for number, name in enumerate(by_loss.losses)]
-
-
-@contextmanager
-def _explained(*, cut: bool) -> Iterator[None]:
-    """While entered, errors of backward passes say what they come from; `cut`: networks are laid out over a mesh."""
+def _pass_back(
+    total: Tensor, scale: float | Tensor, inputs: Sequence[Tensor] | None, *, cut: bool, retain_graph: bool = False
+) -> None:
+    """One backward pass, whose errors say what they come from; `cut`: networks are laid out over a mesh."""
+    if not isinstance(scale, float) or scale != 1.0:
+        total = total * scale
     try:
-        yield
+        total.backward(inputs=inputs, retain_graph=retain_graph)
     except CheckpointError as error:
         raise other_tensors(error) from error
     except RuntimeError as error:
