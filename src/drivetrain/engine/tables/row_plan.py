@@ -91,7 +91,7 @@ class RowPlanner:
             return RowPlan(nothing, nothing, [0] * (len(self._bases) - 1), [])
         whole = torch.cat([one.rows for one in found])
         addresses, order, first = in_order(self._addresses(whole))
-        unique = addresses[first]
+        unique = addresses.masked_select(first)
         own = micros_of(found, order, first)
         if len(self._bases) == 2:
             return RowPlan(unique, unique, [len(unique)], own)
@@ -106,7 +106,7 @@ class RowPlanner:
         """Where rows that are numbered over all tables lie, rank after rank."""
         if self._still:
             return rows
-        return rows + self._moved[torch.searchsorted(self._starts, rows, right=True) - 1]
+        return rows + self._moved.index_select(0, torch.searchsorted(self._starts, rows, right=True).sub_(1))
 
     def _require(self, lookup: Lookup, ids: Tensor) -> None:
         _require_rows(lookup, ids, self._rows[lookup.table])
@@ -134,14 +134,15 @@ def _bags(ids: Tensor, weights: Tensor | None, lookup: Lookup) -> tuple[Tensor, 
     if ids.dim() == 1 and weights is None:
         return ids, torch.ones(len(ids), dtype=torch.int64), None
     there = ids >= 0
+    kept = ids.masked_select(there)
     scale = None if weights is None else weights[there].float()
     if ids.dim() == 1 or lookup.pooling == "none":
-        return ids[there], there.flatten().long(), scale
+        return kept, there.flatten().long(), scale
     lengths = there.sum(1)
     if lookup.pooling == "mean":
         share = (1.0 / lengths.clamp(min=1)).repeat_interleave(lengths)
         scale = share if scale is None else scale * share
-    return ids[there], lengths, scale
+    return kept, lengths, scale
 
 
 def _joined(scales: Sequence[Tensor | None], rows: Sequence[Tensor]) -> Tensor | None:
@@ -168,8 +169,8 @@ def _require_rows(lookup: Lookup, ids: Tensor, rows: int) -> None:
 def micros_of(found: Sequence[Occurrences], order: Tensor, first: Tensor) -> list[MicroRows]:
     """The micro-batches of a step, whose occurrences were sorted together: where each of them was, and whether it is
     the first of its row."""
-    places = torch.empty_like(order)
-    places[order] = first.cumsum(0) - 1
+    # By `scatter_`, as by `index_select` elsewhere here: brackets take several times as long.
+    places = torch.empty_like(order).scatter_(0, order, first.cumsum(0).sub_(1))
     if len(found) == 1:  # what is sorted already need not be sorted again
         return [_micro(found[0], places, order, first, None)]
     parts = places.split([len(one.rows) for one in found])
@@ -188,7 +189,7 @@ def in_order(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _alone(occurrences: Occurrences, places: Tensor) -> MicroRows:
     """A micro-batch that has some of its step's rows."""
     ordered, order, first = in_order(places)
-    return _micro(occurrences, places, order, first, ordered[first])
+    return _micro(occurrences, places, order, first, ordered.masked_select(first))
 
 
 def _micro(occurrences: Occurrences, places: Tensor, order: Tensor, first: Tensor, rows: Tensor | None) -> MicroRows:
@@ -196,4 +197,4 @@ def _micro(occurrences: Occurrences, places: Tensor, order: Tensor, first: Tenso
     bags = torch.repeat_interleave(torch.arange(len(offsets) - 1), offsets.diff(), output_size=len(places))
     segments = torch.cat([first.nonzero().squeeze(1), torch.tensor([len(places)])])
     back_scales = None if scales is None else scales[order]
-    return MicroRows(places, offsets, scales, sizes, bags[order], segments, back_scales, rows)
+    return MicroRows(places, offsets, scales, sizes, bags.index_select(0, order), segments, back_scales, rows)
