@@ -24,26 +24,13 @@ from drivetrain.spec.exits import Exit, Failure
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(400), pytest.mark.usefixtures("forked")]
 
 
-@pytest.fixture(scope="module")
-def references(tmp_path_factory):
-    """Traces of undisturbed runs, by what is asked for."""
-    known = {}
-
-    def find(recipe, *overrides):
-        if overrides not in known:
-            known[overrides] = reference(recipe, tmp_path_factory.mktemp("reference") / "run", *overrides)
-        return known[overrides]
-
-    return find
-
-
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 @pytest.mark.parametrize("world", [1, 2])
 def test_p01_to_p11_killed_anywhere_equals_never_killed(tiny, tmp_path, references, world, blocking):
     """SIGKILL at each phase, of rank 0, of the last rank; at a commit's also of all, and where it blocks."""
-    tiny["checkpoint"]["blocking"] = blocking
     asked = f"launch.processes={world}"
     expected = references(tiny, asked)
+    tiny["checkpoint"]["blocking"] = blocking
     faults = [f for f in sweep(world) if f.phase in OF_A_COMMIT or not (blocking or f.rank == ALL)]
     for fault in faults:
         run = tmp_path / f"{fault.phase}-{fault.rank}"
