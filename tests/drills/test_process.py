@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(400), pytes
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 @pytest.mark.parametrize("world", [1, 2])
 def test_p01_to_p11_killed_anywhere_equals_never_killed(tiny, tmp_path, references, world, blocking):
-    """SIGKILL at each phase, of one rank or the other in turn; at a commit's of each and of all, and where it blocks."""
+    """SIGKILL at each phase, of one rank or the other in turn; in a commit of each and of all, blocking or not."""
     asked = f"launch.processes={world}"
     expected = references(tiny, asked)
     tiny["checkpoint"]["blocking"] = blocking
