@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 from contextlib import nullcontext
@@ -31,6 +32,11 @@ settings.register_profile("patient", deadline=None)  # a busy machine fails no t
 settings.load_profile("patient")
 
 TEXT = "".join(f"line {n}: the quick brown fox jumps over the lazy dog {n * n % 97}\n" for n in range(400))
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays to the end: the collector need not go through it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,7 +28,6 @@ def orders(draw, lanes=LANES):
     return LaneOrder(Blocks.of(np.array(sizes, np.int64), draw(st.integers(1, 50))), deal, draw(st.integers(0, 99)))
 
 
-@settings(max_examples=150)
 @given(orders(), st.data())
 def test_every_row_comes_once_an_epoch_and_any_stretch_can_be_asked_for(order, data):
     whole = order.compute(np.arange(3 * order.size))

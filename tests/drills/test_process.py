@@ -16,7 +16,7 @@ import pytest
 
 from conftest import run_under_supervisor, trace
 from drills.fault import ALL, Fault
-from drills.runs import OF_A_COMMIT, WORKER, drill, leftovers, reference, sweep
+from drills.runs import OF_A_COMMIT, PHASES, WORKER, drill, leftovers, reference, sweep
 from drivetrain.launch import worker_group
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Failure
@@ -24,28 +24,16 @@ from drivetrain.spec.exits import Exit, Failure
 pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(400), pytest.mark.usefixtures("forked")]
 
 
-@pytest.fixture(scope="module")
-def references(tmp_path_factory):
-    """Traces of undisturbed runs, by what is asked for."""
-    known = {}
-
-    def find(recipe, *overrides):
-        if overrides not in known:
-            known[overrides] = reference(recipe, tmp_path_factory.mktemp("reference") / "run", *overrides)
-        return known[overrides]
-
-    return find
-
-
 @pytest.mark.parametrize("blocking", [False, True], ids=["async", "blocking"])
 @pytest.mark.parametrize("world", [1, 2])
 def test_p01_to_p11_killed_anywhere_equals_never_killed(tiny, tmp_path, references, world, blocking):
-    """SIGKILL at each phase, of rank 0, of the last rank; at a commit's also of all, and where it blocks."""
-    tiny["checkpoint"]["blocking"] = blocking
+    """SIGKILL at each phase, of one rank or the other in turn; in a commit of each and of all, blocking or not."""
     asked = f"launch.processes={world}"
     expected = references(tiny, asked)
-    faults = [f for f in sweep(world) if f.phase in OF_A_COMMIT or not (blocking or f.rank == ALL)]
-    for fault in faults:
+    tiny["checkpoint"]["blocking"] = blocking
+    for fault in sweep(world):
+        if fault.phase not in OF_A_COMMIT and (blocking or fault.rank != PHASES.index(fault.phase) % world):
+            continue
         run = tmp_path / f"{fault.phase}-{fault.rank}"
         found = drill(tiny, run, fault, asked)
         assert found.trace == expected, (fault, found.outcome)

@@ -12,17 +12,25 @@ from pathlib import Path
 import pytest
 
 from conftest import trace
-from drills.runs import leftovers, reference
+from drills.runs import leftovers
 from drills.stalled import beside, forget, reached, stall, train, workers
+from drivetrain.launch import rundir, worker_group
 from drivetrain.launch.rundir import record
 from drivetrain.ledger.ledger import read
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Outcome
 
-pytestmark = [pytest.mark.xdist_group("drills"), pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
+pytestmark = [pytest.mark.xdist_group("stalls"), pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 HANG = "launch.hang_after=3"
 SECONDS = 7.5  # more than twice the watchdog's patience
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """A disk that stays away is asked for its last answers for a second each, not for five."""
+    monkeypatch.setattr(rundir, "ANSWER", 1.0)
+    monkeypatch.setattr(worker_group, "LEFT", 1.0)
 
 
 @pytest.fixture
@@ -43,7 +51,7 @@ def require_whole(run, steps):
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_s20_a_stall_of_the_run_directory_holds_up_no_step_and_is_no_hang(long, tmp_path, world):
+def test_s20_a_stall_of_the_run_directory_holds_up_no_step_and_is_no_hang(long, tmp_path, world, references):
     run, asked = tmp_path / "run", f"launch.processes={world}"
     with stall(run, step=20, seconds=SECONDS) as seen:
         outcome = train(long, run, asked, HANG)
@@ -51,44 +59,48 @@ def test_s20_a_stall_of_the_run_directory_holds_up_no_step_and_is_no_hang(long, 
     assert seen.ended - seen.began > 50  # steps that were made while nothing could be written
     assert len(kinds(run, "attempt")) == 1
     require_whole(run, 400)
-    assert trace(run) == reference(long, tmp_path / "reference", asked)
+    assert trace(run) == references(long, asked)
 
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("blocking", ["true", "false"])
-def test_s20_a_commit_that_is_due_in_a_stall_is_waited_for_and_no_hang(long, tmp_path, world, blocking):
+def test_s20_a_commit_that_is_due_in_a_stall_is_waited_for_and_no_hang(long, tmp_path, world, blocking, references):
     run, asked = tmp_path / "run", (f"launch.processes={world}", f"checkpoint.blocking={blocking}")
-    long["checkpoint"] = {"every": {"steps": 20}}
+    often = long | {"checkpoint": {"every": {"steps": 20}}}
     with stall(run, step=50, seconds=SECONDS) as seen:
-        outcome = train(long, run, *asked, HANG)
+        outcome = train(often, run, *asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert seen.ended <= 81  # the commit of step 60 is under way, that of step 80 waits for it
     waited = max(record["waited"] + record["seconds"] for record in kinds(run, "commit"))
     assert waited > SECONDS / 2
     assert len(kinds(run, "attempt")) == 1
     require_whole(run, 400)
-    assert trace(run) == reference(long, tmp_path / "reference", *asked)
+    assert trace(run) == references(long, f"launch.processes={world}")
 
 
 @pytest.mark.parametrize("every", [None, {"steps": 20}])
-def test_s20_a_stall_that_lasts_longer_than_stop_stall_ends_with_74_and_says_what_stalls(long, tmp_path, every):
+@pytest.mark.usefixtures("hurried")
+def test_s20_a_stall_that_lasts_longer_than_stop_stall_ends_with_74_and_says_what_stalls(
+    long, tmp_path, every, references
+):
     run = tmp_path / "run"
-    long["checkpoint"] = {"every": every}
+    wanted = long | {"checkpoint": {"every": every}}
     with stall(run, step=20, seconds=60):
         began = time.monotonic()
-        outcome = train(long, run, "stop.stall=1.5", HANG)
+        outcome = train(wanted, run, "stop.stall=1.5", HANG)
         took = time.monotonic() - began
     assert outcome.code is Exit.STORAGE, outcome
     assert f"{run} stalls: nothing could be written to it for" in outcome.cause
     assert outcome.where["stalled"] >= 1.5
     assert "goes on from the last commit" in outcome.hint
     assert took < 60
-    assert train(long, run, HANG).code is Exit.DONE
+    assert train(wanted, run, HANG).code is Exit.DONE
     assert prove(run, data=False).steps == 400
-    assert trace(run) == reference(long, tmp_path / "reference")
+    assert trace(run) == references(long, "launch.processes=1")
 
 
-def test_s20_more_records_than_may_wait_end_with_74(long, tmp_path):
+@pytest.mark.usefixtures("hurried")
+def test_s20_more_records_than_may_wait_end_with_74(long, tmp_path, references):
     run = tmp_path / "run"
     beside(run, "most").write_text("20000")
     with stall(run, step=20, seconds=60):
@@ -97,7 +109,7 @@ def test_s20_more_records_than_may_wait_end_with_74(long, tmp_path):
     assert "records wait in memory, at most 0.0 MB may wait" in outcome.cause
     beside(run, "most").unlink()
     assert train(long, run).code is Exit.DONE
-    assert trace(run) == reference(long, tmp_path / "reference")
+    assert trace(run) == references(long, "launch.processes=1")
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -123,24 +135,26 @@ def test_s20_a_command_in_a_stall_acts_only_once_it_is_durable(long, tmp_path, w
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_s20_killed_in_a_stall_it_goes_on_with_the_same_bits(long, tmp_path, world):
+def test_s20_killed_in_a_stall_it_goes_on_with_the_same_bits(long, tmp_path, world, references):
     run, asked = tmp_path / "run", f"launch.processes={world}"
-    long["checkpoint"] = {"every": {"steps": 50}}
+    wanted = long | {"checkpoint": {"every": {"steps": 50}}}
 
     def kill():
         time.sleep(2)
         os.kill(workers(run)[-1][1], signal.SIGKILL)
 
     with stall(run, step=60, seconds=SECONDS, within=kill):
-        outcome = train(long, run, asked, HANG)
+        outcome = train(wanted, run, asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert len(kinds(run, "attempt")) == 2
     assert prove(run, data=False).steps == 400
-    assert trace(run) == reference(long, tmp_path / "reference", asked)
+    assert trace(run) == references(long, asked)
 
 
 @pytest.mark.parametrize("seconds", [0.3, 0.6])
-def test_s20_scores_that_only_a_killed_leader_had_are_made_again_before_a_rate_follows_them(tiny, tmp_path, seconds):
+def test_s20_scores_that_only_a_killed_leader_had_are_made_again_before_a_rate_follows_them(
+    tiny, tmp_path, seconds, references
+):
     """Beside a survivor, that is a step further: what it did hangs on scores that the ledger does not have."""
     run, asked = tmp_path / "run", "launch.processes=2"
     tiny |= {"budget": {"steps": 120}, "checkpoint": {"every": {"steps": 10}}}
@@ -156,7 +170,7 @@ def test_s20_scores_that_only_a_killed_leader_had_are_made_again_before_a_rate_f
         outcome = train(tiny, run, asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert {record["step"] for record in kinds(run, "evaluation")} == set(range(2, 121, 2))
-    assert trace(run) == reference(tiny, tmp_path / "reference", asked)
+    assert trace(run) == references(tiny, asked)
 
 
 @pytest.fixture
@@ -205,17 +219,18 @@ def opens(run):
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_s20_a_file_system_that_is_frozen_and_thawed_again_costs_no_bit(long, tmp_path, frozen, world):
+def test_s20_a_file_system_that_is_frozen_and_thawed_again_costs_no_bit(long, tmp_path, frozen, world, references):
     asked = f"launch.processes={world}"
     with frozen(SECONDS, at_step_20) as run:
         outcome = train(long, run, asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert len(kinds(run, "attempt")) == 1
     require_whole(run, 400)
-    assert trace(run) == reference(long, tmp_path / "reference", asked)
+    assert trace(run) == references(long, asked)
 
 
-def test_s20_a_file_system_that_stays_frozen_ends_the_run_with_74(long, tmp_path, frozen):
+@pytest.mark.usefixtures("hurried")
+def test_s20_a_file_system_that_stays_frozen_ends_the_run_with_74(long, tmp_path, frozen, references):
     """The workers cannot even be ended: the supervisor has heard how they end, and waits for nobody."""
     with frozen(100, at_step_20) as run:
         began = time.monotonic()
@@ -224,30 +239,32 @@ def test_s20_a_file_system_that_stays_frozen_ends_the_run_with_74(long, tmp_path
     assert outcome.code is Exit.STORAGE, outcome
     assert f"{run} stalls" in outcome.cause
     assert train(long, run).code is Exit.DONE
-    assert trace(run) == reference(long, tmp_path / "reference")
+    assert trace(run) == references(long, "launch.processes=1")
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_s20_a_start_that_waits_for_a_frozen_file_system_is_no_hang(long, tmp_path, frozen, world):
+def test_s20_a_start_that_waits_for_a_frozen_file_system_is_no_hang(long, tmp_path, frozen, world, references):
     """Whoever opens the directory gets nowhere for longer than a start may take; it is the disk that is waited for."""
     asked = (f"launch.processes={world}", "launch.slow_after=2", "launch.restarts=0")
     with frozen(SECONDS, opens) as run:
         outcome = train(long, run, *asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert len(kinds(run, "attempt")) == 1
-    assert trace(run) == reference(long, tmp_path / "reference", *asked)
+    assert trace(run) == references(long, f"launch.processes={world}")
 
 
-def test_s20_a_start_on_a_file_system_that_stays_frozen_ends_with_74(long, tmp_path, frozen):
+@pytest.mark.usefixtures("hurried")
+def test_s20_a_start_on_a_file_system_that_stays_frozen_ends_with_74(long, tmp_path, frozen, references):
     with frozen(100, opens) as run:
         outcome = train(long, run, "launch.slow_after=2", "stop.stall=3", HANG)
     assert outcome.code is Exit.STORAGE, outcome
     assert f"{run} stalls" in outcome.cause
     assert "before: no sign of life" in outcome.cause
     assert train(long, run).code is Exit.DONE
-    assert trace(run) == reference(long, tmp_path / "reference")
+    assert trace(run) == references(long, "launch.processes=1")
 
 
+@pytest.mark.usefixtures("hurried")
 def test_s20_whoever_tells_how_a_run_ended_is_not_kept_by_a_frozen_file_system(frozen):
     """A thread that waits in the kernel would keep the whole process, whatever has ended the run."""
     with frozen(100, Path.is_dir) as run:

@@ -162,32 +162,13 @@ def test_what_was_set_while_it_trained_is_not_undone(tmp_path):
     assert prove(run).steps == 24
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("at", [6, 7, 9, 13, 16])
-def test_a_stop_or_a_kill_at_any_point_changes_no_bit(tmp_path, at, processes):
-    """Stopped at a step; then, as after a kill, the newest commit is lost: the ledger knows what went wrong."""
-    guard = {"nonfinite": "rollback", "rollback": {"back": 3, "every": 2}}
-    wanted = recipe(
-        {"nan": [*ids_of(7, 1, 2), *ids_of(13, 6, 7)]}, guard, processes, checkpoint={"every": {"steps": 5}}
-    )
-    assert run_under_supervisor(wanted, tmp_path / "straight").code is Exit.DONE
-    run = tmp_path / "stopped"
-    stopped = run_under_supervisor(wanted | {"stop": {"at": [at]}}, run)
-    assert stopped.code is Exit.STOPPED
-    shutil.rmtree(max((run / "checkpoints").glob("step-*")))
-    assert run_under_supervisor(wanted, run).code is Exit.DONE
-    assert trace(run) == trace(tmp_path / "straight")
-    assert [(r["step"], r["samples"]) for r in of_kind(run, "rollback")] == [
-        (r["step"], r["samples"]) for r in of_kind(tmp_path / "straight", "rollback")
-    ]
-    assert prove(run).steps == 24
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The traces of runs that nobody kills, by the number of processes."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    return {processes: reference(twice(processes), folder / str(processes)) for processes in (1, 2)}
+    """Runs that nobody stops or kills, by the number of processes."""
+    runs = {processes: tmp_path_factory.mktemp("undisturbed") / "run" for processes in (1, 2)}
+    for processes, run in runs.items():
+        reference(twice(processes), run)
+    return runs
 
 
 def twice(processes: int) -> dict:
@@ -196,6 +177,24 @@ def twice(processes: int) -> dict:
     return recipe(bad, guard, processes, checkpoint={"every": {"steps": 5}})
 
 
+@pytest.mark.xdist_group("undisturbed")
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("at", [6, 7, 9, 13, 16])
+def test_a_stop_or_a_kill_at_any_point_changes_no_bit(tmp_path, undisturbed, at, processes):
+    """Stopped at a step; then, as after a kill, the newest commit is lost: the ledger knows what went wrong."""
+    run, straight = tmp_path / "run", undisturbed[processes]
+    stopped = run_under_supervisor(twice(processes) | {"stop": {"at": [at]}}, run)
+    assert stopped.code is Exit.STOPPED
+    shutil.rmtree(max((run / "checkpoints").glob("step-*")))
+    assert run_under_supervisor(twice(processes), run).code is Exit.DONE
+    assert trace(run) == trace(straight)
+    assert [(r["step"], r["samples"]) for r in of_kind(run, "rollback")] == [
+        (r["step"], r["samples"]) for r in of_kind(straight, "rollback")
+    ]
+    assert prove(run).steps == 24
+
+
+@pytest.mark.xdist_group("undisturbed")
 @pytest.mark.parametrize(
     "fault",
     [
@@ -216,7 +215,7 @@ def test_a_kill_before_in_or_after_a_rollback_changes_no_bit(tmp_path, undisturb
     assert drilled.outcome.code is Exit.DONE
     assert (tmp_path / "run" / "struck-at").is_file()
     assert drilled.starts in (1, 2)  # it may have died before the disk had the first start's record
-    assert drilled.trace == undisturbed[processes]
+    assert drilled.trace == trace(undisturbed[processes])
     assert prove(tmp_path / "run").steps == 24
 
 

@@ -14,6 +14,7 @@ from drivetrain.run.proof import prove
 from drivetrain.spec.exits import Exit, Failure
 from records import rechained
 
+pytestmark = pytest.mark.xdist_group("proof")
 SEEDS = range(200)
 
 

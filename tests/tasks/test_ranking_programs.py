@@ -20,6 +20,8 @@ from drivetrain.serving import Scorer
 from drivetrain.serving.files import load_program, load_weights
 from drivetrain.spec.exits import Exit
 
+pytestmark = pytest.mark.xdist_group("programs")
+
 FEATURES = {
     "user": {"buckets": 20, "table": "people"},
     "friend": {"buckets": 20, "table": "people"},

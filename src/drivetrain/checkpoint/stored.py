@@ -106,7 +106,7 @@ class StoredCommit:
             for name, data in ahead(sorted(files), bytes_of):
                 with damage(name):
                     assembly.add(name, parse_tensors(data))
-                del data
+                del data  # else its memory is held until the next file has come
         self.kept.clear()
         return assembly.tensors()
 
@@ -119,6 +119,7 @@ def dealt(files: Mapping[str, int], rank: int, world: int) -> list[str]:
     """The files, of these sizes, that a rank checks: each is one rank's, and all have about as many bytes."""
     loads = [0] * world
     own = []
+    # Equal sizes go by name: every rank comes to the same deal without a word to the others.
     for name in sorted(files, key=lambda name: (-files[name], name)):
         least = loads.index(min(loads))
         loads[least] += files[name]

@@ -39,6 +39,7 @@ def parquet_index(path: str) -> str:
             sums.append(file.checksums(number))
             file.decode(number, dict.fromkeys(schema))
     index = {"rows": rows, "sums": sums, "schema": schema, "digest": file_digest(path)}
+    # At the end: a file that was replaced meanwhile would have numbers of both.
     seen.check()
     return json.dumps(index)
 
@@ -114,6 +115,7 @@ class ParquetBlocks:
         for leaf in range(self.footer.num_columns):
             path = self.footer.schema.column(leaf).path
             owners = [name for name in names if path == name or path.startswith(f"{name}.")]
+            # A column may be called `a.b` beside a nested `a`: the longest name that fits is the owner's.
             leaves[max(owners, key=len)].append(leaf)
         return leaves
 
@@ -171,6 +173,7 @@ class _Chunks(io.RawIOBase):
 
 def _span(column: Any) -> tuple[int, int]:
     """Where a column of a row group begins and ends in the file."""
+    # A dictionary lies before the pages that refer to it.
     start = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset is not None:
         start = min(start, column.dictionary_page_offset)

@@ -96,6 +96,7 @@ class PulledRows:
         """What was handed back since the last call is the gradient of the loss of this number."""
         found, self.leaf.grad = self.leaf.grad, None
         if found is not None:
+            # In place: the leaf has let go of it, so nobody else reads it.
             self._kept[loss] = self._kept[loss].add_(found) if loss in self._kept else found
 
     def take_gradient(self) -> Tensor:
