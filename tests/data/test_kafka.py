@@ -113,6 +113,18 @@ def test_what_is_read_is_fixed_at_the_first_start(broker, tmp_path):
     assert [dict(one) for one in read(live, 0, 1)] == [{"n": 3}], "it waits for the others' next ones from here on"
 
 
+def test_partitions_that_are_added_later_are_named_at_the_next_start(broker, topic, tmp_path):
+    assert opened(broker, topic, tmp_path, until="never").notes == ()
+    (kept,) = tmp_path.glob("kafka-*.json")
+    before = json.loads(kept.read_text())
+    kept.write_text(json.dumps({"0": before["0"], "2": before["2"]}))  # as if there had been no others
+    source = opened(broker, topic, tmp_path, until="never").encoded(Small())
+    (note,) = source.notes
+    assert note.startswith("kafka log: partitions added since the first start are not read: 1, 3; ")
+    fixed = opened(broker, topic, tmp_path / "fixed")
+    assert fixed.notes == (), "with an end nothing is missed"
+
+
 def batches_of(rows):
     """A message in Arrow's format of streams."""
     table, out = pa.Table.from_pylist(rows), io.BytesIO()

@@ -33,6 +33,11 @@ def log(tmp_path_factory):
         "constant": np.ones(ROWS),
         "nothing": pa.nulls(ROWS),
         "at": pa.array(np.arange(ROWS), pa.timestamp("s")),
+        "seen_at": 1_700_000_000 + draw.integers(0, 300, ROWS),
+        "day:token": 20_240_100 + draw.integers(1, 31, ROWS),
+        "date": [f"2024-01-{n:02}" for n in draw.integers(1, 90, ROWS)],
+        "line": np.arange(ROWS),
+        "watch_time": draw.integers(0, 9000, ROWS),
         "clicked": (device == "phone").astype(int),
         "rating": draw.integers(1, 6, ROWS),
     }
@@ -58,6 +63,8 @@ def test_columns_are_read_by_their_type_and_values(log, tmp_path):
         "count": {"normalize": {"mean": pytest.approx(450, abs=30), "std": pytest.approx(260, abs=20)}},
         "new": {"buckets": 2},
         "tags": {"hash": 65536, "length": 32},
+        "watch_time": {"normalize": {"mean": pytest.approx(4500, abs=300), "std": pytest.approx(2600, abs=200)}},
+        "day_token": {"column": "day:token", "hash": 256},
         "rating": {"hash": 64},
     }
     assert task["labels"] == {"clicked": {"loss": "bce"}}
@@ -67,6 +74,9 @@ def test_columns_are_read_by_their_type_and_values(log, tmp_path):
         "constant",
         "nothing",
         "at",
+        "seen_at",
+        "date",
+        "line",
     ]
 
 

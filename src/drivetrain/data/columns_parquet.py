@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.column_types import read_as
-from drivetrain.data.fingerprint import FileStamp, file_digest
+from drivetrain.data.fingerprint import FileStamp, checksum, file_digest
 from drivetrain.data.rows import chosen, stretches
 from drivetrain.data.saved import damage_told
 from drivetrain.spec.exits import Exit, Failure
 
-QUESTION = "columns parquet 1"
+QUESTION = "columns parquet 1, checksums 2"
 """What `parquet_index` is remembered by."""
 
 
@@ -101,11 +100,11 @@ class ParquetBlocks:
         return table
 
     def checksums(self, number: int) -> list[int]:
-        """One for each column of a row group, nested ones too: Adler-32 of its bytes in the file."""
+        """One for each column of a row group, nested ones too, of its bytes in the file."""
         with self._seen.open() as raw:
             group = self.footer.row_group(number)
             spans = [_span(group.column(leaf)) for leaf in range(group.num_columns)]
-            return list(map(zlib.adler32, stretches(raw, spans)))
+            return list(map(checksum, stretches(raw, spans)))
 
     @cached_property
     def _leaves(self) -> dict[str, list[int]]:
@@ -130,7 +129,7 @@ class ParquetBlocks:
         spans = [_span(group.column(leaf)) for leaf in names]
         found = stretches(raw, spans)
         for (leaf, name), data in zip(names.items(), found, strict=True):
-            if self._sums and zlib.adler32(data) != self._sums[number][leaf]:
+            if self._sums and checksum(data) != self._sums[number][leaf]:
                 cause = f"{self.name_of(number)}: column {name!r} has other bytes than at the first start"
                 raise Failure(Exit.BAD_DATA, cause, "restore the file", file=self.path)
         return {start: data for (start, _), data in zip(spans, found, strict=True)}

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +36,8 @@ class Bounds(NamedTuple):
 
 
 def open_kafka(settings: Kafka, cache: Path, seed: int) -> RecordStream:
-    """The rows of a topic's messages. At the first start it is written beside `cache` which offsets are read.
+    """The rows of a topic's messages. At the first start it is written beside `cache` which offsets are read; of
+    partitions that were added since there is a note.
 
     Raises Failure: 66 where the topic, the file of properties or confluent-kafka is missing, 69 where no broker
     answers, 65 for a message that is no row.
@@ -46,7 +47,8 @@ def open_kafka(settings: Kafka, cache: Path, seed: int) -> RecordStream:
     place = f"kafka {settings.topic}"
     told = [settings.topic, settings.format, settings.start, settings.until, settings.columns, len(bounds)]
     fingerprint = combined(["kafka 1", json.dumps(told)])
-    return RecordStream(Opener(lambda: Topic(client, bounds, _reader(settings), fingerprint)), place, seed)
+    opener = Opener(lambda: Topic(client, bounds, _reader(settings), fingerprint))
+    return RecordStream(opener, place, seed, _notes(client, settings, bounds))
 
 
 class Topic:
@@ -180,25 +182,42 @@ class _Client:
             hint = "mend the file that `properties` names"
             raise Failure(Exit.BAD_RECIPE, f"kafka: {error.args[0].str()}", hint) from None
 
+    def partitions(self) -> list[int]:
+        """Those that the topic has, ascending."""
+        with self._asking() as consumer:
+            return self._listed(consumer)
+
     def watermarks(self) -> dict[int, tuple[int, int]]:
         """By partition the first offset that there is, and the one that the next message gets."""
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import TopicPartition
+
+        found = {}
+        with self._asking() as consumer:
+            for partition in self._listed(consumer):
+                at = TopicPartition(self._topic, partition)
+                found[partition] = consumer.get_watermark_offsets(at, timeout=_PATIENCE)
+        return found
+
+    @contextmanager
+    def _asking(self) -> Iterator[Any]:
+        """A consumer for some questions. Raises Failure(69) where no broker answers one."""
+        from confluent_kafka import KafkaException
 
         consumer = self.consumer()
         try:
-            known = consumer.list_topics(self._topic, timeout=_PATIENCE).topics[self._topic]
-            if known.error is not None or not known.partitions:
-                cause = f"kafka: {self._brokers} has no topic {self._topic}"
-                raise Failure(Exit.INPUT_MISSING, cause, "mend `topic`")
-            found = {}
-            for partition in sorted(known.partitions):
-                at = TopicPartition(self._topic, partition)
-                found[partition] = consumer.get_watermark_offsets(at, timeout=_PATIENCE)
-            return found
+            yield consumer
         except KafkaException as error:
             raise self.unreachable(error.args[0].str()) from None
         finally:
             consumer.close()
+
+    def _listed(self, consumer: Any) -> list[int]:
+        """The topic's partitions. Raises Failure(66) where it is not there."""
+        known = consumer.list_topics(self._topic, timeout=_PATIENCE).topics[self._topic]
+        if known.error is not None or not known.partitions:
+            cause = f"kafka: {self._brokers} has no topic {self._topic}"
+            raise Failure(Exit.INPUT_MISSING, cause, "mend `topic`")
+        return sorted(known.partitions)
 
     def feed(self, starts: Mapping[int, int]) -> _Feed:
         """The messages of partitions from these offsets on. Raises Failure(66) where one is gone."""
@@ -293,6 +312,18 @@ def _kept(client: _Client, settings: Kafka, cache: Path) -> dict[int, Bounds]:
                 os.link(Path(folder, "found"), kept)
     known = json.loads(kept.read_text())
     return {int(partition): Bounds(*bounds) for partition, bounds in known.items()}
+
+
+def _notes(client: _Client, settings: Kafka, bounds: Mapping[int, Bounds]) -> tuple[str, ...]:
+    """What is left out: partitions that were added since the first start. Were they read from some resume on, a message
+    would have another place in the order with each resume, so samples would have no numbers."""
+    if settings.until != "never":  # what came after the first start is not wanted
+        return ()
+    added = [partition for partition in client.partitions() if partition not in bounds]
+    if not added:
+        return ()
+    told = f"kafka {settings.topic}: partitions added since the first start are not read: {', '.join(map(str, added))}"
+    return (f"{told}; to read all of them, start another run (`init: {{from: RUN}}` gives it this one's weights)",)
 
 
 def _reader(settings: Kafka) -> Callable[[bytes], list[Any]]:

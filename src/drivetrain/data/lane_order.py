@@ -19,6 +19,8 @@ _BLOCKS, _WINDOWS = 1 << 37, 1 << 38
 """Places in the seeds' path that nothing else has."""
 _KEPT = 2
 """Epochs, and windows of each lane, that are kept: the current ones, and those that are looked at ahead."""
+_WHOLE = 8
+"""Lanes of which the order of whole windows is kept: of more it would take memory that grows with them."""
 
 
 class Blocks(NamedTuple):
@@ -114,6 +116,8 @@ class LaneOrder(Sampler):
         self._firsts = np.cumsum(sizes) - sizes
         self._epoch = lru_cache(maxsize=_KEPT)(self._make_epoch)
         self._places = lru_cache(maxsize=_KEPT * deal.lanes)(self._make_places)
+        self.shuffled = lru_cache(maxsize=_KEPT * _WHOLE)(self._make_shuffled)
+        """Which row of a window is read first, second ...: int64, counted from its start. Not to be written to."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process makes it anew."""
@@ -174,10 +178,6 @@ class LaneOrder(Sampler):
                 break
         return found
 
-    def shuffled(self, window: Window) -> np.ndarray:
-        """Which row of a window is read first, second ...: int64, counted from its start."""
-        return self._places(window).compute(np.arange(window.stop - window.start))
-
     def _lane_ahead(self, position: int, lane: int, rows: int) -> list[Window]:
         """The window of a position of this lane, and those after it that so many rows of its stream reach into."""
         number = position // self.size
@@ -210,12 +210,17 @@ class LaneOrder(Sampler):
         for window in self._windows(number, lane, first):
             begin = int(self._epoch(number).streams[lane]) + first - window.start
             taken = min(count, window.stop - window.start - begin)
-            rows = self._places(window).compute(np.arange(begin, begin + taken))
-            parts.append(self._ids(window, rows))
+            parts.append(self._ids(window, self._rows(window, begin, begin + taken)))
             first, count = first + taken, count - taken
             if not count:
                 break
         return np.concatenate(parts)
+
+    def _rows(self, window: Window, first: int, stop: int) -> np.ndarray:
+        """What stands at places [first, stop) of a window, in the order in which it is read."""
+        if self.deal.lanes <= _WHOLE:
+            return self.shuffled(window)[first:stop]
+        return self._places(window).compute(np.arange(first, stop))
 
     def _ids(self, window: Window, rows: np.ndarray) -> np.ndarray:
         """The sample ids of rows (int64) of a window, counted from its start."""
@@ -247,6 +252,9 @@ class LaneOrder(Sampler):
         before = self.deal.before(number * self.size)
         lengths = self.deal.before((number + 1) * self.size) - before
         return _Epoch(blocks, ends, np.concatenate([[0], np.cumsum(lengths)]), before)
+
+    def _make_shuffled(self, window: Window) -> np.ndarray:
+        return self._places(window).compute(np.arange(window.stop - window.start))
 
     def _make_places(self, window: Window) -> Order:
         return Order(window.stop - window.start, mix(self._seed, _WINDOWS, window.epoch, window.start), True)

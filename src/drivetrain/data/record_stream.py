@@ -27,9 +27,13 @@ class Record(dict[str, Any]):
 class RecordStream(StreamSource):
     """A stream of `Record`s. With an encoder its samples are one `Columns`."""
 
-    def __init__(self, opener: Opener, kind: str, seed: int, encoder: Encoder | None = None) -> None:
+    def __init__(
+        self, opener: Opener, kind: str, seed: int, notes: tuple[str, ...] = (), encoder: Encoder | None = None
+    ) -> None:
+        """`notes` say what is left out."""
         super().__init__(opener, kind, seed, "")
-        self._given, self._encoder = (opener, kind, seed), encoder
+        self._given, self._encoder = (opener, kind, seed, notes), encoder
+        self.notes = notes
         if encoder is not None:
             self.fingerprint = combined([self.fingerprint, encoder.digest])
 

@@ -11,7 +11,7 @@ NAME = "drivetrain-64"
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _MASK64 = (1 << 64) - 1
 _WORD = 8
-_BATCH = 1 << 14
+_BATCH = 1 << 15
 """Strings at a time: what a round reads and writes stays in the cache."""
 
 _LEADING = np.array([(1 << (8 * count)) - 1 for count in range(_WORD + 1)], np.uint64)
@@ -66,11 +66,12 @@ def mix64(values: np.ndarray) -> np.ndarray:
 def _hash_batch(words: np.ndarray, offsets: np.ndarray, start: np.uint64, hashes: np.ndarray) -> None:
     """The hashes of the strings between these offsets, written to `hashes`."""
     at, left = offsets[:-1], np.diff(offsets)
-    np.multiply(left.astype(np.uint64) ^ start, _SECOND, out=hashes)
     shortest, longest = int(left.min()), int(left.max())
     if shortest == longest:
+        hashes.fill((longest ^ int(start)) * int(_SECOND) & _MASK64)
         _hash_equal(words, int(at[0]), longest, hashes)
         return
+    np.multiply(left.astype(np.uint64) ^ start, _SECOND, out=hashes)
     for _ in range(-(-longest // _WORD)):
         if shortest > 0:
             hashes ^= _next_words(words, at, left, shortest)

@@ -25,6 +25,13 @@ _IDS = re.compile(
     r"(.*_)?(id|user|item|code|zip|hour|day|week|weekday|month|category|cat|brand|type)(_.*)?", re.IGNORECASE
 )
 """Names of whole numbers that are no amounts."""
+_TIMES = re.compile(
+    r"(.*[_\W])?(timestamp|datetime|date|time|ts|at|when|created|updated)(_(s|sec|ms|us|ns|utc|unix)|\W.*)?",
+    re.IGNORECASE,
+)
+"""Names that may say when a row came to be."""
+_EARLIEST = 1.9e7
+"""Of a column that is called so, numbers from here on are times: 19000101, or seconds and less since 1970."""
 _FEW = 32
 """Whole numbers with so many values are ids, whatever their name."""
 _LARGEST = 1 << 26
@@ -118,14 +125,18 @@ def _add(starter: _Starter, name: str, profile: Mapping[str, Any], rows: int) ->
     if "list" in kind:
         why = f"lists; {_LENGTH} ids of each are read"
         starter.add(name, {"hash": 1 << 16, "length": _LENGTH}, why)
-    elif kind.startswith(("timestamp", "time", "duration", "struct", "map")):
+    elif kind.startswith(("timestamp", "time", "date", "duration", "struct", "map")):
         starter.left_out.append(f"{name}: {kind} is neither ids nor numbers")
     elif distinct < 2:
         starter.left_out.append(f"{name}: it has {'one value' if distinct else 'no value'}")
+    elif _is_time(name, profile):
+        starter.left_out.append(f"{name}: it says when, and later rows have other values; an hour comes again")
+    elif _is_of_one_row(name, profile, rows):
+        starter.left_out.append(f"{name}: nearly every row has a value of its own")
     elif kind == "bool":
         starter.add(name, {"buckets": 2}, "yes or no")
     elif "mean" not in profile:
-        _add_text(starter, name, distinct, rows)
+        starter.add(name, {"hash": _rows(distinct)}, f"{distinct:,} texts")
     elif kind.startswith(("int", "uint")) and (distinct <= _FEW or _IDS.fullmatch(name)):
         why = f"{distinct:,} whole numbers"
         if _is_yes_or_no(profile):
@@ -135,11 +146,23 @@ def _add(starter: _Starter, name: str, profile: Mapping[str, Any], rows: int) ->
         _add_number(starter, name, profile)
 
 
-def _add_text(starter: _Starter, name: str, distinct: int, rows: int) -> None:
-    if distinct > 0.9 * rows and rows >= _MANY:
-        starter.left_out.append(f"{name}: nearly every row has a value of its own")
-    else:
-        starter.add(name, {"hash": _rows(distinct)}, f"{distinct:,} texts")
+def _is_time(name: str, profile: Mapping[str, Any]) -> bool:
+    """Whether it says when a row came to be, by its name and its values. Of texts only a few are no times: parts of a
+    day."""
+    if not _TIMES.fullmatch(name):
+        return False
+    if "mean" not in profile:
+        return profile["distinct"] > _FEW
+    return profile["least"] >= _EARLIEST
+
+
+def _is_of_one_row(name: str, profile: Mapping[str, Any], rows: int) -> bool:
+    """Whether nearly every row has a value of its own: a text, an id or a running number. Of amounts that is usual."""
+    if profile["distinct"] <= 0.9 * rows or rows < _MANY:
+        return False
+    if "mean" not in profile or _IDS.fullmatch(name):
+        return True
+    return profile["type"].startswith(("int", "uint")) and profile["most"] - profile["least"] < 2 * rows
 
 
 def _rows(distinct: int) -> int:
