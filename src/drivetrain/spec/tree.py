@@ -186,7 +186,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     """`upper` over `lower`: mappings merge, everything else replaces. A null remembers that it did.
 
     A mapping that switches `kind` drops the lower one, whose keys mean nothing to the new kind; so does one that gives
-    an amount in another unit.
+    an amount in another unit. A null alone gives none: it takes away what was there in its own unit.
     """
     if isinstance(upper, Value):
         return _over(lower, upper)
@@ -198,7 +198,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     if kind is not None and old is not None and to_data(kind) != to_data(old):
         return upper
     # An amount is in exactly one unit: merged, `steps` over `epochs` would be two.
-    if upper.items and upper.items.keys() <= UNITS and lower.items.keys() <= UNITS:
+    if _gives_amount(upper) and lower.items.keys() <= UNITS:
         return upper
     items = dict(lower.items)
     for key, value in upper.items.items():
@@ -206,6 +206,14 @@ def merge(lower: Tree, upper: Tree) -> Tree:
             value = merge(items[key], value)
         items[key] = value
     return TreeNode(items, upper.origin, {**(lower.keys or {}), **(upper.keys or {})})
+
+
+def _gives_amount(tree: TreeNode) -> bool:
+    """Whether a mapping has units and nothing else, one of which is no null."""
+    items = tree.items
+    return (
+        isinstance(items, dict) and items.keys() <= UNITS and any(to_data(item) is not None for item in items.values())
+    )
 
 
 def _over(lower: Tree, upper: Value) -> Value:
