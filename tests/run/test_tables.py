@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from conftest import run_under_supervisor, tensors, trace
+from drivetrain.launch.inbox import post
 from drivetrain.ledger.ledger import read
+from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
 from own_tables import recipe
 
@@ -186,6 +188,24 @@ def test_tables_alone_go_with_bf16_rows_weighed_losses_and_networks_that_stand_s
     assert all(sum(weights) == pytest.approx(1.0) for weights in weighed(tmp_path / "half"))
     outcome = run_under_supervisor(recipe("Bare", networks={"model": {"freeze": True}}), tmp_path / "still")
     assert (outcome.code, outcome.cause) == (Exit.BAD_RECIPE, "no network has a parameter that trains")
+
+
+def test_rates_of_rows_that_are_set_hold_from_the_next_step_on_and_after_a_resume(tmp_path):
+    run, group = tmp_path / "run", {"match": "items", "optimizer": {"kind": "sgd", "lr": 1.0}}
+    rows = {"optimizer": {"kind": "adagrad", "lr": 0.1}, "groups": [group]}
+    given = recipe(embeddings=rows, schedule={"kind": "linear"}, stop={"at": [15]})
+    run.mkdir()
+    for text in ("schedule={kind: constant}", "embeddings.optimizer.lr=0.02", "embeddings.groups[0].optimizer.lr=0.5"):
+        post(run, Command("set", text))
+    assert run_under_supervisor(given, run, *TWO).code is Exit.STOPPED
+    told = records(run, "command")
+    assert [record.to_json().get("refused") for record in told] == [None] * 3
+    assert run_under_supervisor(given, run).code is Exit.DONE
+    after = max(record["step"] for record in told)
+    assert after < 15
+    wanted = {"model": 0.01, "model/users": 0.02, "model/items": 0.5}
+    for record in records(run, "step"):
+        assert record["lr"] == wanted if record["step"] > after else record["lr"]["model/items"] < 1.0
 
 
 def test_scaled_losses_move_rows_as_unscaled_ones_do(tmp_path):
