@@ -48,6 +48,7 @@ from drivetrain.spec.code.scan import UserCode, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.secrets import require_no_secret
 from drivetrain.tasks.language_model.task import LanguageModelTask
 from drivetrain.tasks.ranking.task import RankingTask
 
@@ -113,6 +114,7 @@ def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None
     `samples` as for `evaluate_run`. Raises Failure: 64 where there are no weights to score, and what `load_initial`
     raises.
     """
+    require_no_secret(init or "", "--init")
     given = [Init(from_=init)] if init else each_init(recipe.init)
     if not given:
         raise Failure(Exit.BAD_COMMAND, "the recipe has no init, so there are no weights to score", "name some: --init")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.secrets import masked
 from drivetrain.spec.text import printable
 
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ class Origin:
         """As messages show it: file:line, or the words of the command line."""
         if self.file:
             return f"{self.file}:{self.line}"
-        return f"{self.layer}: {self.text}" if self.text else self.layer
+        return f"{self.layer}: {masked(self.text)}" if self.text else self.layer
 
     @classmethod
     def read(cls, shown: str) -> Origin:
