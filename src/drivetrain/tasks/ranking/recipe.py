@@ -20,6 +20,7 @@ MetricName = Literal[
     "auc",
     "grouped_auc",
     "xauc",
+    "grouped_xauc",
     "normalized_entropy",
     "calibration",
     "accuracy",
@@ -28,11 +29,14 @@ MetricName = Literal[
     "mse",
 ]
 """What a label is scored by, beside its loss."""
+_YES_OR_NO: tuple[MetricName, ...] = (
+    *("auc", "grouped_auc", "xauc", "grouped_xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"),
+)
 _SCORED_BY: Mapping[str, tuple[MetricName, ...]] = {
-    "bce": ("auc", "grouped_auc", "xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"),
-    "focal": ("auc", "grouped_auc", "xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"),
+    "bce": _YES_OR_NO,
+    "focal": _YES_OR_NO,
     "softmax": ("accuracy", "multiclass_auc"),
-    "mse": ("mae", "mse", "xauc"),
+    "mse": ("mae", "mse", "xauc", "grouped_xauc"),
 }
 """The metrics that say something of a label, by its loss."""
 _DEFAULT_METRICS: Mapping[str, tuple[MetricName, ...]] = {
@@ -419,9 +423,10 @@ class Ranking(Component):
             yield from self._held(recipe.embeddings.hold)
         if self.group is None:
             for name, label in self.labels.items():
-                if "grouped_auc" in label.scored_by:
-                    message = "grouped_auc compares within the values of a column: name it as task.group"
-                    yield Mistaken(("labels", name, "metrics"), message)
+                for metric in label.scored_by:
+                    if metric.startswith("grouped_"):
+                        message = f"{metric} compares within the values of a column: name it as task.group"
+                        yield Mistaken(("labels", name, "metrics"), message)
         if hasattr(self.model, "mistakes"):
             yield from self.model.mistakes(self)
         else:
