@@ -154,6 +154,19 @@ class Odd(KeyedLikes):
         return loss * float("nan") if bool((batch["user"] == key_of(ODD)).any()) else loss
 
 
+class OddTorn(Odd):
+    """The same by two losses that weigh as their gradients say; of one the sample is not finite."""
+
+    update, rule, metrics = Torn.update, Torn.rule, Torn.metrics
+
+    def loss(self, nets, batch):
+        said = nets["model"](batch)
+        liked = nn.functional.binary_cross_entropy_with_logits(said, batch["liked"], reduction="sum")
+        known = (said - 1.0).square().sum() / 8
+        odd = bool((batch["user"] == key_of(ODD)).any())
+        return Losses(liked=(liked,), known=(known * float("nan") if odd else known,))
+
+
 class Crowded(KeyedLikes):
     """Nobody has to go."""
 
@@ -197,13 +210,42 @@ class Beyond(Likes):
         return {"model": Ids({**ids, "user": ids["user"] + USERS}, weights)}
 
 
+class Factors(nn.Module):
+    """Users and items, and nothing else: their product says how much one likes the other."""
+
+    def __init__(self):
+        super().__init__()
+        tables = [Table("users", USERS, 8, bound=0.5), Table("items", ITEMS, 8, bound=0.5)]
+        self.embeddings = Embeddings(tables, [Lookup("user", "users"), Lookup("item", "items")])
+
+    def forward(self, ids):
+        found = self.embeddings(ids)
+        return (found["user"] * found["item"]).sum(1)
+
+
 class Bare(Likes):
-    """Tables and nothing else."""
+    """Matrix factorization: a network of tables alone."""
 
     def networks(self):
-        network = Liked()
-        network.head = nn.Identity()
-        return {"model": network}
+        return {"model": Factors()}
+
+    def lookups(self, batch):
+        return {"model": Ids({"user": batch["user"], "item": batch["item"]})}
+
+    def loss(self, nets, batch):
+        said = nets["model"]({"user": batch["user"], "item": batch["item"]})
+        return nn.functional.binary_cross_entropy_with_logits(said, batch["liked"])
+
+
+class BareTorn(Bare):
+    """The same by two losses that weigh as their gradients say."""
+
+    update, rule, metrics = Torn.update, Torn.rule, Torn.metrics
+
+    def loss(self, nets, batch):
+        said = nets["model"]({"user": batch["user"], "item": batch["item"]})
+        liked = nn.functional.binary_cross_entropy_with_logits(said, batch["liked"], reduction="sum")
+        return Losses(liked=(liked,), known=((said - 1.0).square().sum() / 8,))
 
 
 class Poisoned(Likes):

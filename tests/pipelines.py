@@ -8,8 +8,6 @@ from drivetrain.spec.importing.easyrec.importer import EasyRec
 from drivetrain.spec.importing.findings import Source
 from drivetrain.spec.importing.importers import require_sound
 from drivetrain.spec.load import load
-from drivetrain.spec.parse import parse
-from drivetrain.spec.tree import Origin, to_data
 
 TRAIN = """train_input_path: "train.csv"
 eval_input_path: "test.csv"
@@ -94,14 +92,7 @@ def composed_of(text, **source):
 
 def recipe_of(text, **source):
     """The recipe that is written, checked, with something in each place that is to be filled in."""
-    composed = composed_of(text, **source)
-    tree = to_data(parse(composed.text, Origin("file", "new.yaml", 1), []))
-    for gap in composed.gaps:
-        node = tree
-        for part in gap.path[:-1]:
-            node = node[part]
-        node[gap.path[-1]] = gap.stand_in
-    return load(tree).recipe
+    return load(composed_of(text, **source).filled).recipe
 
 
 def lost_of(text, **source):

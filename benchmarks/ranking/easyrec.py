@@ -23,8 +23,7 @@ from drivetrain.spec.importing.easyrec.schema import schema
 from drivetrain.spec.importing.findings import Findings, Source
 from drivetrain.spec.importing.importers import require_sound
 from drivetrain.spec.load import load
-from drivetrain.spec.parse import parse
-from drivetrain.spec.tree import Origin, dotted, to_data
+from drivetrain.spec.tree import dotted
 
 _FIELD = re.compile(r"(?:optional|required|repeated)?\s*(?:map<[^>]*>|[\w.]+)\s+(\w+)\s*=\s*\d+\s*(?:\[[^\]]*\])?;")
 
@@ -46,17 +45,6 @@ def imported(name: str, text: str, to: Path) -> tuple[Findings, Composed]:
     return findings, compose(findings, to, None)
 
 
-def check(composed: Composed) -> None:
-    """Raises Failure where what was written is no recipe once its gaps are filled."""
-    tree = to_data(parse(composed.text, Origin("file", "new.yaml", 1), []))
-    for gap in composed.gaps:
-        node = tree
-        for part in gap.path[:-1]:
-            node = node[part]
-        node[gap.path[-1]] = gap.stand_in
-    load(tree)
-
-
 def unknown_fields(clone: Path) -> set[str]:
     """Fields of the clone's messages of which the importer knows no name."""
     known = {name for fields in schema().messages.values() for name in fields}
@@ -76,7 +64,7 @@ def main() -> int:
         for name, text in files(clone, ".config").items():
             try:
                 findings, composed = imported(name, text, Path(folder) / "new.yaml")
-                check(composed)
+                load(composed.filled)
             except Failure as failure:
                 told = str(failure.details or failure.outcome.cause).splitlines()[0]
                 placed = re.search(rf"{re.escape(name)}:\d+: ", told) is not None

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from drivetrain.optim.recipe.rows import (
     AdagradRows,
@@ -159,3 +160,23 @@ def test_steps_that_are_smaller_than_a_rows_last_digit_are_not_lost_by_chance():
         mover.move()
     assert float(weight.float().mean()) == pytest.approx(1 - 20 * 2.0**-12, abs=1e-3)
     assert float(1 - weight.float().mean()) > 0.001
+
+
+class Factors(TorchFunctionMode):
+    """Notes the factors of every sum by rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if "index_add" in getattr(function, "__name__", ""):
+            self.seen.append((kwargs or {}).get("alpha", 1))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [SGDRows, AdagradRows, RowwiseAdagradRows, AdamRows, LambRows, LarsRows])
+def test_rows_are_never_added_with_a_factor_which_takes_torch_twice_as_long(kind):
+    with Factors() as factors:
+        moved(kind(lr=0.1, weight_decay=0.1), drawn(1, 6, 4), rows=torch.tensor([1, 4]))
+    assert factors.seen == [1] * STEPS

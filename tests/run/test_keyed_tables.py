@@ -108,6 +108,20 @@ def test_a_step_that_is_left_out_lets_no_key_in_and_none_go(tmp_path, asked):
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+def test_keys_with_weighed_losses_are_exact_over_a_bad_sample_and_a_last_step_that_few_have(tmp_path):
+    own = {"exact": True, "batch": {"size": 16, "micro": 2}, "budget": {"epochs": 1}}
+    given = keyed_recipe("OddTorn", **own, evaluate={"every": None}, checkpoint={"every": {"steps": 12}})
+    worlds = {"one": (), "four": (*FOUR, *BY_ROWS)}
+    for name, asked in worlds.items():
+        assert run_under_supervisor(given, tmp_path / name, *asked).code is Exit.DONE
+    steps = records(tmp_path / "one", "step")
+    assert steps[-1]["counts"]["samples"] == 4
+    assert [record["step"] for record in steps if record.skipped] != []
+    require_same_bits(tmp_path / "four", tmp_path / "one")
+    others = records(tmp_path / "four", "step")
+    assert [record.to_json().get("weights") for record in others] == [r.to_json().get("weights") for r in steps]
+
+
 def test_a_run_goes_on_with_the_keys_of_the_day_before(one, tmp_path):
     """Nothing moves but keys. Yesterday's are as old as they were: who was seen last is 0 samples old."""
     still = keyed_recipe(

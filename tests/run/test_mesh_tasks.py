@@ -12,7 +12,7 @@ import adversarial
 import drivetrain
 import glues
 import sounds
-from conftest import run_under_supervisor, tensors, trace
+from conftest import run_under_supervisor, tensors, tiny_recipe, trace
 from drills import commands
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
@@ -189,3 +189,19 @@ def test_a_fresh_machine_goes_on_from_a_mirror_of_parts(tiny, tmp_path):
     assert trace(tmp_path / "fresh") == trace(tmp_path / "straight")
     manifests = [json.loads(path.read_text().splitlines()[0]) for path in (tmp_path / "mirror").rglob("MANIFEST.json")]
     assert any("tensors-00001-00000.safetensors" in manifest["files"] for manifest in manifests)
+
+
+@pytest.mark.parametrize("split", ["shard", "tensor"])
+def test_training_samples_are_scored_alike_whatever_is_cut(tmp_path, corpus, split):
+    asked = ("launch.processes=2", "parallel.replicate=1", f"parallel.{split}=2")
+    given = tiny_recipe(corpus)
+    given["evaluate"] = {"every": None, "training": {"every": {"steps": 2}}}
+    for name, own in (("one", ()), ("cut", asked)):
+        assert run_under_supervisor(given, tmp_path / name, *own, most_steps=6).code is Exit.STOPPED
+
+    def scores(name):
+        found = [record for record in read(tmp_path / name / "ledger.jsonl") if record["kind"] == "training"]
+        return [(record["step"], *record["metrics"].values()) for record in found]
+
+    assert len(scores("one")) == 3
+    assert scores("cut") == [pytest.approx(each, rel=1e-5) for each in scores("one")]

@@ -151,6 +151,33 @@ def damaged(path):
     path.write_bytes(content)
 
 
+def test_columns_in_another_order_and_of_other_types_say_the_same_or_are_told(run, tmp_path):
+    table = parquet.read_table("a.parquet")
+    drivetrain.predict(run, "a.parquet", "said.csv")
+    wanted = Path("said.csv").read_text()
+    words = pa.array(["x"] * len(table))
+    ways = {
+        "turned": table.select(table.column_names[::-1]),
+        "more": table.append_column("else", words),
+        "narrow": table.set_column(table.column_names.index("who"), "who", table["who"].cast(pa.int16())),
+    }
+    for name, other in ways.items():
+        parquet.write_table(other, f"{name}.parquet")
+        drivetrain.predict(run, f"{name}.parquet", f"{name}.csv")
+        assert Path(f"{name}.csv").read_text() == wanted, name
+    broken = {
+        "without": (table.drop_columns("who"), "has no column 'who'"),
+        "lists": (table.set_column(0, "who", pa.array([[1]] * len(table))), "column 'who'"),
+        "words": (table.set_column(0, "who", words), "column 'who'"),
+    }
+    for name, (other, told) in broken.items():
+        parquet.write_table(other, f"{name}.parquet")
+        with pytest.raises(Failure, match=told) as raised:
+            drivetrain.predict(run, f"{name}.parquet", f"{name}.csv")
+        assert raised.value.outcome.code is Exit.BAD_DATA
+        assert not Path(f"{name}.csv").exists()
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_what_is_wrong_is_told_with_its_place_and_leaves_no_file(run, tmp_path, processes):
     table = parquet.read_table("a.parquet")

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from conftest import run_under_supervisor, tensors, trace
+from drivetrain.launch.inbox import post
 from drivetrain.ledger.ledger import read
+from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
 from own_tables import recipe
 
@@ -156,10 +158,54 @@ def test_what_tables_cannot_do_is_refused_with_its_key(tmp_path, asked, told):
     assert told in outcome.cause
 
 
-def test_a_network_of_tables_alone_is_told_what_it_lacks(tmp_path):
-    outcome = run_under_supervisor(recipe("Bare"), tmp_path / "run")
-    assert outcome.code is Exit.BAD_RECIPE
-    assert outcome.cause == "network 'model' has embedding tables, and no other parameter that trains"
+def test_a_network_of_tables_alone_trains_on_any_number_of_processes_to_the_same_bits(tmp_path):
+    exact = {"exact": True, "batch": {"size": 16, "micro": 2}, "optimizer": {"kind": "adamw", "clip": 0.1}}
+    given = recipe("Bare", **exact)
+    assert run_under_supervisor(given, tmp_path / "one").code is Exit.DONE
+    for asked, code in (((*TWO, *BY_ROWS), Exit.STOPPED), ((), Exit.STOPPED), ((*TWO, *WHOLE), Exit.DONE)):
+        most = 9 if code is Exit.STOPPED else None
+        assert run_under_supervisor(given, tmp_path / "parts", *asked, most_steps=most).code is code
+    require_same_bits(tmp_path / "parts", tmp_path / "one")
+    found = losses(tmp_path / "one")
+    assert sum(found[-5:]) < 0.95 * sum(found[:5])
+    (first, *_) = records(tmp_path / "one", "step")
+    assert set(first["lr"]) == {"model/items"}
+    assert all(record["norm"]["model"] > 0.1 for record in records(tmp_path / "one", "step"))
+
+
+@pytest.mark.parametrize("asked", [TWO, SHARDS], ids=["two", "shards"])
+def test_tables_alone_on_two_processes_come_to_what_one_does(tmp_path, asked):
+    for name, own in (("one", ()), ("other", asked)):
+        assert run_under_supervisor(recipe("Bare"), tmp_path / name, *own, most_steps=8).code is Exit.STOPPED
+    found, wanted = tensors(tmp_path / "other"), tensors(tmp_path / "one")
+    assert found.keys() == wanted.keys()
+    assert all(torch.allclose(found[name], wanted[name], rtol=1e-4, atol=1e-6) for name in wanted)
+
+
+def test_tables_alone_go_with_bf16_rows_weighed_losses_and_networks_that_stand_still(tmp_path):
+    half = recipe("BareTorn", parameters={"dtype": "bf16"}, precision="bf16", optimizer={"kind": "sgd", "clip": 1.0})
+    assert run_under_supervisor(half, tmp_path / "half", *TWO, most_steps=3).code is Exit.STOPPED
+    assert all(sum(weights) == pytest.approx(1.0) for weights in weighed(tmp_path / "half"))
+    outcome = run_under_supervisor(recipe("Bare", networks={"model": {"freeze": True}}), tmp_path / "still")
+    assert (outcome.code, outcome.cause) == (Exit.BAD_RECIPE, "no network has a parameter that trains")
+
+
+def test_rates_of_rows_that_are_set_hold_from_the_next_step_on_and_after_a_resume(tmp_path):
+    run, group = tmp_path / "run", {"match": "items", "optimizer": {"kind": "sgd", "lr": 1.0}}
+    rows = {"optimizer": {"kind": "adagrad", "lr": 0.1}, "groups": [group]}
+    given = recipe(embeddings=rows, schedule={"kind": "linear"}, stop={"at": [15]})
+    run.mkdir()
+    for text in ("schedule={kind: constant}", "embeddings.optimizer.lr=0.02", "embeddings.groups[0].optimizer.lr=0.5"):
+        post(run, Command("set", text))
+    assert run_under_supervisor(given, run, *TWO).code is Exit.STOPPED
+    told = records(run, "command")
+    assert [record.to_json().get("refused") for record in told] == [None] * 3
+    assert run_under_supervisor(given, run).code is Exit.DONE
+    after = max(record["step"] for record in told)
+    assert after < 15
+    wanted = {"model": 0.01, "model/users": 0.02, "model/items": 0.5}
+    for record in records(run, "step"):
+        assert record["lr"] == wanted if record["step"] > after else record["lr"]["model/items"] < 1.0
 
 
 def test_scaled_losses_move_rows_as_unscaled_ones_do(tmp_path):
@@ -286,6 +332,23 @@ def test_rows_in_bf16_train_are_resumed_and_whoever_holds_them_rounds_alike(tmp_
             found["masters/model/embeddings.table_users"].bfloat16(), found["networks/model/embeddings.table_users"]
         )
     assert {name.partition("/")[0]: dtype for name, dtype in own.items()} == wanted
+
+
+@pytest.mark.parametrize("asked", [(), (*TWO, *BY_ROWS)], ids=["one", "two"])
+def test_masters_begin_at_those_of_the_run_whose_weights_are_loaded(tmp_path, asked):
+    still = {"optimizer": {"kind": "sgd", "lr": 0.0}, "embeddings": {"optimizer": {"kind": "sgd", "lr": 0.0}}}
+    first, then = tmp_path / "first", tmp_path / "then"
+    half = {"parameters": HALF["masters"], "precision": "bf16"}
+    assert run_under_supervisor(recipe(**half), first, most_steps=10).code is Exit.STOPPED
+    again = recipe(**half, **still, init={"from": str(first)})
+    assert run_under_supervisor(again, then, *asked, most_steps=1).code is Exit.STOPPED
+    found, wanted = tensors(then), tensors(first)
+    names = [name for name in wanted if name.startswith(("networks/", "masters/"))]
+    assert "masters/model/embeddings.table_users" in names
+    assert "masters/model/head.0.weight" in names
+    assert all(torch.equal(found[name], wanted[name]) for name in names)
+    rounded = wanted["networks/model/embeddings.table_users"].float()
+    assert not torch.equal(wanted["masters/model/embeddings.table_users"], rounded)
 
 
 def test_masters_of_rows_begin_at_the_weights_of_a_commit_without_them(tmp_path):

@@ -209,3 +209,17 @@ def test_columns_that_are_missing_or_of_other_lengths_are_told():
         served({"a": ["x"], "c": ["y"]}, specs)
     with pytest.raises(ValueError, match="different lengths"):
         served({"a": ["x"], "b": []}, specs)
+
+
+@pytest.mark.parametrize("given_", ["u1", b"u1", 7, None, {"u1"}, {"u1": 1}, np.array(7), iter(["u1"])], ids=str)
+def test_a_single_value_in_a_columns_place_is_told_with_its_column(given_):
+    features = {"user": Feature(hash=9)}
+    encoder = FeatureEncoder(Ranking(features=features, labels={}), {}, labelled=False)
+    with pytest.raises(ValueError, match=r"column 'user' is .*, no list of values"):
+        served({"user": given_}, encoder.specs)
+
+
+@pytest.mark.parametrize("rows", [[{"user": "u1"}], "user", None], ids=str)
+def test_rows_that_are_no_mapping_are_told(rows):
+    with pytest.raises(ValueError, match="give a dict of lists"):
+        PlainColumns(rows, ["user"], ())

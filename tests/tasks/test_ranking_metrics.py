@@ -41,7 +41,7 @@ def test_auc_is_scikit_learns_with_ties_and_with_weights():
     assert value("auc", scores=tight) == pytest.approx(reference.roc_auc_score(LABELS, tight), abs=1e-15)
 
 
-EVERY = ["auc", "grouped_auc", "xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"]
+EVERY = ["auc", "grouped_auc", "xauc", "grouped_xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -96,19 +96,43 @@ def test_sums_over_samples_are_scikit_learns():
         assert value("accuracy", **given) == pytest.approx(right, rel=1e-6)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=40))
-def test_xauc_counts_every_pair(samples):
-    scores, labels = np.array(samples, np.float32).T
+def pairs_of(scores, labels):
+    """Pairs in order and pairs with different labels, counted one by one."""
     right = pairs = 0.0
-    for one in range(len(samples)):
+    for one in range(len(scores)):
         for other in range(one):
             if labels[one] != labels[other]:
                 pairs += 1
                 apart = np.sign(scores[one] - scores[other]) * np.sign(labels[one] - labels[other])
-                right += (apart + 1) / 2
+                right += (float(apart) + 1) / 2
+    return right, pairs
+
+
+SAMPLES = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(-2, 2)), min_size=1, max_size=40)
+
+
+@given(SAMPLES)
+def test_xauc_counts_every_pair(samples):
+    scores, labels, _ = np.array(samples, np.float32).T
+    right, pairs = pairs_of(scores, labels)
     metric = label_metric("xauc", Label(loss="mse"))
     metric.add(Scored(scores, labels))
     assert metric.value() == right / pairs if pairs else math.isnan(metric.value())
+
+
+@given(SAMPLES)
+def test_grouped_xauc_is_the_mean_over_groups_that_have_different_labels(samples):
+    scores, labels, groups = np.array(samples, np.float32).T
+    total = counted = 0.0
+    for group in np.unique(groups):
+        chosen = group == groups
+        right, pairs = pairs_of(scores[chosen], labels[chosen])
+        if pairs:
+            total, counted = total + right / pairs * chosen.sum(), counted + chosen.sum()
+    metric = label_metric("grouped_xauc", Label(loss="mse"))
+    metric.add(Scored(scores, labels, groups=groups.astype(np.int64)))
+    found = metric.value()
+    assert found == pytest.approx(total / counted, abs=1e-14) if counted else math.isnan(found)
 
 
 def test_xauc_of_yes_and_no_is_the_auc():

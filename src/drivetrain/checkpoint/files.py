@@ -25,6 +25,8 @@ REMOVED = "REMOVED"
 """A file in a folder that is being removed."""
 CHUNK = 512 << 10
 """Bytes that are hashed and written, or read and hashed, while they are in the processor's cache."""
+_KEPT = 64
+"""Chunks of a mapped file whose pages stay in memory while it is hashed."""
 
 
 @dataclass(frozen=True)
@@ -233,17 +235,30 @@ class MappedFile:
         with _opened(path, None) as file:
             self._stamp = _stamp(os.fstat(file.fileno()))
             # Private: torch wants memory that can be written, and nothing is.
-            self.data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+            self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self.data = memoryview(self._pages)
         digest = hashlib.sha256()
         for at in range(0, len(self.data), CHUNK):
             digest.update(self.data[at : at + CHUNK])
+            if at % (_KEPT * CHUNK) == 0:
+                self.forget()
         self.sha256 = digest.hexdigest()
+
+    def forget(self) -> None:
+        """Give the pages back to the system: what is looked at again is read again."""
+        forget(self._pages)
 
     def require_unchanged(self) -> None:
         """Raises Failure(65) where the file was written since it was hashed: what was read may be other bytes."""
         if _stamp(os.stat(self._path)) != self._stamp:
             cause = f"{self._path} was changed while it was read"
             raise Failure(Exit.BAD_DATA, cause, "start again, and leave it as it is", file=str(self._path))
+
+
+def forget(pages: mmap.mmap) -> None:
+    """Give pages of a file back to the system, which reads them again when they are looked at."""
+    with suppress(AttributeError):  # a system that has no such call does so by itself
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
 _SHOWN = 4  # names in a message
+_MASTERS = "masters"  # what commits call fp32 masters of bf16 weights, which another room makes
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def load_initial(
 ) -> Report:
     """Copy weights into the networks as the recipe's `init` says; `layouts` read what was published, by network.
     Weights that are kept in bf16 are rounded from fp32 ones, which their `masters`, by NETWORK/NAME, get as they are.
+    Of a commit that has such masters itself, these are the weights.
     `rows` are those that this rank holds of tables, by the same names.
 
     The ranks of a group call it together; of a commit each reads what its networks hold. Raises Failure(66) where there
@@ -163,11 +165,20 @@ class _There(NamedTuple):
     @classmethod
     def of_commit(cls, stored: StoredCommit) -> _There:
         """The networks of a commit."""
+        # By the names there: what weights in bf16 were rounded from, where that is kept, and the weights where not.
+        own = _networks(stored.tensors)
+        names = {f"{NETWORKS}/{name}": name for name in own}
+        for name in own:
+            if f"{_MASTERS}/{name}" in stored.tensors:
+                del names[f"{NETWORKS}/{name}"]
+                names[f"{_MASTERS}/{name}"] = name
+        shapes = {name: stored.tensors[there] for there, name in names.items()}
 
         def read(boxes: Mapping[str, Box]) -> dict[str, Tensor]:
-            return _networks(stored.read(lambda name, _: boxes.get(name.removeprefix(f"{NETWORKS}/"))))
+            found = stored.read(lambda there, _: boxes.get(names[there]) if there in names else None)
+            return {names[there]: tensor for there, tensor in found.items()}
 
-        return cls(stored.path.name, stored.metadata["sha256"], _networks(stored.tensors), read)
+        return cls(stored.path.name, stored.metadata["sha256"], shapes, read)
 
     @classmethod
     def of_file(cls, path: Path, published: Published) -> _There:

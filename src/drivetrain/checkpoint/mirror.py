@@ -39,10 +39,10 @@ from drivetrain.checkpoint.store import (
     Unavailable,
     Unfit,
     check_url,
-    without_secrets,
 )
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import own_name, sync_folder
+from drivetrain.spec.secrets import without_secrets
 
 
 class Mirror:

@@ -106,6 +106,12 @@ def plain(folder: OpenFolder, manifest: Mapping[str, Any]) -> tuple[dict[str, An
     return values, boxes
 
 
+def checked_entries(folder: OpenFolder, name: str, manifest: Mapping[str, Any]) -> list[Stored]:
+    """What is in a file of tensors, once it was checked as `content` does; its bytes are not kept."""
+    require_hash(folder, name, manifest)
+    return entries(folder, name, manifest["files"][name]["size"])
+
+
 def entries(folder: OpenFolder, name: str, size: int) -> list[Stored]:
     """What the header of a file of tensors says, without a look at its hash."""
     with damage(name):

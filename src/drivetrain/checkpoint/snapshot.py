@@ -49,7 +49,8 @@ class Arena:
         """Copies of all tensors; the ones of the snapshot before are overwritten."""
         self.reserve(tensors)
         places, at = [], 0
-        for name, tensor in _wide_first(tensors):
+        for name in wide_first({name: tensor.dtype for name, tensor in tensors.items()}):
+            tensor = tensors[name]
             places.append((name, tensor, self._memory[at : at + tensor.nbytes]))
             at += tensor.nbytes
         sums = _copy([(_flat(tensor), room) for _, tensor, room in places])
@@ -59,16 +60,18 @@ class Arena:
         return pieces
 
 
-def _wide_first(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    """Tensors by the width of their types: then each starts on a multiple of its own width, whatever the sizes."""
-    return sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+def wide_first(types: Mapping[str, torch.dtype]) -> list[str]:
+    """Names of tensors by the width of their types: then each starts on a multiple of its own width, whatever the
+    sizes."""
+    return sorted(types, key=lambda name: -types[name].itemsize)
 
 
 def pieces_of(tensors: Mapping[str, Tensor]) -> list[TensorBytes]:
     """The tensors themselves, without a copy of those that lie on the CPU in one piece; in the order of `Arena.take`,
     so that a commit has the same bytes either way."""
     pieces = []
-    for name, tensor in _wide_first(tensors):
+    for name in wide_first({name: tensor.dtype for name, tensor in tensors.items()}):
+        tensor = tensors[name]
         data = _flat(tensor).cpu()
         pieces.append(TensorBytes(name, tensor.dtype, tuple(tensor.shape), data, checksum(data.numpy())))
     return pieces

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,9 +14,9 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.secrets import without_secrets
 
 _SCHEMES = ("s3", "gs", "az", "file")
-_SECRET = re.compile(r"SECRET|TOKEN|KEY|PASSWORD|SAS|CREDENTIAL")
 _WAITS = (1.0, 4.0, 16.0)  # seconds before each further try
 _BACKOFF = timedelta(milliseconds=100)  # obstore's own, before two tries within each of them
 BLOCK = 8 << 20  # bytes that one request carries
@@ -200,15 +199,6 @@ def _lasting(error: Exception) -> bool:
             exceptions.UnknownConfigurationKeyError,
         ),
     )
-
-
-def without_secrets(error: BaseException) -> str:
-    """An error in one short line, without the values of secret variables and without queries, where tokens stand."""
-    text = " ".join(str(error).partition("Debug source:")[0].split()) or type(error).__name__
-    for name, value in os.environ.items():
-        if len(value) >= 6 and _SECRET.search(name.upper()):
-            text = text.replace(value, "***")
-    return re.sub(r"\?\S+", "?...", text)[:300]
 
 
 def _blocks(file: IO[bytes], size: int, seen: Any) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from drivetrain.checkpoint.reading import (
     Assembly,
     Wanted,
     ahead,
+    checked_entries,
     content,
     damage,
     in_parts,
@@ -145,12 +146,14 @@ def _checked(path: Path, group: Group, require: Callable[[Mapping[str, Any]], No
         require(manifest)
         checked = _Checked(manifest, *plain(folder, manifest), {}, {})
         own, written = _share(manifest, group)
+        if not (keep and written):  # a table may be as large as this machine's memory
+            for name, found in ahead(own, lambda name: checked_entries(folder, name, manifest)):
+                checked.headers[name] = [entry.to_json() for entry in found]
+            return checked
         for name, data in ahead(own, lambda name: content(folder, name, manifest)):
             with damage(name):
                 checked.headers[name] = [entry.to_json() for entry in parse_header(data, len(data))]
-            if keep and written:
-                checked.kept[name] = data
-            del data
+            checked.kept[name] = data
     return checked
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,12 +53,12 @@ def require_writable(tensors: Mapping[str, Tensor]) -> None:
             raise Failure(Exit.BAD_RECIPE, f"{name} is {what}, which no commit can hold", "keep it in another type")
 
 
-def write_tensors(path: Path, pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None = None) -> bytes:
+def write_tensors(path: Path, pieces: Sequence[TensorBytes]) -> bytes:
     """A new safetensors file, durable; its header, after which the pieces' bytes follow.
 
     Raises Failure(83), naming the tensor, where its bytes are no longer the ones that its checksum was taken of.
     """
-    header = _header(pieces, metadata)
+    header = header_of([(name, dtype, shape, data.numel()) for name, dtype, shape, data, _ in pieces])
     with written(path) as write:
         write(header)
         for piece in pieces:
@@ -65,13 +66,17 @@ def write_tensors(path: Path, pieces: Sequence[TensorBytes], metadata: Mapping[s
     return header
 
 
-def _header(pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None) -> bytes:
+def header_of(
+    entries: Sequence[tuple[str, torch.dtype, tuple[int, ...], int]],
+    metadata: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """The beginning of a file with these tensors: name, type, shape and bytes of each, in the file's order."""
     header: dict[str, Any] = {}
     if metadata:
         header["__metadata__"] = dict(metadata)
     offset = 0
-    for name, dtype, shape, data, _ in pieces:
-        stop = offset + data.numel()
+    for name, dtype, shape, size in entries:
+        stop = offset + size
         header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [offset, stop]}
         offset = stop
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -13,6 +13,7 @@ from drivetrain.data.column_files import ColumnSource, open_columns
 from drivetrain.data.hashing import hash_strings
 from drivetrain.data.order import mix64
 from drivetrain.data.recipe import ColumnFiles
+from drivetrain.spec.secrets import require_no_secret
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _SKETCH = 1 << 16
@@ -100,7 +101,8 @@ class _Profile:
 
 
 def opened(path: str) -> ColumnSource:
-    """The rows of CSV, TSV or Parquet files. Raises what `open_columns` raises."""
+    """The rows of CSV, TSV or Parquet files. Raises what `open_columns` raises, and Failure(64) for a credential."""
+    require_no_secret(path, "the path")
     with tempfile.TemporaryDirectory() as folder:
         return open_columns(ColumnFiles(path=path), Path(folder) / "digests.json")
 

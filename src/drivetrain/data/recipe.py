@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Gt, Lt, MaxLen, MinLen
 from pydantic import Field
 
-from drivetrain.data.remote import secret_in
 from drivetrain.spec.amount import Amount
+from drivetrain.spec.secrets import secret_in
 from drivetrain.spec.settings import Component, Count, Fraction, NonNegative, Settings, Whole, bits, cost, nothing
 
 
@@ -218,9 +218,8 @@ class ColumnFiles(Rows):
         super().__post_init__()
         if self.delimiter is not None and not self.delimiter.isascii():
             raise ValueError(f"delimiter {self.delimiter!r} is no ASCII character")
-        for one in self.path.split(","):
-            if secret := secret_in(one.strip()):  # whose text is not told again
-                raise ValueError(f"path has {secret} in a URL: recipes hold none, the environment gives it")
+        if secret := secret_in(self.path):  # whose text is not told again
+            raise ValueError(f"path has {secret} in a URL: recipes hold none, the environment gives it")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.secrets import without_secrets
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MARKS = ("size", "ETag", "etag", "version_id", "md5Hash", "crc32c", "content_md5", "Content-MD5", "Digest")
@@ -88,17 +89,6 @@ def near_together(spans: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, 
         yield run
 
 
-def secret_in(url: str) -> str | None:
-    """What part of a URL is a credential, in words; None: there is none."""
-    parts = urlsplit(url)
-    if parts.password is not None:
-        return "a password"
-    for key, _ in parse_qsl(parts.query, keep_blank_values=True):
-        if re.search(r"sig(nature)?$|token|secret|password|credential|access.?key|api.?key", key, re.IGNORECASE):
-            return f"a credential ({key})"
-    return None
-
-
 @contextmanager
 def told(url: str) -> Iterator[None]:
     """What file systems raise, which may be anything, as a Failure that says where: 66 where a file, a right or a
@@ -108,7 +98,9 @@ def told(url: str) -> Iterator[None]:
     except Failure:
         raise
     except ImportError as error:
-        raise Failure(Exit.INPUT_MISSING, f"{url}: {error}", "pip install what it names", file=url) from error
+        raise Failure(
+            Exit.INPUT_MISSING, f"{url}: {without_secrets(error)}", "pip install what it names", file=url
+        ) from error
     except Exception as error:
         raise _failure(url, error) from error
 
@@ -125,11 +117,12 @@ def _failure(url: str, error: Exception) -> Failure:
         return Failure(Exit.INPUT_MISSING, f"{url}: it may not be read", _CREDENTIAL_HINT, file=url)
     if isinstance(error, ValueError):
         if "Protocol not known" in str(error):
-            return Failure(Exit.BAD_RECIPE, f"{url}: {error}", "give a URL that fsspec knows", file=url)
+            what = f"{url}: {without_secrets(error)}"
+            return Failure(Exit.BAD_RECIPE, what, "give a URL that fsspec knows", file=url)
         if re.search("range requests|Cannot seek", str(error)):
             what = f"{url}: its server gives whole files only"
             return Failure(Exit.BAD_DATA, what, "copy it to where parts of files can be read", file=url)
-    what = f"{url} cannot be read: {type(error).__name__}: {error}"
+    what = f"{url} cannot be read: {type(error).__name__}: {without_secrets(error)}"
     return Failure(Exit.PEER_UNAVAILABLE, what, "look at the network and its server; the same command goes on")
 
 

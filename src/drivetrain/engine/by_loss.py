@@ -91,7 +91,7 @@ class GradientsByLoss:
         rows = torch.zeros(len(pairs), MAGNITUDES, dtype=torch.int64)
         for place, (one, other) in enumerate(pairs):
             dots = [torch.dot(each[one].flatten(), each[other].flatten()) for each in of_parameters]
-            products.append(torch.stack(dots).sum())
+            products.append(torch.stack(dots).sum() if dots else torch.zeros(()))
             rows[place] = products_of([(each[one], each[other]) for each in of_rows])
         if tables and tables.group.world > 1:
             dist.all_reduce(rows, group=tables.group.main)

@@ -76,7 +76,9 @@ class LaneTree(BucketReduction):
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: Group, lanes: int, limit: int = BUCKET_BYTES) -> None:
         super().__init__(parameters, limit, shares=group.world)
-        own, device = lanes // group.world, parameters[0].device
+        own, device = lanes // group.world, torch.device("cpu")  # that of tables, where there is nothing else
+        if parameters:
+            device = parameters[0].device
         self._group = group
         self._first, self._last = group.rank * own, (group.rank + 1) * own - 1
         self._lane = self._first

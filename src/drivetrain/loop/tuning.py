@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from drivetrain.checkpoint.numbers import mark
+from drivetrain.checkpoint.recipe import each_init
 from drivetrain.data.blend import Blend, BlendStage
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
 from drivetrain.engine.recipe import waits_of
+from drivetrain.engine.tables.build import RowRates, moved_alone, retune
 from drivetrain.ledger.records import Effect, Stage
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.reader import Reader
@@ -30,9 +32,13 @@ from drivetrain.spec.tree import dotted
 
 _RATES = r"(\.\w+)?(\.groups\[\d+\])?\.(lr|weight_decay|clip(\.value)?)"
 _WEIGHT = re.compile(r"data\.train\.sources\[(\d+)\]\.weight")
-_SETTABLE = re.compile(rf"optimizer{_RATES}|schedule\b.*|(evaluate|checkpoint)\.every\b.*|{_WEIGHT.pattern}")
+_ROW_RATES = r"(\.groups\[\d+\])?\.(optimizer\.(lr|weight_decay)|schedule\b.*)"
+_SETTABLE = re.compile(
+    rf"optimizer{_RATES}|embeddings{_ROW_RATES}|schedule\b.*|(evaluate|checkpoint)\.every\b.*|{_WEIGHT.pattern}"
+)
 SETTABLE = (
-    "optimizer's lr, weight_decay and clip, schedule, evaluate.every, checkpoint.every, a training source's weight"
+    "optimizer's lr, weight_decay and clip, schedule, lr, weight_decay and schedule of embeddings, evaluate.every, "
+    "checkpoint.every, a training source's weight"
 )
 
 
@@ -109,6 +115,9 @@ class Tuning:
         recipe = self._live.recipe
         optimizers = self._engine.network_optimizers
         optimizers.update(retuned(optimizers, self._optimizers_of(recipe)))
+        if tables := self._engine.placement.tables:
+            for name in optimizers:
+                retune(tables, name, row_rates_of(recipe, name, self._horizon))
         self.timetable = replace(
             self.timetable,
             evaluate_every=recipe.evaluate.every,
@@ -163,14 +172,31 @@ def optimizers_of(
 ) -> dict[str, NetworkOptimizer]:
     """The networks' optimizers as a recipe wants them, over what this rank holds. Raises what
     `build_network_optimizers` raises."""
-    waits = waits_of(recipe.networks)
-    built = build_network_optimizers(networks, recipe.optimizer, recipe.schedule, horizon, waits, placement.parts)
+    waits, alone = waits_of(recipe.networks), moved_alone(networks, placement.tables, still_of(recipe, networks))
+    built = build_network_optimizers(
+        networks, recipe.optimizer, recipe.schedule, horizon, waits, placement.parts, alone
+    )
     for network_optimizer in built.values():
         if network_optimizer.own:
             mark(network_optimizer.optimizer)
     if placement.masters:
         built = {name: replace(each, masters=placement.masters) for name, each in built.items()}
     return built
+
+
+def row_rates_of(recipe: Recipe, network: str, horizon: Horizon) -> RowRates:
+    """How a recipe wants a network's rows to move; `horizon` is the run's."""
+    schedule = recipe.schedule[network] if isinstance(recipe.schedule, Mapping) else recipe.schedule
+    return RowRates(recipe.embeddings, schedule, horizon.since(waits_of(recipe.networks).get(network, 0)))
+
+
+def still_of(recipe: Recipe, networks: Collection[str]) -> set[str]:
+    """Those of the networks of which the recipe freezes all."""
+    found = {name for name, own in recipe.networks.items() if own.freeze}
+    for each in each_init(recipe.init):
+        if each.freeze is True:
+            found |= {name for name in networks if each.part in (None, name)}
+    return found
 
 
 def settings_digest(recipe: Recipe) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -18,7 +18,7 @@ from drivetrain.optim.masters import Masters
 from drivetrain.optim.own import own_optimizer, refused
 from drivetrain.optim.parts import Parts
 from drivetrain.optim.projecting import Projecting
-from drivetrain.optim.recipe import ClipByValue, Optimizer, OwnOptimizer, Schedule
+from drivetrain.optim.recipe import ClipByValue, Constant, Optimizer, OwnOptimizer, Schedule
 from drivetrain.optim.rows import RowMover, gradients_of
 from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
 from drivetrain.spec.exits import Exit, Failure
@@ -149,7 +149,9 @@ class NetworkOptimizer:
     def rates(self) -> dict[str, float]:
         """The learning rates that the ledger records: the first group's by the network's name, and as NETWORK/TABLE
         those of tables, by the first ones of those that move alike."""
-        found = {self.network: self.optimizer.param_groups[0]["lr"]}
+        found: dict[str, float] = {}
+        if self.parameters or not self.rows:
+            found[self.network] = self.optimizer.param_groups[0]["lr"]
         return found | {f"{self.network}/{mover.name}": mover.lr for mover in self.rows}
 
 
@@ -160,25 +162,31 @@ def build_network_optimizers(
     horizon: Horizon,
     waits: Mapping[str, int] = MappingProxyType({}),
     parts: Parts = MappingProxyType({}),
+    alone: Collection[str] = (),
 ) -> dict[str, NetworkOptimizer]:
-    """A NetworkOptimizer for each network that has a trainable parameter.
+    """A NetworkOptimizer for each network that has a trainable parameter, or of which tables train `alone`: then it
+    moves nothing by itself, and clips.
 
     `horizon` is the run's; `waits` are the steps that some networks stand still for at first, which their schedules do
     not count. `parts` are what is here of the networks' parameters, where processes share them. Raises Failure(78)
     where a mapping by network names another set of networks than the task's, where a group takes no parameter, where a
     schedule's landmarks are not in order, and where a network waits for longer than the budget.
     """
-    trainable = _trainable(networks)
+    trainable = _trainable(networks, alone)
     optimizers = _by_network(optimizer, trainable, "optimizer")
     schedules = _by_network(schedule, trainable, "schedule")
     # One optimizer for all networks is satisfied by any of them: a pattern need not take a parameter of each.
-    groups = {} if isinstance(optimizer, Mapping) else assign(trainable, optimizer)
+    layers = {name: module for name, module in trainable.items() if name not in alone}
+    groups = {} if isinstance(optimizer, Mapping) else assign(layers, optimizer)
     if isinstance(optimizer, Mapping):
-        for name, module in trainable.items():
+        for name, module in layers.items():
             groups |= assign({name: module}, optimizers[name])
     built = {}
     for name in trainable:
         own = _require_time(name, horizon.since(waits.get(name, 0)))
+        if name in alone:
+            built[name] = _without_layers(name, optimizers[name], own)
+            continue
         moved = Moved(groups[name], parts)
         built[name] = _build(name, optimizers[name], schedules[name], moved, own)
     return built
@@ -197,11 +205,11 @@ class Moved:
             self.groups.append(replace(group, parameters=moved))
 
 
-def _trainable(networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """The networks that have a trainable parameter."""
+def _trainable(networks: Mapping[str, nn.Module], alone: Collection[str]) -> dict[str, nn.Module]:
+    """The networks that have a trainable parameter, and those whose tables train alone."""
     found = {}
     for name, module in networks.items():
-        if any(parameter.requires_grad for parameter in module.parameters()):
+        if name in alone or any(parameter.requires_grad for parameter in module.parameters()):
             found[name] = module
     return found
 
@@ -229,6 +237,15 @@ def _build(name: str, optimizer: Optimizer, schedule: Schedule, moved: Moved, ho
     )
 
 
+def _without_layers(name: str, optimizer: Optimizer, horizon: Horizon) -> NetworkOptimizer:
+    """That of a network whose tables train alone: it waits and clips, and has nothing to move by itself."""
+    nothing = Parameters((), (), lr=0.0, weight_decay=0.0)
+    rest = build_factor(Constant(), horizon)
+    return NetworkOptimizer(
+        name, torch.optim.SGD([_torch_group(nothing)]), (rest,), rest, optimizer.clip, horizon.before
+    )
+
+
 def retuned(
     network_optimizers: Mapping[str, NetworkOptimizer], fresh: Mapping[str, NetworkOptimizer]
 ) -> dict[str, NetworkOptimizer]:
@@ -245,7 +262,7 @@ def retuned(
             place_of.update(dict.fromkeys(group["names"], place))
         factors = []
         for group in network_optimizer.optimizer.param_groups:
-            place = place_of[group["names"][0]]
+            place = place_of[group["names"][0]] if group["names"] else 0
             other = new.optimizer.param_groups[place]
             group.update(peak=other["peak"], full_decay=other["full_decay"])
             factors.append(new.factors[place])

@@ -49,6 +49,8 @@ class HalfRows:
     lasting: bool
     seed: int
     by_chance: Stretches | None
+    begun: Tensor | None = None
+    """The masters, where they do not begin at the weights as they are."""
 
     def rounded(self, rows: Tensor, numbers: Tensor, at: tuple[int, int]) -> Tensor:
         """Numbers (float32 [n, dim]) of these rows of the matrix, int64 [n], as bf16; `at` are step and call."""
@@ -82,7 +84,7 @@ class RowMover(Generic[S]):
         for name in self.narrow:
             self.slots[name] = torch.full((len(weight),), self.initial)
         if half and half.lasting:
-            self.slots[MASTER] = weight.float()
+            self.slots[MASTER] = weight.float() if half.begun is None else half.begun
         self.at: tuple[int, int] = 0, 0
         """The step, and which `minimize` of it, that the next move belongs to."""
         self.counts = True
@@ -114,6 +116,10 @@ class RowMover(Generic[S]):
         """Set the learning rate of the step that ends at this position (samples); zero while the network `waits`."""
         self._lr = 0.0 if waits else self.settings.lr * self._factor(position)
         self._position = position
+
+    def retune(self, settings: S, factor: Factor) -> None:
+        """Move by the rates of these from the next step on; they are of the same kind."""
+        self.settings, self._factor = settings, factor
 
     def drop(self) -> None:
         """Forget the gradient."""

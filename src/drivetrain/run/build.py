@@ -35,16 +35,17 @@ from drivetrain.engine.memory import to_empty
 from drivetrain.engine.narrow import masters_of, narrow, widen_gradients
 from drivetrain.engine.parallel_plan import derived
 from drivetrain.engine.placement import Placement, placed
-from drivetrain.engine.recipe import Average, Network, scale_of, waits_of
+from drivetrain.engine.recipe import Average, Network, scale_of
 from drivetrain.engine.recompute import require_alone
 from drivetrain.engine.scaler import Scaler
-from drivetrain.engine.tables.build import build_tables, draw_tables, movers_of
+from drivetrain.engine.tables.build import build_tables, draw_tables, moved_alone, movers_of
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.loop.evaluation import Evaluator, ShownSamples, ValidationSet
 from drivetrain.loop.lane_metrics import MetricSets
 from drivetrain.loop.metric_states import holds_states
 from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
+from drivetrain.loop.tuning import row_rates_of, still_of
 from drivetrain.optim.masters import Masters
 from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.optim.recipe import Optimizer
@@ -370,7 +371,6 @@ def _tables_of(
     tables = build_tables(networks, recipe.embeddings, mesh.data, recipe.seed, dtype)
     if tables:
         _require_plain(recipe, mesh, built_on_meta=task.build_on_meta)
-        _require_layers(recipe, {matrix.network: networks[matrix.network] for matrix in tables.matrices})
         if drawn:
             draw_tables(tables, recipe.seed)
     return tables
@@ -395,15 +395,6 @@ def _require_plain(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
             raise Failure(Exit.BAD_RECIPE, cause, "leave it out, or use torch's nn.Embedding, which is like any layer")
 
 
-def _require_layers(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
-    """Raises Failure(78) where of a network that is to train only tables could."""
-    for name, network in networks.items():
-        frozen = name in recipe.networks and recipe.networks[name].freeze
-        if not frozen and not any(parameter.requires_grad for parameter in network.parameters()):
-            cause = f"network {name!r} has embedding tables, and no other parameter that trains"
-            raise Failure(Exit.BAD_RECIPE, cause, "give it one, such as a bias that is added to its outputs")
-
-
 def _optimizers(recipe: Recipe) -> list[Optimizer]:
     return list(recipe.optimizer.values()) if isinstance(recipe.optimizer, Mapping) else [recipe.optimizer]
 
@@ -412,12 +403,11 @@ def with_rows(
     recipe: Recipe, optimizers: Mapping[str, NetworkOptimizer], placement: Placement, horizon: Horizon
 ) -> dict[str, NetworkOptimizer]:
     """The networks' optimizers with what moves the rows of their tables."""
-    tables, waits, found = placement.tables, waits_of(recipe.networks), dict(optimizers)
+    tables, found = placement.tables, dict(optimizers)
     if tables is None:
         return found
     for name, optimizer in optimizers.items():
-        schedule = recipe.schedule[name] if isinstance(recipe.schedule, Mapping) else recipe.schedule
-        movers = movers_of(tables, name, schedule, horizon.since(waits.get(name, 0)), partial(_half_rows, recipe))
+        movers = movers_of(tables, name, row_rates_of(recipe, name, horizon), partial(_half_rows, recipe))
         tables.move_by(name, movers)
         found[name] = replace(optimizer, rows=movers)
     return found
@@ -488,7 +478,7 @@ def _stop_frozen(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
             network.requires_grad_(False)
 
 
-def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
+def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module], tables: Tables | None = None) -> None:
     """Take networks that the recipe freezes out of training. One of which nothing trains is in evaluation mode for
     good, so that its running statistics stay, too.
 
@@ -499,9 +489,10 @@ def freeze_networks(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
     for name, own in recipe.networks.items():
         if own.freeze:
             networks[name].requires_grad_(False)
-    trains = False
-    for network in networks.values():
-        asked = [parameter.requires_grad for parameter in network.parameters()]
+    alone = moved_alone(networks, tables, still_of(recipe, networks))
+    trains = bool(alone)
+    for name, network in networks.items():
+        asked = [parameter.requires_grad or name in alone for parameter in network.parameters()]
         trains = trains or any(asked)
         if asked and not any(asked):
             network.eval()

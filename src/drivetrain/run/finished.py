@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drivetrain.checkpoint.commits import LoadedCommit, newest, pick
 from drivetrain.checkpoint.compatible import accept_data
-from drivetrain.checkpoint.export import export, tied_names
+from drivetrain.checkpoint.export import export, require_empty, tied_names
 from drivetrain.checkpoint.initial import load_initial
+from drivetrain.checkpoint.mapped import MappedTensors
 from drivetrain.checkpoint.recipe import Init, each_init
 from drivetrain.checkpoint.state import AVERAGES, NETWORKS, averaged, require_fitting, restore
 from drivetrain.data.column_files import common_nulls
@@ -47,6 +48,7 @@ from drivetrain.spec.code.scan import UserCode, scan
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.secrets import require_no_secret
 from drivetrain.tasks.language_model.task import LanguageModelTask
 from drivetrain.tasks.ranking.task import RankingTask
 
@@ -112,6 +114,7 @@ def evaluate_recipe(recipe: Recipe, data: str | None, samples: int | None = None
     `samples` as for `evaluate_run`. Raises Failure: 64 where there are no weights to score, and what `load_initial`
     raises.
     """
+    require_no_secret(init or "", "--init")
     given = [Init(from_=init)] if init else each_init(recipe.init)
     if not given:
         raise Failure(Exit.BAD_COMMAND, "the recipe has no init, so there are no weights to score", "name some: --init")
@@ -147,7 +150,15 @@ def _device(recipe: Recipe, rank: int | None = None) -> torch.device:
 
 def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights | None = None) -> list[Path]:
     """Write the networks of a run's newest commit, or of the named one, to a new folder, in the task's layout."""
-    finished = _opened(run, commit, weights)
+    require_empty(to)
+    mapped: list[MappedTensors] = []
+
+    def read(found: LoadedCommit) -> dict[str, Tensor]:
+        assert found.stored is not None, "it was looked for so"
+        mapped.append(MappedTensors(found.stored, _is_of_network, to))
+        return mapped[0].tensors
+
+    finished = _opened(run, commit, weights, read=read)
     require_fitting(finished.commit.state.tensors, finished.networks)
     if isinstance(finished.task, LanguageModelTask):
         try:
@@ -159,7 +170,9 @@ def export_run(run: Path, to: Path, commit: str | None = None, weights: Weights 
         finished.task.nulls = common_nulls(finished.recipe.data.train.sources)
     layouts = {name: finished.task.layout(name) for name in finished.networks}
     tied = {name: tied_names(network) for name, network in finished.networks.items()}
-    return export(finished.commit, to, layouts, tied)
+    files = export(finished.commit, to, layouts, tied, mapped[0].forget)
+    mapped[0].require_unchanged()
+    return files
 
 
 def open_finished(run: Path, commit: str | None, weights: Weights | None, *, rank: int | None = None) -> FinishedRun:
@@ -174,8 +187,20 @@ def open_finished(run: Path, commit: str | None, weights: Weights | None, *, ran
     return replace(finished, commit=replace(found, state=replace(found.state, tensors={})))
 
 
-def _opened(run: Path, commit: str | None, weights: Weights | None, *, rank: int | None = None) -> FinishedRun:
-    """The same, before the networks have the tensors that the commit holds: those of networks that are to be used."""
+def _read(found: LoadedCommit) -> dict[str, Tensor]:
+    return found.read(lambda name, shape: Box.of_whole(shape) if _is_of_network(name) else None)
+
+
+def _opened(
+    run: Path,
+    commit: str | None,
+    weights: Weights | None,
+    *,
+    rank: int | None = None,
+    read: Callable[[LoadedCommit], dict[str, Tensor]] = _read,
+) -> FinishedRun:
+    """The same, before the networks have the tensors that the commit holds: those of networks that are to be used, as
+    `read` gives them."""
     if not run.exists():
         raise Failure(Exit.INPUT_MISSING, f"no run at {run}", "name a run directory")
     recipe = load(run).recipe
@@ -191,7 +216,7 @@ def _opened(run: Path, commit: str | None, weights: Weights | None, *, rank: int
     if learned:  # before anything is built: networks may depend on what was found in the data
         task.recall(learned)
     networks = dict(build_on_mesh(task, recipe, Mesh(Group(), device=device), drawn=False).networks)
-    tensors = found.read(_of_networks)
+    tensors = read(found)
     scored = [name for name, settings in averages_of(recipe, networks).items() if settings.evaluate]
     if weights == "averaged" or (weights is None and scored):
         names = networks if weights else scored  # asked for: of all networks that have one
@@ -200,9 +225,9 @@ def _opened(run: Path, commit: str | None, weights: Weights | None, *, rank: int
     return FinishedRun(recipe, task, networks, found, device)
 
 
-def _of_networks(name: str, shape: tuple[int, ...]) -> Box | None:
-    """All of a network's tensors and their averages; nothing of what moves them, which may be several times as much."""
-    return Box.of_whole(shape) if name.partition("/")[0] in (NETWORKS, AVERAGES) else None
+def _is_of_network(name: str) -> bool:
+    """Whether a tensor is a network's or an average: not what moves them, which may be several times as much."""
+    return name.partition("/")[0] in (NETWORKS, AVERAGES)
 
 
 def _is_other_code(code: UserCode, made_by: str, run: Path) -> bool:

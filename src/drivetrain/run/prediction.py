@@ -28,6 +28,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.runtime.mistakes import returned
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.secrets import require_no_secret
 
 _ROWS = ("jsonl", "table", "parquet", "columns", "datasets")
 _PATTERN = "*?[,"  # what paths of several files have
@@ -70,6 +71,7 @@ def predict_run(run: Path, data: str, to: Path, asked: Predicting) -> int:
     commit or set, 65 where a row or a column to copy cannot be read, 73 where the file is there already or cannot be
     made.
     """
+    require_no_secret(data, "--data")
     require_new(to, FORMATS)
     processes = asked.processes
     if processes < 1:

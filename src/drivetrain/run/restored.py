@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from drivetrain.checkpoint.commits import LoadedCommit
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
+from drivetrain.engine.tables.build import begin_masters
 from drivetrain.engine.tables.state import begin_keys
 from drivetrain.ledger.queue import LedgerQueue
 from drivetrain.ledger.records import InitialRecord
@@ -127,13 +128,15 @@ def _initialize(
 ) -> list[InitialRecord]:
     """Weights at the start of the run, and what of them does not train."""
     masters = placement.masters
-    moved = masters.moved if masters else {}
+    moved: dict[str, Tensor] = dict(masters.moved) if masters else {}
+    if masters and masters.lasting and placement.tables and fresh:
+        moved |= begin_masters(placement.tables)
     layouts = {name: opened.task.published_layout(name) for name in networks}
     rows = {name: held.box for name, held in placement.rows.items()}
     initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved, rows=rows)
     if initial and placement.tables:
         begin_keys(placement.tables)
-    freeze_networks(opened.context.recipe, networks)
+    freeze_networks(opened.context.recipe, networks, placement.tables)
     if masters:
         masters.forget_still()
     return initial

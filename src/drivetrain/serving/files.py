@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import mmap
+import os
 import re
 import warnings
 import zipfile
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +29,9 @@ _TYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_LONGEST_HEADER = 100 << 20
+_MOST_NUMBERS = 1 << 62
+_MOST_DIMENSIONS = 32
 _ALLOWED = re.compile(
     r"models/model\.json|data/weights/model_weights_config\.json|data/constants/model_constants_config\.json"
     r"|data/constants/tensor_\d+|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder"
@@ -44,74 +49,163 @@ _NAME = re.compile(r"[\w.]*")
 """What graphs have for sizes, guards and names. Torch runs these as Python, whatever stands there."""
 
 
+class BadExport(ValueError):  # noqa: N818 - it says what it is of
+    """A file of an export that is none: which, and what is wrong with it."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}; export the run again, or copy the file once more")
+        self.path, self.why = path, why
+
+
+class _Stored(NamedTuple):
+    """A tensor as a file's header has it: bytes `start` to `stop` of the file."""
+
+    name: str
+    dtype: torch.dtype
+    shape: list[int]
+    start: int
+    stop: int
+
+
 def load_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, in the order of their names. They are the file's own bytes, which processes
     share, and are read when they are first used.
 
-    Raises ValueError where the file contradicts itself.
+    Raises BadExport where the file contradicts itself.
     """
     with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size < 8:
+            raise BadExport(path, "it is shorter than the length of its header")
         # Copied on a write: torch knows no tensors that cannot be written to.
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    start = 8 + int.from_bytes(mapped[:8], "little")
-    if start > len(mapped):
-        raise ValueError(f"{path}: its header is longer than the file")
-    header = json.loads(mapped[8:start])
+    stored = _stored(path, mapped)
+    return {each.name: _tensor(mapped, each) for each in sorted(stored, key=lambda each: each.name)}
+
+
+def _stored(path: Path, mapped: mmap.mmap) -> list[_Stored]:
+    """What the header says of the tensors. Each byte behind it is of exactly one of them."""
+    length = int.from_bytes(mapped[:8], "little")
+    if length > min(len(mapped) - 8, _LONGEST_HEADER):
+        raise BadExport(path, f"a header of {length} bytes in a file of {len(mapped)}")
+    header = read_json(path, mapped[8 : 8 + length])
     header.pop("__metadata__", None)
-    found = {}
-    for name, told in sorted(header.items()):
+    found = [_entry(path, name, told, 8 + length) for name, told in header.items()]
+    end = 8 + length
+    for each in sorted(found, key=lambda each: (each.start, each.stop)):
+        if each.start != end:
+            raise BadExport(path, f"{each.name} begins at byte {each.start}, and the one before it ends at {end}")
+        end = each.stop
+    if end != len(mapped):
+        raise BadExport(path, f"its tensors end at byte {end}, and it has {len(mapped)}")
+    return found
+
+
+def _entry(path: Path, name: str, told: Any, start: int) -> _Stored:
+    """One tensor of the header; the first one begins at byte `start` of the file."""
+    try:
         dtype, shape, (first, stop) = _TYPES[told["dtype"]], told["shape"], told["data_offsets"]
-        if stop - first != prod(shape) * dtype.itemsize or first < 0 or start + stop > len(mapped):
-            raise ValueError(f"{path}: {name} has bytes {first} to {stop} for shape {shape} of {told['dtype']}")
-        if first == stop:  # `frombuffer` takes no empty ones
-            found[name] = torch.empty(shape, dtype=dtype)
-            continue
-        flat = torch.frombuffer(mapped, dtype=torch.uint8, count=stop - first, offset=start + first)
-        if (start + first) % dtype.itemsize:
-            flat = flat.clone()  # to a place where numbers of this type may lie
-        found[name] = flat.view(dtype).reshape(shape)
+        # `True` is a number, too; and torch multiplies the other extents of an empty tensor all the same.
+        whole = all(type(number) is int and number >= 0 for number in (first, stop, *shape))
+        fits = whole and isinstance(shape, list) and prod(max(extent, 1) for extent in shape) < _MOST_NUMBERS
+    except (KeyError, TypeError, ValueError):
+        whole = fits = False
+    if not fits or len(shape) > _MOST_DIMENSIONS or stop - first != prod(shape) * dtype.itemsize:
+        raise BadExport(path, f"{name[:80]!r} is {str(told)[:200]}: no tensor")
+    return _Stored(name, dtype, shape, start + first, start + stop)
+
+
+def _tensor(mapped: mmap.mmap, stored: _Stored) -> Tensor:
+    if stored.start == stored.stop:  # `frombuffer` takes no empty ones
+        return torch.empty(stored.shape, dtype=stored.dtype)
+    flat = torch.frombuffer(mapped, dtype=torch.uint8, count=stored.stop - stored.start, offset=stored.start)
+    if stored.start % stored.dtype.itemsize:
+        flat = flat.clone()  # to a place where numbers of this type may lie
+    return flat.view(stored.dtype).reshape(stored.shape)
+
+
+def read_json(path: Path, content: bytes, hook: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    """An object of JSON; each that is in it goes through `hook`. Raises BadExport for anything else, and for a key that
+    is there twice: others might read the other one."""
+
+    def once(pairs: list[tuple[str, Any]]) -> Any:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise BadExport(path, f"{str(pairs)[:80]} has a key twice")
+        return hook(found) if hook else found
+
+    try:
+        found = json.loads(content, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadExport):
+            raise
+        raise BadExport(path, f"it is no JSON: {error or 'nested too deep'}") from error
+    if not isinstance(found, dict):
+        raise BadExport(path, f"{str(found)[:80]} in place of an object")
     return found
 
 
 def load_program(path: Path) -> Any:
     """The module of a program that `torch.export.save` wrote.
 
-    Raises ValueError where the archive has a part that torch would unpickle, or more than a graph and its constants.
+    Raises BadExport where the archive has a part that torch would unpickle, or more than a graph and its constants, and
+    where torch makes nothing of it.
     """
     content = path.read_bytes()
-    _require_plain(path, content)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")  # of torch 2.11's own reading
-        return torch.export.load(io.BytesIO(content)).module()
+    try:
+        plain = _plain(path, content)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")  # torch 2.11's own reading
+            return torch.export.load(io.BytesIO(plain)).module()
+    except BadExport:
+        raise
+    except Exception as error:  # of a file that anybody may have written, zip readers and torch raise anything
+        told = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise BadExport(path, f"no exported graph: {told[:200]}") from error
 
 
-def _require_plain(path: Path, content: bytes) -> None:
-    """Raises ValueError where `torch.export.load` would find more in this archive than JSON and plain bytes: it
-    unpickles sample inputs and what a config says to be pickled, without a bound on what that may run."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        seen = set()
-        for part in archive.infolist():
+def _plain(path: Path, content: bytes) -> bytes:
+    """The archive, written anew with the parts that were looked at, which are JSON and plain bytes: torch unpickles
+    sample inputs and what a config says to be pickled, without a bound on what that may run. Another reader of
+    archives may find other parts in the same file, so torch is not given it.
+
+    Raises BadExport for other parts, and for parts that are longer than what they are stored in.
+    """
+    plain, seen = io.BytesIO(), set()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive, zipfile.ZipFile(plain, "w") as copy:
+        parts = archive.infolist()
+        # As torch writes them; what inflates has no bound, and parts that share bytes have none either.
+        packed = [part for part in parts if part.compress_type != zipfile.ZIP_STORED]
+        if packed or sum(part.file_size for part in parts) > len(content):
+            raise BadExport(path, f"{(packed or parts)[0].filename!r} is compressed, or longer than the file")
+        for part in parts:
             name = part.filename.partition("/")[2]
             if name in seen or not _ALLOWED.fullmatch(name):
-                raise ValueError(f"{path}: an exported graph has no part {part.filename!r}")
+                raise BadExport(path, f"an exported graph has no part {part.filename!r}")
             if name.endswith(".pt") and part.file_size:
-                raise ValueError(f"{path}: {part.filename!r} is a pickle, which is not read")
-            if name == "models/model.json":
-                json.loads(archive.read(part), object_hook=lambda told: _require_inert(path, told))
-            if name.endswith("_config.json"):
-                for tensor, told in json.loads(archive.read(part)).get("config", {}).items():
-                    if told.get("use_pickle") or not re.fullmatch(r"tensor_\d+", told.get("path_name", "")):
-                        raise ValueError(f"{path}: {tensor!r} is a pickle, which is not read")
+                raise BadExport(path, f"{part.filename!r} is a pickle, which is not read")
             seen.add(name)
+            copy.writestr(part.filename, _checked(path, name, archive.read(part)))
+    return plain.getvalue()
+
+
+def _checked(path: Path, name: str, part: bytes) -> bytes:
+    """A part of an archive, where it is none that torch would run."""
+    if name == "models/model.json":
+        read_json(path, part, lambda told: _require_inert(path, told))
+    if name.endswith("_config.json"):
+        for tensor, told in read_json(path, part).get("config", {}).items():
+            if told.get("use_pickle") or not re.fullmatch(r"tensor_\d+", told.get("path_name", "")):
+                raise BadExport(path, f"{tensor!r} is a pickle, which is not read")
+    return part
 
 
 def _require_inert(path: Path, told: dict[str, Any]) -> dict[str, Any]:
-    """Raises ValueError where torch would run what an object of a graph says as Python: sizes, guards, and names, of
+    """Raises BadExport where torch would run what an object of a graph says as Python: sizes, guards, and names, of
     which it writes the graph's code."""
     given = [(_SIZE, told.get("expr_str") or ""), (_NAME, told.get("name") or "")]
     given += [(_GUARD, guard) for guard in told.get("guards_code") or ()]
     given += [(_NAME, name) for name in told.get("forward_arg_names") or ()]
     for pattern, text in given:
         if not pattern.fullmatch(str(text)):
-            raise ValueError(f"{path}: the graph has {str(text)[:80]!r} for a size, a guard or a name: that is code")
+            raise BadExport(path, f"the graph has {str(text)[:80]!r} for a size, a guard or a name: that is code")
     return told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from datetime import date
 from typing import Any
 
@@ -23,11 +23,15 @@ class PlainColumns:
     """Rows as a mapping from columns to lists of as many values. None is null, and so are texts among `nulls`."""
 
     def __init__(self, rows: Mapping[str, Sequence[Any]], wanted: Collection[str], nulls: Collection[str]) -> None:
-        """Raises ValueError where a wanted column is missing, or has another length than the others."""
+        """Raises ValueError where a wanted column is missing, is no list, or has another length than the others."""
+        if not isinstance(rows, Mapping):
+            raise ValueError(f"rows are a {type(rows).__name__}: give a dict of lists, the values of each column")
         self._rows, self._nulls = rows, frozenset(nulls)
         missing = [column for column in wanted if column not in rows]
         if missing:
             raise ValueError(f"no column {missing[0]!r}; there are {', '.join(map(str, rows)) or 'none'}")
+        for column in wanted:
+            _require_list(column, rows[column])
         lengths = {column: len(rows[column]) for column in wanted}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns have different lengths: {lengths}")
@@ -82,6 +86,13 @@ class PlainColumns:
                 if isinstance(value, str) and value in self._nulls:
                     values[row] = None
         return values
+
+
+def _require_list(column: str, values: Any) -> None:
+    """Raises ValueError for a single value, and for what has no order: of texts each letter would be a row."""
+    single = isinstance(values, (str, bytes, bytearray, Mapping, Set)) or getattr(values, "ndim", 1) == 0
+    if single or not hasattr(values, "__len__") or not hasattr(values, "__iter__"):
+        raise ValueError(f"column {column!r} is {str(values)[:80]!r}, no list of values: give [{values!r:.80}]")
 
 
 class PlainValues:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from .arrays import Arrays, Ragged, padded
 from .features import FeatureSpec, SideTable, encoded
-from .files import load_program, load_weights
+from .files import BadExport, load_program, load_weights, read_json
 from .hashing import NAME
 from .plain import PlainColumns
 
@@ -31,22 +30,29 @@ class Scorer:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """`folder` has `features.json`, `model.pt2` and `model.safetensors`. Raises ValueError where they are not what
+        """`folder` has `features.json`, `model.pt2` and `model.safetensors`. Raises BadExport where they are not what
         an export writes."""
         folder = Path(folder)
-        spec = json.loads((folder / "features.json").read_text(encoding="utf-8"))
-        if (spec["format"], spec["hash"]) != (FORMAT, {"function": NAME, "seed": 0}):
-            raise ValueError(f"{folder}: {spec['format']!r}, hash {spec['hash']}: written for another version of this")
-        self._features = _specs(spec["features"])
-        self._keys: dict[str, str] = spec["lookups"]
-        self._padded, self._nulls = frozenset(spec["padded"]), tuple(spec["nulls"])
-        self._weights, self._sides = _apart(load_weights(folder / "model.safetensors"), self._keys)
-        for name in spec.get("training", ()):
-            del self._weights[name]
+        path = folder / "features.json"
+        spec = read_json(path, path.read_bytes())
+        if (spec.get("format"), spec.get("hash")) != (FORMAT, {"function": NAME, "seed": 0}):
+            why = f"{spec.get('format')!r}, hash {spec.get('hash')}: written for another version of this"
+            raise BadExport(path, why)
+        tensors = load_weights(folder / "model.safetensors")
+        try:
+            self._features = _specs(spec["features"])
+            self._keys: dict[str, str] = spec["lookups"]
+            self._padded, self._nulls = frozenset(spec["padded"]), tuple(spec["nulls"])
+            self._weights, self._sides = _apart(tensors, self._keys)
+            for name in spec.get("training", ()):
+                del self._weights[name]
+            self.outputs: tuple[str, ...] = tuple(spec["outputs"])
+            wanted = [column for feature in self._features.values() for column in feature.wanted()]
+            self.columns: tuple[str, ...] = tuple(sorted({*wanted, *self._keys.values()}))
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            why = f"it does not say how features are made, or {folder} lacks a part of it ({error!r})"
+            raise BadExport(path, why) from error
         self._program = load_program(folder / "model.pt2")
-        self.outputs: tuple[str, ...] = tuple(spec["outputs"])
-        wanted = [column for feature in self._features.values() for column in feature.wanted()]
-        self.columns: tuple[str, ...] = tuple(sorted({*wanted, *self._keys.values()}))
 
     def __call__(self, rows: Mapping[str, Sequence[Any]]) -> dict[str, np.ndarray]:
         """What the program says of rows, float32 [rows] or [rows, d], by output.

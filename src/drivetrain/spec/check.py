@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from drivetrain.spec.custom import Custom
 from drivetrain.spec.keys import key_of
 from drivetrain.spec.mesh import MeshSizes
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.secrets import secret_in
 from drivetrain.spec.text import shortened
 from drivetrain.spec.tree import Path_, dotted
 
@@ -47,6 +48,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
     checks = (
         _name,
+        _secrets,
         _task,
         _batch,
         _parallel,
@@ -85,6 +87,28 @@ def _name(recipe: Recipe) -> Iterator[Contradiction]:
             yield Contradiction(path, f"names of {part} sets are letters, digits, '_' and '-', at most 64")
         if part == "test" and name in recipe.data.validation:
             yield Contradiction(path, "a validation set has this name")
+
+
+def _secrets(recipe: Recipe) -> Iterator[Contradiction]:
+    """A recipe is kept in run directories, ledgers and jobs, and shown: it holds no credentials."""
+    for path, text in _texts(recipe, ()):
+        if found := secret_in(text):
+            yield Contradiction(path, f"has {found} in a URL: recipes hold none, the environment gives it")
+
+
+def _texts(value: Any, path: Path_) -> Iterator[tuple[Path_, str]]:
+    """Every text inside a value, with its path."""
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, str):
+        yield path, value
+    elif is_dataclass(value):
+        parts = [(key_of(field.name), getattr(value, field.name)) for field in fields(value)]
+    elif isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, (tuple, list)):
+        parts = enumerate(value)
+    for key, part in parts:
+        yield from _texts(part, (*path, key))
 
 
 def _task(recipe: Recipe) -> Iterator[Contradiction]:

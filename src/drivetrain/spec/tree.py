@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.secrets import masked
 from drivetrain.spec.text import printable
 
 _T = TypeVar("_T")
@@ -28,7 +29,7 @@ class Origin:
         """As messages show it: file:line, or the words of the command line."""
         if self.file:
             return f"{self.file}:{self.line}"
-        return f"{self.layer}: {self.text}" if self.text else self.layer
+        return f"{self.layer}: {masked(self.text)}" if self.text else self.layer
 
     @classmethod
     def read(cls, shown: str) -> Origin:
@@ -186,7 +187,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     """`upper` over `lower`: mappings merge, everything else replaces. A null remembers that it did.
 
     A mapping that switches `kind` drops the lower one, whose keys mean nothing to the new kind; so does one that gives
-    an amount in another unit.
+    an amount in another unit. A null alone gives none: it takes away what was there in its own unit.
     """
     if isinstance(upper, Value):
         return _over(lower, upper)
@@ -198,7 +199,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     if kind is not None and old is not None and to_data(kind) != to_data(old):
         return upper
     # An amount is in exactly one unit: merged, `steps` over `epochs` would be two.
-    if upper.items and upper.items.keys() <= UNITS and lower.items.keys() <= UNITS:
+    if _gives_amount(upper) and lower.items.keys() <= UNITS:
         return upper
     items = dict(lower.items)
     for key, value in upper.items.items():
@@ -206,6 +207,14 @@ def merge(lower: Tree, upper: Tree) -> Tree:
             value = merge(items[key], value)
         items[key] = value
     return TreeNode(items, upper.origin, {**(lower.keys or {}), **(upper.keys or {})})
+
+
+def _gives_amount(tree: TreeNode) -> bool:
+    """Whether a mapping has units and nothing else, one of which is no null."""
+    items = tree.items
+    return (
+        isinstance(items, dict) and items.keys() <= UNITS and any(to_data(item) is not None for item in items.values())
+    )
 
 
 def _over(lower: Tree, upper: Value) -> Value:

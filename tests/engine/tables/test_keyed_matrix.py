@@ -4,13 +4,14 @@ import torch
 from torch import nn
 
 from drivetrain import Admit, Amount, Evict, Keyed
-from drivetrain.engine.tables.build import build_tables, draw_tables, movers_of
+from drivetrain.engine.tables.build import RowRates, build_tables, draw_tables, movers_of
 from drivetrain.engine.tables.exchange import ask
 from drivetrain.engine.tables.keys import KEY, bucket_of, edges_of, key_rows
 from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
 from drivetrain.engine.tables.recipe import Embeddings as Settings
-from drivetrain.optim.recipe.rows import AdamRows
+from drivetrain.optim.recipe.rows import AdagradRows, AdamRows
 from drivetrain.optim.recipe.schedules import Constant
+from drivetrain.optim.rows import HalfRows
 from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
@@ -20,13 +21,16 @@ LOOKUPS = [Lookup("one", "a"), Lookup("several", "b", "mean"), Lookup("again", "
 BY_BUCKET = [key for key in range(1000) if int(bucket_of(torch.tensor(key))) == 5]
 
 
-def built(**keyed):
+def built(optimizer=AdamRows(lr=0.1), half=None, **keyed):  # noqa: B008 - settings are frozen
     """One matrix of two tables, and the network that reads them."""
     rule = Keyed(**keyed)
     network = nn.Sequential(Embeddings([Table("a", 300, 4, keyed=rule), Table("b", 200, 4, keyed=rule)], LOOKUPS))
-    tables = build_tables({"model": network}, Settings(optimizer=AdamRows(lr=0.1)), Group(), 7)
+    settings = Settings(optimizer=optimizer)
+    dtype = torch.float32 if half is None else torch.bfloat16
+    tables = build_tables({"model": network}, settings, Group(), 7, dtype)
     draw_tables(tables, 7)
-    tables.move_by("model", movers_of(tables, "model", Constant(), Horizon(100, Scale(Batches(10)))))
+    rates = RowRates(settings, Constant(), Horizon(100, Scale(Batches(10))))
+    tables.move_by("model", movers_of(tables, "model", rates, lambda _: half))
     return tables, network[0]
 
 
@@ -100,6 +104,18 @@ def test_a_row_begins_by_its_key_and_leaves_nothing_behind():
     step(tables, ids([3]), 50)
     work.mover.move()
     assert torch.equal(work.matrix.weight[row_of(work, "a", 3)], drawn)
+
+
+def test_a_row_that_lost_its_key_has_no_master_of_another_number():
+    half = HalfRows(lasting=True, seed=7, by_chance=None)
+    evict = Evict(age=Amount(samples=15), every=Amount(steps=1))
+    tables, _ = built(AdagradRows(lr=0.1, initial=0.5), half, evict=evict)
+    (work,) = tables.at_work
+    for key, position in ((3, 10), (3, 20), (8, 30), (8, 40)):
+        step(tables, ids([key]), position)
+        work.mover.move()
+    assert row_of(work, "a", 3) is None
+    assert torch.equal(work.mover.slots["master"].bfloat16(), work.matrix.weight)
 
 
 def test_a_step_that_does_not_move_counts_nothing():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -13,13 +14,13 @@ from torch import Tensor, nn
 from drivetrain.engine.tables.keyed import KeyedTable
 from drivetrain.engine.tables.layout import Layout, Way, held_by_each, lay_out_everywhere, lay_out_rows
 from drivetrain.engine.tables.matrix import Matrix
-from drivetrain.engine.tables.module import Embeddings, Table, initial_rows
+from drivetrain.engine.tables.module import Embeddings, Table, initial_rows, tables_in
 from drivetrain.engine.tables.recipe import Embeddings as Settings
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.recipe import Schedule
 from drivetrain.optim.recipe.rows import RowOptimizer
 from drivetrain.optim.rows import HalfRows, RowMover, Stretches, build_mover
-from drivetrain.optim.schedules import Horizon, build_factor
+from drivetrain.optim.schedules import Factor, Horizon, build_factor
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
 
@@ -73,25 +74,65 @@ def draw_tables(tables: Tables, seed: int) -> None:
             matrix.of(stretch.table, matrix.weight).copy_(rows)
 
 
+class RowRates(NamedTuple):
+    """How a network's rows are to move: as `settings` say, which may have other rates than the tables were built by;
+    `schedule` is the network's, for those tables that have none of their own."""
+
+    settings: Settings
+    schedule: Schedule
+    horizon: Horizon
+
+    def of(self, matrix: Matrix) -> tuple[RowOptimizer, Factor]:
+        """What moves a matrix, and the factor of its rate."""
+        optimizer, own = _moved_by(self.settings, _group_of(matrix.layout.tables[0], self.settings))
+        return optimizer, build_factor(own or self.schedule, self.horizon)
+
+
 def movers_of(
-    tables: Tables,
-    network: str,
-    schedule: Schedule,
-    horizon: Horizon,
-    half: Callable[[Stretches], HalfRows | None] = lambda _: None,
+    tables: Tables, network: str, rates: RowRates, half: Callable[[Stretches], HalfRows | None] = lambda _: None
 ) -> tuple[RowMover, ...]:
-    """What moves a network's rows, along a run that keys come and go in; `schedule` is the network's, for those tables
-    that have none of their own. `half` says how bf16 rows are moved, by whose they are."""
+    """What moves a network's rows, along a run that keys come and go in. `half` says how bf16 rows are moved, by whose
+    they are."""
     found = []
-    for matrix in tables.matrices:
+    for work in tables.at_work:
+        matrix = work.matrix
         if matrix.network == network:
-            factor = build_factor(matrix.schedule or schedule, horizon)
-            mover = build_mover(matrix.optimizer, matrix.weight, factor, half(_stretches(matrix)))
+            optimizer, factor = rates.of(matrix)
+            kept = half(_stretches(matrix))
+            if kept is not None:
+                kept = replace(kept, begun=work.masters)
+            mover = build_mover(optimizer, matrix.weight, factor, kept)
             mover.name = _first_alike(tables, matrix)
             found.append(mover)
             for keyed in matrix.keyed:
-                keyed.lay_rule(horizon.scale)
+                keyed.lay_rule(rates.horizon.scale)
     return tuple(found)
+
+
+def begin_masters(tables: Tables) -> dict[str, Tensor]:
+    """Let the masters of bf16 rows begin apart from the weights: those of the rows here, by NETWORK/NAME."""
+    found: dict[str, Tensor] = {}
+    for work in tables.at_work:
+        work.masters = work.matrix.weight.float()
+        for table in work.matrix.layout.tables:
+            found[work.matrix.path(table.name)] = work.matrix.of(table.name, work.masters)
+    return found
+
+
+def retune(tables: Tables, network: str, rates: RowRates) -> None:
+    """Let a network's rows move by other rates from the next step on."""
+    for work in tables.at_work:
+        if work.matrix.network == network and work.mover is not None:
+            work.mover.retune(*rates.of(work.matrix))
+
+
+def moved_alone(networks: Mapping[str, nn.Module], tables: Tables | None, frozen: Collection[str]) -> set[str]:
+    """The networks that have tables and no other parameter, and train by their rows: those that are not frozen."""
+    found: set[str] = set()
+    for name in tables.networks - set(frozen) if tables else ():
+        if tables_in(networks[name]) == set(networks[name].parameters()):
+            found.add(name)
+    return found
 
 
 def _first_alike(tables: Tables, matrix: Matrix) -> str:

@@ -113,8 +113,8 @@ class KeyedMatrixRows(MatrixRows):
         assert self.mover is not None
         rows = torch.from_numpy(table.at + lines)
         self.matrix.weight[rows] = 0.0
-        for slot in self.mover.slots.values():
-            slot[rows] = self.mover.initial
+        for name, slot in self.mover.slots.items():
+            slot[rows] = 0.0 if name == MASTER else self.mover.initial
 
     def _begin(self, table: KeyedTable, lines: np.ndarray, keys: np.ndarray) -> None:
         """Rows have the initial numbers of their keys."""

@@ -160,6 +160,8 @@ class MatrixRows:
         self.pulled: PulledRows | None = None
         self.mover: RowMover | None = None
         """What moves the rows that are here."""
+        self.masters: Tensor | None = None
+        """Of bf16 rows whose masters begin at other numbers: these, float32 [rows here, dim]."""
         self._exchange = exchange
 
     def pull(self, plan: RowPlan, asked: Asked, losses: int = 1) -> PulledRows:

@@ -120,7 +120,7 @@ class RowPlanner:
             ids, weights = given.ids[lookup.feature], given.weights.get(lookup.feature)
             self._require(lookup, ids)
             kept, length, scale = _bags(ids, weights, lookup)
-            rows.append(kept + self._first[lookup.table])
+            rows.append(kept.long() + self._first[lookup.table])  # numbers of 32 bits would not hold these
             lengths.append(length)
             scales.append(scale)
             sizes.append(len(length))

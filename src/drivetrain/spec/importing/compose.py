@@ -13,6 +13,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.importing.findings import FILL_IN, Findings, Gap, Taken
 from drivetrain.spec.importing.importers import require_sound
 from drivetrain.spec.load import find, with_bases
+from drivetrain.spec.parse import parse
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.removal import without_removed
 from drivetrain.spec.sections import Checker
@@ -28,6 +29,7 @@ from drivetrain.spec.tree import (
     from_data,
     merge,
     origins_of,
+    to_data,
 )
 
 _ORDER = [field.name for field in fields(Recipe)]
@@ -49,6 +51,17 @@ class Composed:
 
     text: str
     gaps: tuple[Gap, ...]
+
+    @property
+    def filled(self) -> dict[str, Any]:
+        """The recipe as plain data, with each gap's stand-in in its place: what the check has seen."""
+        tree = to_data(parse(self.text, Origin("file", "the new recipe", 1), []))
+        for gap in self.gaps:
+            node = tree
+            for part in gap.path[:-1]:
+                node = node[part]
+            node[gap.path[-1]] = gap.stand_in
+        return tree
 
 
 def base_of(onto: str, to: Path) -> Base:

@@ -124,14 +124,25 @@ class Xauc(Gathered):
         self._keep(scored.scores, scored.labels)
 
     def _of(self, rows: np.ndarray) -> float:
-        scores, labels = rows.T
-        pairs = _pairs(len(rows)) - _equal_pairs(labels)
-        ties = _equal_pairs(scores) - _equal_pairs(scores, labels)
-        if not pairs:
-            return math.nan
-        # Of equal labels the higher score comes first, so that no such pair ascends.
-        ascending = _ascents(scores[np.lexsort((-scores, labels))])
-        return (2 * ascending + ties) / (2 * pairs)
+        right, pairs, _ = ordered_pairs(*rows.T, np.zeros(len(rows)))
+        return int(right[0]) / int(pairs[0]) if pairs[0] else math.nan
+
+
+class GroupedXauc(Gathered):
+    """The mean of the XAUC of each group, by how many samples it has. Groups of one label only are left out."""
+
+    width = 3
+
+    def add(self, scored: Scored) -> None:
+        """Add samples whose labels are numbers, and with groups."""
+        assert scored.groups is not None, "the recipe names a column"
+        self._keep(scored.scores, scored.labels, scored.groups)
+
+    def _of(self, rows: np.ndarray) -> float:
+        right, pairs, samples = ordered_pairs(*rows.T)
+        known = pairs > 0
+        counted = samples[known]
+        return float((right[known] / pairs[known]) @ counted / counted.sum()) if known.any() else math.nan
 
 
 class Summed:
@@ -236,6 +247,7 @@ _METRICS: dict[str, type] = {
     "auc": Auc,
     "grouped_auc": GroupedAuc,
     "xauc": Xauc,
+    "grouped_xauc": GroupedXauc,
     "normalized_entropy": NormalizedEntropy,
     "calibration": Calibration,
     "accuracy": Accuracy,
@@ -279,35 +291,58 @@ def grouped_aucs(
         return np.where(pairs > 0, right / pairs, np.nan), (yes + no).astype(np.float64)
 
 
-def _pairs(count: int) -> int:
-    return count * (count - 1) // 2
+def ordered_pairs(
+    scores: np.ndarray, labels: np.ndarray, groups: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each group of samples, int64 [groups] in the groups' order: twice the pairs with different labels that are
+    scored in the labels' order, a tie being half of one; twice the pairs with different labels; and its samples. All
+    are whole numbers, so they are exact, whatever the order of the samples, float64 [samples]."""
+    groups = np.unique(groups, return_inverse=True)[1].astype(np.int64)
+    samples = np.bincount(groups)
+    pairs = samples * (samples - 1) // 2 - _equal_pairs(groups, labels)
+    ties = _equal_pairs(groups, scores) - _equal_pairs(groups, scores, labels)
+    # Of equal labels the higher score comes first, so that no such pair ascends.
+    order = np.lexsort((-scores, labels, groups))
+    return 2 * _ascents(scores[order], groups[order]) + ties, 2 * pairs, samples
 
 
-def _equal_pairs(*columns: np.ndarray) -> int:
-    """How many pairs of rows are equal in all columns."""
-    order = np.lexsort(columns)
+def _equal_pairs(groups: np.ndarray, *columns: np.ndarray) -> np.ndarray:
+    """How many pairs of rows of each group are equal in all columns, int64 [groups]."""
+    order = np.lexsort((*columns, groups))
     differs = np.zeros(len(order), bool)
-    for column in columns:
+    for column in (groups, *columns):
         differs |= np.diff(column[order], prepend=np.nan) != 0
-    counts = np.diff(np.append(np.flatnonzero(differs), len(order)))
-    return int((counts * (counts - 1) // 2).sum())
+    runs = np.flatnonzero(differs)
+    counts = np.diff(np.append(runs, len(order)))
+    return _summed(counts * (counts - 1) // 2, groups[order][runs], int(groups.max()) + 1)
 
 
-def _ascents(values: np.ndarray) -> int:
-    """How many pairs ascend strictly, counted as a merge sort does: level by level, half against half."""
-    ranks = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    count, size, found = len(ranks), 1, 0
+def _ascents(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """How many pairs of each group ascend strictly, int64 [groups], counted as a merge sort does: level by level, half
+    against half. Groups, int64 from 0 on, come one after the other."""
+    numbers = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    count, size = len(values), 1
+    # A later group's values are below all of an earlier one's, so that no pair of two groups ascends.
+    ranks = numbers - groups * (int(numbers.max()) + 1)
+    found = np.zeros(int(groups.max()) + 1, np.int64)
     places = np.arange(count)
     while size < count:
         # In each block of two halves: for each value of the second half, those of the first that are smaller.
         blocks, second = places // (2 * size), (places // size) % 2 == 1
         # Of equal values the second half's come first: equal ones are not counted.
         order = np.lexsort((~second, ranks, blocks))
-        ranks, second = ranks[order], second[order]
+        ranks, groups, second = ranks[order], groups[order], second[order]
         before = np.cumsum(~second)
         start = blocks * size  # first halves of earlier blocks, which are full
-        found += int((before - start)[second].sum())
+        found += _summed((before - start)[second], groups[second], len(found))
         size *= 2
+    return found
+
+
+def _summed(counts: np.ndarray, groups: np.ndarray, number: int) -> np.ndarray:
+    """Whole numbers added up by group, int64 [number]."""
+    found = np.zeros(number, np.int64)
+    np.add.at(found, groups, counts)
     return found
 
 

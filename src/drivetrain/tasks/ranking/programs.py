@@ -136,12 +136,14 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     network = Served(ranker, program).eval()
     keys = _key_tensors(ranker.embeddings, program, tensors)
     given = tensors_for_programs(ranker) | dict(tensors) | _in_order(ranker.embeddings, program, tensors)
-    weights = {name: _wide(given[name]) for name in sorted(given) if name not in keys}
+    weights = {name: given[name] for name in sorted(given) if name not in keys}
     graph = _traced(network, weights, program)
     unused = _unused(graph, weights)
     if unused:  # those of another tower, say
         weights = {name: tensor for name, tensor in weights.items() if name not in unused}
         graph = _traced(network, weights, program)
+    # Weights that are kept in bf16 are written in fp32, in which programs compute.
+    halves = {name: torch.float32 for name, tensor in weights.items() if tensor.dtype == torch.bfloat16}
     outputs = graph.call_spec.out_spec
     assert outputs is not None, "it gives a dict"
     own = {name: reading.own[name].to_json() for name in sorted(program.features) if name in reading.own}
@@ -164,7 +166,7 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     for name, side in sides.items():
         weights |= _tensors_beside(name, side, program)
     parts = {"model.pt2": _saved(graph), **_sources()}
-    return Exported(weights, spec, settings="features", files=parts, folder=program.folder)
+    return Exported(weights, spec, settings="features", files=parts, folder=program.folder, types=halves)
 
 
 def _keyed(embeddings: Embeddings, program: Program) -> list[str]:
@@ -190,11 +192,6 @@ def _in_order(embeddings: Embeddings, program: Program, tensors: Weights) -> dic
     return found
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """Weights that are kept in bf16 in fp32, in which programs compute."""
-    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-
-
 def _traced(network: Served, weights: Weights, program: Program) -> ExportedProgram:
     inputs = _example(program)
     samples, sizes = Dim("samples", min=0), {}
@@ -211,9 +208,10 @@ def _traced(network: Served, weights: Weights, program: Program) -> ExportedProg
             elif tensor.ndim > 1 and part != "numbers":
                 shapes[part][name] = {0: samples, 1: sizes[name]}
     dynamic = dict.fromkeys(weights), shapes
+    given = {name: _like(tensor) for name, tensor in weights.items()}
     try:
         with torch.no_grad():
-            graph = torch.export.export(WithWeights(network), (weights, inputs), dynamic_shapes=dynamic, strict=False)
+            graph = torch.export.export(WithWeights(network), (given, inputs), dynamic_shapes=dynamic, strict=False)
     except Exception as error:
         told = str(error).strip().partition("\n")[0]
         cause = f"torch.export cannot make a program of the model: {told}"
@@ -223,6 +221,11 @@ def _traced(network: Served, weights: Weights, program: Program) -> ExportedProg
     for node in graph.graph.nodes:
         node.meta.pop("stack_trace", None)  # names of files on this machine
     return graph
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """What a program is traced with in place of a weight. Nobody looks at its numbers."""
+    return torch.empty(tensor.shape) if tensor.dtype == torch.bfloat16 else tensor
 
 
 def _example(program: Program) -> Inputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -19,6 +20,7 @@ MetricName = Literal[
     "auc",
     "grouped_auc",
     "xauc",
+    "grouped_xauc",
     "normalized_entropy",
     "calibration",
     "accuracy",
@@ -27,11 +29,14 @@ MetricName = Literal[
     "mse",
 ]
 """What a label is scored by, beside its loss."""
+_YES_OR_NO: tuple[MetricName, ...] = (
+    *("auc", "grouped_auc", "xauc", "grouped_xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"),
+)
 _SCORED_BY: Mapping[str, tuple[MetricName, ...]] = {
-    "bce": ("auc", "grouped_auc", "xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"),
-    "focal": ("auc", "grouped_auc", "xauc", "normalized_entropy", "calibration", "accuracy", "mae", "mse"),
+    "bce": _YES_OR_NO,
+    "focal": _YES_OR_NO,
     "softmax": ("accuracy", "multiclass_auc"),
-    "mse": ("mae", "mse", "xauc"),
+    "mse": ("mae", "mse", "xauc", "grouped_xauc"),
 }
 """The metrics that say something of a label, by its loss."""
 _DEFAULT_METRICS: Mapping[str, tuple[MetricName, ...]] = {
@@ -414,11 +419,14 @@ class Ranking(Component):
                     yield Mistaken((section, name), "names are letters, digits and _, as in Python")
         yield from self._shared()
         yield from self._looked_up()
+        if recipe.embeddings is not None:
+            yield from self._held(recipe.embeddings.hold)
         if self.group is None:
             for name, label in self.labels.items():
-                if "grouped_auc" in label.scored_by:
-                    message = "grouped_auc compares within the values of a column: name it as task.group"
-                    yield Mistaken(("labels", name, "metrics"), message)
+                for metric in label.scored_by:
+                    if metric.startswith("grouped_"):
+                        message = f"{metric} compares within the values of a column: name it as task.group"
+                        yield Mistaken(("labels", name, "metrics"), message)
         if hasattr(self.model, "mistakes"):
             yield from self.model.mistakes(self)
         else:
@@ -441,6 +449,15 @@ class Ranking(Component):
                 yield Mistaken(("features", name, "lookup"), f"no such table in task.lookups: there is {there}")
         for name in self.lookups.keys() - used:
             yield Mistaken(("lookups", name), "no feature has it as its lookup: leave it out")
+
+    def _held(self, hold: Mapping[str, str]) -> Iterator[Mistaken]:
+        """Tables of keys that each process is to hold whole: a key has one owner."""
+        for name, feature in self.embedded.items():
+            table = feature.table or name
+            ways = [(pattern, way) for pattern, way in hold.items() if re.search(pattern, table)]
+            if feature.keyed is not None and ways and ways[0][1] == "each":
+                message = f"embeddings.hold: {ways[0][0]!r} has each process hold {table!r}, and a key has one owner"
+                yield Mistaken(("features", name, "keyed"), f"{message}: hold it by table or by row")
 
     def _shared(self) -> Iterator[Mistaken]:
         """Features of one table that do not fit into it together."""

@@ -651,3 +651,37 @@ def test_a_csv_file_without_a_header_has_the_names_of_its_fields():
     assert source.header == ("user", "item", "age", "like")
     with pytest.raises(Failure, match="no input_fields say what the columns are called"):
         findings_of(SMALL.replace("with_header: true", ""))
+
+
+PARTS = """part_optimizers {
+      adam_optimizer { lr: 0.01 weight_decay: 0.5 } regex_pattern: ".*\\\\.bias"
+      exponential_decay_learning_rate { decay_size: 10 decay_factor: 0.5 }
+    }
+    part_optimizers { adam_optimizer { lr: 0.02 beta1: 0.5 } regex_pattern: ".*deep_mlp.*" }
+    part_optimizers { sgd_optimizer { lr: 0.1 } regex_pattern: ".*" }"""
+
+
+def test_optimizers_of_parts_are_groups_where_their_kind_is_that_of_all():
+    text = SMALL.replace("adam_optimizer { lr: 0.001 }", f"adam_optimizer {{ lr: 0.001 }} {PARTS}")
+    (first, second) = recipe_of(text).optimizer.groups
+    assert (first.match, first.lr, first.weight_decay) == (r"^(?:.*\.bias)$", 0.01, 0.5)
+    assert (first.schedule.kind, first.schedule.rate) == ("exponential", 0.5)
+    assert (second.lr, second.schedule) == (0.02, None)
+    gaps = [gap.path for gap in findings_of(text).gaps]
+    assert gaps == [("optimizer", "groups", 1, "match")]
+    lost = lost_of(text)
+    dense = "train_config.dense_optimizer.part_optimizers"
+    assert [key for key in lost if key.startswith(dense)] == [f"{dense}[1].adam_optimizer.beta1", f"{dense}[2]"]
+
+
+def test_a_pattern_of_a_part_that_is_none_is_told_with_its_line():
+    part = 'part_optimizers { adam_optimizer { lr: 0.1 } regex_pattern: "(" }'
+    text = SMALL.replace("adam_optimizer { lr: 0.001 }", f"adam_optimizer {{ lr: 0.001 }} {part}")
+    with pytest.raises(Failure, match=r"p.config:6.*is no regular expression"):
+        findings_of(text)
+
+
+def test_grouped_xauc_is_imported_with_its_column():
+    metric = 'grouped_xauc { grouping_key: "user" }'
+    recipe = recipe_of(SMALL.replace("auc {}", metric))
+    assert (recipe.task.group, recipe.task.labels["like"].metrics) == ("user", ("grouped_xauc",))

@@ -33,11 +33,11 @@ _METRICS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "accuracy": ("accuracy", (*_YES, "softmax")),
     "grouped_auc": ("grouped_auc", _YES),
     "xauc": ("xauc", (*_YES, "mse")),
+    "grouped_xauc": ("grouped_xauc", (*_YES, "mse")),
     "normalized_entropy": ("normalized_entropy", _YES),
 }
 """Metrics by their names there: ours, and the losses of which it says something."""
 _NO_METRIC: Mapping[str, str] = {
-    "grouped_xauc": "xauc compares all pairs, not those of one group",
     "recall_at_k": "is a metric of two_tower",
 }
 _PAIRS = "all pairs are compared"
@@ -49,6 +49,7 @@ _OPTIONS: Mapping[str, tuple[tuple[str, Any, str], ...]] = {
     ),
     "accuracy": (("threshold", 0.5, "yes is from 0.5 on"), ("top_k", 1, "only the likeliest class counts")),
     "xauc": (("sample_ratio", None, _PAIRS), ("max_pairs", None, _PAIRS), ("in_batch", None, _PAIRS)),
+    "grouped_xauc": (("max_pairs_per_group", None, _PAIRS),),
     "normalized_entropy": (("eta", None, "a rate of 0 or 1 has no entropy to divide by, and is told"),),
 }
 """Options of metrics, with the value that is how it is here (None: any is), and why."""
@@ -178,7 +179,7 @@ class LabelTaker:
                 reader.spare(node, option, why)
             else:
                 reader.lose(node, option, why)
-        if name != "grouped_auc":
+        if not name.startswith("grouped_"):
             return
         column = node.value("grouping_key")
         if self._group is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from drivetrain.spec.importing.easyrec.reader import Reader
 from drivetrain.spec.importing.easyrec.schedules import Rate, take_schedule
 from drivetrain.spec.importing.easyrec.tree import Node
 from drivetrain.spec.importing.findings import Taken
+from drivetrain.spec.tree import Path_
 
 SET = "validation"
 """What the validation set is called."""
@@ -191,15 +193,41 @@ def _take_clipping(reader: Reader, train: Node) -> None:
 
 
 def _take_parts(reader: Reader, dense: Node) -> None:
+    """Optimizers of some parameters: groups of ours, where they move as all others do, at rates of their own."""
+    place = 0
     for part in dense.nodes("part_optimizers"):
-        pattern = part.value("regex_pattern")
-        what = (
-            f"their names of parameters ({pattern!r}) are not ours: say optimizer.groups (lr, weight_decay, schedule)"
-        )
-        chosen = part.chosen("optimizer")
-        if chosen is not None and chosen != dense.chosen("optimizer"):
-            what = f"{what}; all layers have one kind of optimizer, not {chosen} beside another"
-        reader.lose_whole(part, what)
+        name = part.chosen("optimizer")
+        inner = part.node(name) if name else None
+        if inner is None or name != dense.chosen("optimizer"):
+            what = f"all layers have one kind of optimizer, not {name or 'none'} for {part.value('regex_pattern')!r}"
+            reader.lose_whole(part, what)
+            continue
+        _take_part(reader, part, inner, ("optimizer", "groups", place))
+        whole = dense.node(dense.chosen("optimizer") or "")
+        for option in inner.fields:
+            if option not in _RATES and whole is not None and inner.value(option) != whole.value(option):
+                reader.lose(inner, option, "a group has a rate, a weight decay and a schedule of its own, and no more")
+        reader.used(inner, *inner.fields)
+        reader.used(part, name)
+        place += 1
+
+
+def _take_part(reader: Reader, part: Node, inner: Node, path: Path_) -> None:
+    pattern = part.value("regex_pattern") or ""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        reader.mistake(part, "regex_pattern", f"{pattern!r} is no regular expression: {error}")
+        return
+    # Parameters have other names here, but what they end in: patterns that speak of nothing else mean the same.
+    if set(re.findall(r"(?<!\\)[A-Za-z_]\w*", pattern)) <= {"bias", "weight"}:
+        reader.take(part, "regex_pattern", (*path, "match"), f"^(?:{pattern})$", "the whole name, as there")
+    else:
+        what = f"{pattern!r} by our names of parameters, such as 'model.deep'"
+        reader.gap(part, "regex_pattern", (*path, "match"), what, ".")
+    for theirs, ours in _RATES.items():
+        reader.take(inner, theirs, (*path, ours), inner.value(theirs))
+    take_schedule(reader, part, Rate((*path, "schedule"), inner.value("lr"), reader.facts.accumulation))
 
 
 def _take_average(reader: Reader, dense: Node, train: Node) -> None:
