@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from drivetrain.engine.counted import Counted
 from drivetrain.tasks.language_model import recipe
+from drivetrain.tasks.language_model.grouped import grouped_product
 from drivetrain.tasks.language_model.rows import rows_at
 
 
@@ -112,12 +113,12 @@ class Experts(nn.Module):
 
     def _products(self, rows: Tensor, ends: Tensor | None) -> Tensor:
         """Each expert's own: `rows` [places, width] lie expert by expert, up to `ends`, or as many for each."""
-        gate, up, down = [weight.to(rows.dtype).mT for weight in (self.gate, self.up, self.down)]
+        gate, up, down = [weight.to(rows.dtype) for weight in (self.gate, self.up, self.down)]
         if ends is not None:
-            inner = F.silu(F.grouped_mm(rows, gate, offs=ends)) * F.grouped_mm(rows, up, offs=ends)
-            return F.grouped_mm(inner, down, offs=ends)
+            inner = F.silu(grouped_product(rows, gate, ends)) * grouped_product(rows, up, ends)
+            return grouped_product(inner, down, ends)
         rows = rows.unflatten(0, (self.settings.count, -1))
-        return ((F.silu(rows @ gate) * (rows @ up)) @ down).flatten(0, 1)
+        return ((F.silu(rows @ gate.mT) * (rows @ up.mT)) @ down.mT).flatten(0, 1)
 
 
 class Way(NamedTuple):

@@ -16,7 +16,7 @@ from drivetrain.data.stacked import IGNORED
 
 _ELEMENTS = 1 << 22
 """Logits at a time, where the recipe leaves it open: 16 MB in float32, which caches of most machines hold."""
-_LEAST = 32
+_LEAST = 128
 """Positions below which products of matrices are slow."""
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
-from drivetrain.plan.flops import Shape
+from drivetrain.plan.flops import Mixture, Shape
 from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Settings, Whole, bits, nothing
 
 BYTES = 256
@@ -86,6 +87,9 @@ class Llama(Component):
     @property
     def shape(self) -> Shape:
         """What its parameters and FLOPs follow from."""
+        mixture, experts = None, self.experts
+        if experts is not None:
+            mixture = Mixture(experts.count, experts.top_k, experts.shared, self.expert_size, experts.dense)
         return Shape(
             depth=self.depth,
             width=self.width,
@@ -96,6 +100,7 @@ class Llama(Component):
             context=self.context,
             gated=True,
             tied=self.tied,
+            mixture=mixture,
         )
 
     def __post_init__(self) -> None:
@@ -171,6 +176,17 @@ class LanguageModel(Component):
         shape = self.model.shape
         heads = {"model.heads": shape.heads, "model.kv_heads": shape.kv_heads}
         return heads | {"model.context": shape.context}
+
+    def mistakes(self, recipe: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """What split layers cannot do. Which processes there are may not be known yet."""
+        if recipe.parallel is None or recipe.parallel.tensor == 1:
+            return
+        given = f"parallel.tensor is {recipe.parallel.tensor}"
+        if self.model.experts is not None:
+            yield ("model", "experts"), f"{given}, and experts are not split: share them out by parallel.shard"
+        if self.logits_chunk is not None:
+            message = f"{given}: each process has its part of the logits already; leave it out, or use parallel.shard"
+            yield ("logits_chunk",), message
 
     @property
     def tokens_per_sample(self) -> int:
