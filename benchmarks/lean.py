@@ -83,7 +83,7 @@ def documents(tokens: int, width: int, rounds: int) -> None:
     context = tokens // 4
     settings = Settings(width=width, depth=2, heads=8, context=context, vocabulary=1024)
     model, rng = llama.Llama(settings).train(), np.random.default_rng(0)
-    for mean in (context // 32, context // 8, context // 2):
+    for mean in (context // 8, context // 2):
         lengths: list[int] = []
         while sum(lengths) < tokens:
             lengths.append(int(np.clip(rng.exponential(mean), 1, context)))

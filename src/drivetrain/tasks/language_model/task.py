@@ -69,8 +69,10 @@ class LanguageModelTask(Task):
         return {"model": model}
 
     def parallel_plan(self, name: str, network: nn.Module) -> ParallelPlan | None:
-        """That of the shipped decoder."""
-        return PLAN if isinstance(network, Llama) else None
+        """That of the shipped decoder. Layers with experts are units, and not split."""
+        if not isinstance(network, Llama):
+            return None
+        return PLAN if self._model.experts is None else ParallelPlan(units=PLAN.units)
 
     def collate(self, samples: Sequence[Any]) -> dict[str, Tensor]:
         """Windows of context + 1 tokens: all but the last are read, all but the first predicted.
