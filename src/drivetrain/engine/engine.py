@@ -17,6 +17,7 @@ from drivetrain.engine.activations import other_tensors
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
 from drivetrain.engine.by_loss import LossWeights, require_names
+from drivetrain.engine.counted import StepCounts
 from drivetrain.engine.cut_networks import cut_networks, given_up
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
@@ -86,6 +87,7 @@ class Engine:
         self.scaler = scaler
         self.averages = averages
         self.buffers = Buffers(networks, execution.placement.group, still=execution.exact is not None)
+        self.counts = StepCounts(networks, execution.placement.data)
         self.network_settings = execution.network_settings
         self.span = 0, 0  # positions [start, stop) of the micro-batch at work
         self._execution = execution
@@ -132,7 +134,8 @@ class Engine:
         again = self._recompute_rank_before(moving, network_optimizers, loss, work)
         inspection = self._inspection(moving, network_optimizers, work)
         moving.reduction.reset()
-        kept: Sequence[Kept] = ()
+        self.counts.reset()
+        kept: list[Kept] = []
         if self._execution.skips:  # before any forward pass: a step that is left out puts them back
             kept = self.buffers.keep()
         sums = Sums(self.device)
@@ -153,6 +156,8 @@ class Engine:
             sums.agree(self.placement.data)
         if self._execution.exact:
             require_still(self.buffers.first_changed)
+        # After that look: what follows from the counts of the whole step is no change by a process's own lanes.
+        kept += self.counts.finish()
         movers: list[RowMover] = []
         for network_optimizer in network_optimizers:
             movers += network_optimizer.rows

@@ -319,6 +319,8 @@ class TelemetryRecord(AttemptPart):
     """Bytes of the first rank's device: `allocated`, `reserved`, `peak`; empty where it does not tell."""
     ranks: Mapping[str, Spread]
     """Over all ranks: `own_seconds` a step (of its own work), `host_peak` and `device_peak` in bytes."""
+    counted: Mapping[str, tuple[int, ...]] | None = None
+    """What modules have counted in these steps, by module and name, such as the tokens of each expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

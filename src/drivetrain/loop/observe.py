@@ -104,7 +104,6 @@ def build_observer(
     recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, ledger: LedgerWriter, run: Path
 ) -> Observer:
     """As a recipe wants it."""
-    device, heartbeat = engine.device, engine.heartbeat
-    meter = Meter(recipe.telemetry, timetable, group, heartbeat, ledger, device)
-    open_window = partial(Window, rank=group.rank, device=device, run=run)
-    return Observer(meter, recipe.profile, open_window, ledger, group, heartbeat)
+    meter = Meter(recipe.telemetry, timetable, group, engine, ledger)
+    open_window = partial(Window, rank=group.rank, device=engine.device, run=run)
+    return Observer(meter, recipe.profile, open_window, ledger, group, engine.heartbeat)

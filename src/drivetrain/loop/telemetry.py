@@ -18,7 +18,6 @@ from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.recipe import Telemetry
 from drivetrain.runtime.device import has_own_memory
 from drivetrain.runtime.group import Group
-from drivetrain.runtime.heartbeat import Heartbeat
 
 OWN = ("data", "forward", "backward", "optimizer")
 """Phases in which a rank does its own work; in the others it may wait for the rest."""
@@ -35,16 +34,16 @@ class Meter:
         settings: Telemetry,
         timetable: Timetable,
         group: Group,
-        heartbeat: Heartbeat,
+        engine: Engine,
         ledger: LedgerWriter,
-        device: torch.device,
     ) -> None:
         self._settings = settings
         self._timetable = timetable
         self._group = group
-        self._heartbeat = heartbeat
+        self._heartbeat = engine.heartbeat
+        self._counts = engine.counts
         self._ledger = ledger
-        self._device = device
+        self._device = engine.device
         self._told = 0  # the step that the last record was of
         self._collects = False  # whether Python collected by itself before the loop
 
@@ -102,6 +101,7 @@ class Meter:
                 host=host,
                 device=device,
                 ranks=spreads,
+                counted=self._counts.take() or None,
             )
         )
 

@@ -16,6 +16,17 @@ _PASSES = 3
 """The forward pass and the backward one, in units of the forward's FLOPs."""
 
 
+class Mixture(NamedTuple):
+    """Experts in the place of MLPs, in all layers but the first `dense`: a token passes `taken` of `count`, and
+    `shared`, of `hidden` features each, and a router."""
+
+    count: int
+    taken: int
+    shared: int
+    hidden: int
+    dense: int
+
+
 @dataclass(frozen=True)
 class Shape:
     """The sizes of a decoder that its cost follows from.
@@ -34,6 +45,7 @@ class Shape:
     gated: bool
     tied: bool
     gpt: bool = False
+    mixture: Mixture | None = None
 
     @property
     def attended(self) -> int:
@@ -49,7 +61,7 @@ class Shape:
 def parameters(shape: Shape) -> int:
     """All parameters, each counted once."""
     norm = shape.width
-    layer = _matrices(shape)
+    layer = _attention(shape)
     rows = shape.vocabulary  # of the embeddings, each of `width` numbers
     if not shape.tied:
         rows += shape.vocabulary
@@ -60,12 +72,13 @@ def parameters(shape: Shape) -> int:
         layer += shape.attended + 2 * shape.shared + 2 * shape.width + into_hidden * shape.hidden
         rows += shape.context
     layer += 2 * norm
-    return shape.depth * layer + rows * shape.width + norm
+    return shape.depth * layer + _mlps(shape, passed=False) + rows * shape.width + norm
 
 
 def matrix_flops(shape: Shape) -> int:
     """FLOPs of a token, forward and backward, in products with weights."""
-    return _PASSES * 2 * (shape.depth * _matrices(shape) + shape.width * shape.vocabulary)
+    layers = shape.depth * _attention(shape) + _mlps(shape, passed=True)
+    return _PASSES * 2 * (layers + shape.width * shape.vocabulary)
 
 
 def core_flops(shape: Shape) -> int:
@@ -86,11 +99,21 @@ def flops_per_sample(shape: Shape) -> int:
     return shape.context * flops_per_token(shape)
 
 
-def _matrices(shape: Shape) -> int:
-    """Weights in the matrices of a layer."""
-    attention = shape.width * (shape.attended + 2 * shape.shared) + shape.attended * shape.width
-    mlp = 3 if shape.gated else 2
-    return attention + mlp * shape.width * shape.hidden
+def _attention(shape: Shape) -> int:
+    """Weights in the matrices of a layer's attention."""
+    return shape.width * (shape.attended + 2 * shape.shared) + shape.attended * shape.width
+
+
+def _mlps(shape: Shape, *, passed: bool) -> int:
+    """Weights in the matrices of all layers' MLPs and experts: those that a token is `passed` through, or all."""
+    matrices = 3 if shape.gated else 2
+    of_mlp = matrices * shape.width * shape.hidden
+    mixture = shape.mixture
+    if mixture is None:
+        return shape.depth * of_mlp
+    experts = mixture.shared + (mixture.taken if passed else mixture.count)
+    of_experts = experts * matrices * shape.width * mixture.hidden + mixture.count * shape.width
+    return mixture.dense * of_mlp + (shape.depth - mixture.dense) * of_experts
 
 
 class Peak(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,9 @@ from drivetrain.engine.dropout import Dropout
 from drivetrain.engine.parallel_plan import ParallelPlan
 from drivetrain.spec.mesh import MeshSizes
 from drivetrain.tasks.language_model import recipe
+from drivetrain.tasks.language_model.document_blocks import Blocks, attend_in_blocks, blocks_of
+from drivetrain.tasks.language_model.experts import Experts
+from drivetrain.tasks.language_model.linear_cross_entropy import linear_cross_entropy
 
 PLAN = ParallelPlan(
     units=("layers.*",),
@@ -36,6 +41,10 @@ PLAN = ParallelPlan(
 """How the decoder is laid out over a mesh."""
 
 
+Allowed = Tensor | Blocks | None
+"""Who sees whom: a mask (bool [batch, 1, positions, positions]), documents in batches, or all that is before."""
+
+
 class Llama(nn.Module):
     """Token ids [batch, positions] (int64) to logits [batch, positions, vocabulary].
 
@@ -45,12 +54,14 @@ class Llama(nn.Module):
 
     laid_out = MeshSizes()
     """How it lies on a mesh; whoever lays it out says so."""
+    logits_chunk: int | Literal["auto"] = "auto"
+    """Positions whose logits are there at a time, where a loss is asked for."""
 
     def __init__(self, settings: recipe.Llama) -> None:
         super().__init__()
         self.settings = settings
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
-        self.layers = nn.ModuleList(Layer(settings) for _ in range(settings.depth))
+        self.layers = nn.ModuleList(Layer(settings, number) for number in range(settings.depth))
         self.norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
         self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
         if settings.tied:
@@ -62,23 +73,44 @@ class Llama(nn.Module):
         if not self.cos.is_meta:
             self._fill_all()
 
-    def forward(self, tokens: Tensor, documents: Tensor | None = None, past: Past | None = None) -> Tensor:
-        """Logits for the token after each position. With a `past`, tokens are those after it, and become part of it."""
+    def forward(
+        self,
+        tokens: Tensor,
+        documents: Tensor | None = None,
+        targets: Tensor | None = None,
+        past: Past | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits for the token after each position. With a `past`, tokens are those after it, and become part of it.
+
+        With `targets` [batch, positions] (int64) not logits, which are then never there whole, but their cross entropy
+        in nats, summed, 0-d. In training a model with experts says beside either how uneven they are: `Routed.balance`,
+        the mean over layers.
+        """
         begin, length = past.length if past else 0, tokens.shape[1]
         cos, sin, allowed = self.cos[begin : begin + length], self.sin[begin : begin + length], None
         if documents is not None:
             places = positions_within(documents)
-            cos, sin, allowed = self.cos[places].unsqueeze(1), self.sin[places].unsqueeze(1), within(documents)
-        x = self.embed(tokens)
+            cos, sin, allowed = self.cos[places].unsqueeze(1), self.sin[places].unsqueeze(1), _apart(documents)
+        x, balance = self.embed(tokens), []
         for number, layer in enumerate(self.layers):
             x = layer(x, cos, sin, allowed, past.layers[number] if past else None)
-        return self.head(self.norm(x))
+            if isinstance(x, tuple):
+                x, uneven = x
+                balance.append(uneven)
+        x = self.norm(x)
+        if targets is None:
+            result = self.head(x)
+        else:
+            result = linear_cross_entropy(x, self.head.weight, targets, self.logits_chunk)
+        return (result, torch.stack(balance).mean()) if balance and self.training else result
 
     @torch.no_grad()
     def fill(self, name: str, tensor: Tensor) -> None:
         """Initial numbers of one tensor: norms are 1, matrices normal with 0.02; a layer's last matrices 1 / sqrt(2
         depth) of that, so that the residual sum stays even."""
-        if name in ("cos", "sin"):
+        if name.endswith(("router.counts", "router.bias")):
+            tensor.zero_()
+        elif name in ("cos", "sin"):
             settings = self.settings
             cos, sin = rotary_table(settings.context, settings.width // settings.heads, settings.rope_base)
             tensor.copy_(cos if name == "cos" else sin)
@@ -86,7 +118,7 @@ class Llama(nn.Module):
             tensor.fill_(1.0)
         else:
             std = 0.02
-            if name.endswith(("attention.out.weight", "mlp.down.weight")):
+            if re.search(r"(attention\.out\.weight|mlp\.(shared\.)?down(\.weight)?)$", name):
                 std /= math.sqrt(2 * self.settings.depth)
             tensor.normal_(std=std)
 
@@ -129,20 +161,23 @@ class LayerPast:
 class Layer(nn.Module):
     """Attention and MLP, each behind a norm and beside a residual."""
 
-    def __init__(self, settings: recipe.Llama) -> None:
+    def __init__(self, settings: recipe.Llama, number: int) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
         self.attention = Attention(settings)
         self.mlp_norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
-        self.mlp = MLP(settings)
+        self.mlp = _mlp(settings, number)
         self.dropout = Dropout(settings.dropout)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None, past: LayerPast | None = None
-    ) -> Tensor:
-        """[batch, positions, width] to the same shape."""
+        self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Allowed = None, past: LayerPast | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """[batch, positions, width] to the same shape; with experts, their `balance` beside it."""
         x = x + self.dropout(self.attention(self.attention_norm(x), cos, sin, allowed, past))
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        made = self.mlp(self.mlp_norm(x))
+        if isinstance(made, tuple):
+            return x + self.dropout(made[0]), made[1]
+        return x + self.dropout(made)
 
 
 class Attention(nn.Module):
@@ -159,7 +194,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(settings.width, settings.width, bias=False)
 
     def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Tensor | None = None, past: LayerPast | None = None
+        self, x: Tensor, cos: Tensor, sin: Tensor, allowed: Allowed = None, past: LayerPast | None = None
     ) -> Tensor:
         """[batch, positions, width] to the same shape. `allowed` says who sees whom; without it, all before it."""
         batch, length, _ = x.shape
@@ -169,27 +204,47 @@ class Attention(nn.Module):
         value = self.value(x).view(batch, length, -1, self.size).transpose(1, 2)
         if past:
             key, value = past.with_next(key, value)
-        # A single token sees all that there is; torch's mask would let it see the first one only.
-        causal = allowed is None and key.shape[2] == length
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, is_causal=causal, enable_gqa=self.grouped
-        )
+        if isinstance(allowed, Blocks):
+            mixed = attend_in_blocks(query, key, value, allowed, grouped=self.grouped)
+        else:
+            # A single token sees all that there is; torch's mask would let it see the first one only.
+            causal = allowed is None and key.shape[2] == length
+            mixed = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=allowed, is_causal=causal, enable_gqa=self.grouped
+            )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
 class MLP(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv 2002.05202): down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, settings: recipe.Llama) -> None:
+    def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        hidden = settings.hidden_size
-        self.gate = nn.Linear(settings.width, hidden, bias=False)
-        self.up = nn.Linear(settings.width, hidden, bias=False)
-        self.down = nn.Linear(hidden, settings.width, bias=False)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] to the same shape."""
         return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def _mlp(settings: recipe.Llama, number: int) -> MLP | Experts:
+    """What a layer of this number has behind its attention."""
+    width, experts = settings.width, settings.experts
+    if experts is None or number < experts.dense:
+        return MLP(width, settings.hidden_size)
+    hidden = settings.expert_size
+    shared = MLP(width, experts.shared * hidden) if experts.shared else None
+    return Experts(width, hidden, experts, shared)
+
+
+def _apart(documents: Tensor) -> Tensor | Blocks:
+    """What keeps attention within documents. How many there are of which length only a host knows: an accelerator, or
+    a compiled graph, would have to wait for it, and takes a mask."""
+    if documents.device.type == "cpu" and not torch.compiler.is_compiling():
+        return blocks_of(documents)
+    return within(documents)
 
 
 def within(documents: Tensor) -> Tensor:

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
-from drivetrain.plan.flops import Shape
+from drivetrain.plan.flops import Mixture, Shape
 from drivetrain.spec.settings import Component, Count, NonNegative, Positive, Settings, Whole, bits, nothing
 
 BYTES = 256
 """The vocabulary of a model of bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance(Settings):
+    """What keeps a router from giving all tokens to a few experts."""
+
+    rate: Annotated[
+        NonNegative, bits("what each step moves the bias of an expert that had too many or too few tokens (DeepSeek-V3)")
+    ] = 1e-3
+    loss: Annotated[
+        NonNegative, bits("weight of the loss `balance`: by sample and layer, 1 where all experts have as much")
+    ] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts(Settings):
+    """Small MLPs in the place of one, of which each token takes a few."""
+
+    count: Annotated[Count, bits("how many there are in a layer")]
+    top_k: Annotated[Count, bits("how many of them a token takes")] = 2
+    hidden: Annotated[
+        Count | None, bits("features inside each; null: as many as an MLP has, shared out to `top_k` and `shared`")
+    ] = None
+    shared: Annotated[Whole, bits("how many more experts' features every token takes")] = 0
+    dense: Annotated[Whole, bits("the first so many layers have an MLP of their own and no experts")] = 0
+    scores: Annotated[
+        Literal["softmax", "sigmoid"], bits("how the router's numbers become scores; of several, their shares count")
+    ] = "softmax"
+    capacity: Annotated[
+        Positive | None,
+        bits("places of an expert in each sample, by its even share; what finds none is dropped; null: nothing is"),
+    ] = None
+    balance: Annotated[Balance, bits("what keeps experts busy alike")] = field(default_factory=Balance)
+
+    def __post_init__(self) -> None:
+        if self.top_k > self.count:
+            raise ValueError(f"top_k {self.top_k} of {self.count} experts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +69,7 @@ class Llama(Component):
     tied: Annotated[bool, bits("the output layer shares the embedding's weights")] = True
     rope_base: Annotated[Positive, bits("base of the rotary frequencies")] = 10000.0
     norm_eps: Annotated[Positive, bits("epsilon of RMSNorm")] = 1e-5
+    experts: Annotated[Experts | None, bits("a mixture of experts in the place of MLPs", later=True)] = None
 
     @property
     def hidden_size(self) -> int:
@@ -38,8 +77,19 @@ class Llama(Component):
         return self.hidden or -(-self.width * 8 // 96) * 32
 
     @property
+    def expert_size(self) -> int:
+        """Features inside an expert; 0 where there are none."""
+        if self.experts is None:
+            return 0
+        active = self.experts.top_k + self.experts.shared
+        return self.experts.hidden or max(1, self.hidden_size // active // 8) * 8
+
+    @property
     def shape(self) -> Shape:
         """What its parameters and FLOPs follow from."""
+        mixture, experts = None, self.experts
+        if experts is not None:
+            mixture = Mixture(experts.count, experts.top_k, experts.shared, self.expert_size, experts.dense)
         return Shape(
             depth=self.depth,
             width=self.width,
@@ -50,6 +100,7 @@ class Llama(Component):
             context=self.context,
             gated=True,
             tied=self.tied,
+            mixture=mixture,
         )
 
     def __post_init__(self) -> None:
@@ -59,6 +110,14 @@ class Llama(Component):
             raise ValueError(f"width / heads is {self.width // self.heads}; rotary positions need an even number")
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ValueError(f"heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        if self.experts is None:
+            return
+        if self.experts.dense >= self.depth:
+            raise ValueError(f"experts.dense {self.experts.dense} leaves none of {self.depth} layers to experts")
+        # Torch's grouped products take rows of whole 16 bytes, in bf16 too.
+        for name, size in (("width", self.width), ("experts.hidden", self.expert_size)):
+            if size % 8:
+                raise ValueError(f"{name} {size} is not a multiple of 8, which products by expert ask for")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +151,13 @@ class LanguageModel(Component):
     kind: Annotated[Literal["language_model"], bits("language modelling")] = "language_model"
     model: Annotated[Llama, bits("the network")] = field(default_factory=Llama)
     documents: Annotated[Bounds, bits("what crosses the boundaries of documents")] = field(default_factory=Bounds)
+    logits_chunk: Annotated[
+        Count | Literal["auto"] | None,
+        bits(
+            "positions whose logits are there at a time; auto: about 16 MB of logits; null: all of a micro-batch",
+            later=True,
+        ),
+    ] = None
     sample: Annotated[Sample, nothing("text to look at")] = field(default_factory=Sample)
 
     def __post_init__(self) -> None:
@@ -110,6 +176,17 @@ class LanguageModel(Component):
         shape = self.model.shape
         heads = {"model.heads": shape.heads, "model.kv_heads": shape.kv_heads}
         return heads | {"model.context": shape.context}
+
+    def mistakes(self, recipe: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """What split layers cannot do. Which processes there are may not be known yet."""
+        if recipe.parallel is None or recipe.parallel.tensor == 1:
+            return
+        given = f"parallel.tensor is {recipe.parallel.tensor}"
+        if self.model.experts is not None:
+            yield ("model", "experts"), f"{given}, and experts are not split: share them out by parallel.shard"
+        if self.logits_chunk is not None:
+            message = f"{given}: each process has its part of the logits already; leave it out, or use parallel.shard"
+            yield ("logits_chunk",), message
 
     @property
     def tokens_per_sample(self) -> int:

@@ -63,11 +63,16 @@ class LanguageModelTask(Task):
 
     def networks(self) -> dict[str, nn.Module]:
         """The decoder, as "model"."""
-        return {"model": imported(self._model.factory)(self._model)}
+        model = imported(self._model.factory)(self._model)
+        if self._settings.logits_chunk is not None:
+            model.logits_chunk = self._settings.logits_chunk
+        return {"model": model}
 
     def parallel_plan(self, name: str, network: nn.Module) -> ParallelPlan | None:
-        """That of the shipped decoder."""
-        return PLAN if isinstance(network, Llama) else None
+        """That of the shipped decoder. Layers with experts are units, and not split."""
+        if not isinstance(network, Llama):
+            return None
+        return PLAN if self._model.experts is None else ParallelPlan(units=PLAN.units)
 
     def collate(self, samples: Sequence[Any]) -> dict[str, Tensor]:
         """Windows of context + 1 tokens: all but the last are read, all but the first predicted.
@@ -104,11 +109,31 @@ class LanguageModelTask(Task):
         return {"tokens": _predicted(batch)}
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> Losses:
-        """Cross-entropy in nats, summed over tokens."""
-        documents = (batch["documents"],) if "documents" in batch else ()
-        logits = nets["model"](batch["tokens"], *documents).float()
-        total = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
-        return Losses(loss=(total, "tokens"))
+        """Cross-entropy in nats, summed over tokens; in training also how uneven experts are, where there are some."""
+        return self.loss_from(nets["model"](*self.inputs(batch)), batch)
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
+        """What the network is called with: tokens, documents, and targets where it makes the loss of logits in
+        chunks."""
+        targets = None if self._settings.logits_chunk is None else batch["targets"]
+        return batch["tokens"], batch.get("documents"), targets
+
+    def loss_from(self, output: Tensor | tuple[Tensor, Tensor], batch: Mapping[str, Tensor]) -> Losses:
+        """The losses of what the network has come to with `inputs`."""
+        result, balance = output if isinstance(output, tuple) else (output, None)
+        if self._settings.logits_chunk is None:
+            logits = result.float().flatten(0, 1)
+            result = F.cross_entropy(logits, batch["targets"].flatten(), reduction="sum")
+        if balance is None or self._model.experts is None:
+            return Losses(loss=(result, "tokens"))
+        return Losses(loss=(result, "tokens"), balance=(balance, "samples", self._balance_weight))
+
+    @property
+    def _balance_weight(self) -> float:
+        """Of the mean over layers, so that each layer has the recipe's."""
+        experts = self._model.experts
+        assert experts is not None, "whoever asks has a loss of theirs"
+        return experts.balance.loss * (self._model.depth - experts.dense)
 
     def metrics(self) -> dict[str, Metric]:
         """Nats per token, and their exp; for byte models the same in bits per byte."""
