@@ -32,6 +32,7 @@ from drivetrain.engine.drawing import INITIAL_WEIGHTS, draw, fill_buffers
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
 from drivetrain.engine.execution import Execution
+from drivetrain.engine.kernels import replace_modules
 from drivetrain.engine.memory import to_empty
 from drivetrain.engine.narrow import masters_of, narrow, widen_gradients
 from drivetrain.engine.parallel_plan import derived
@@ -340,6 +341,8 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     if recipe.compile:
         # Also a switch of the compiler, which then takes no kernel that differs from run to run.
         torch.use_deterministic_algorithms(True, warn_only=True)
+    if recipe.kernels:
+        replace_modules(networks, recipe.kernels)
     tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
