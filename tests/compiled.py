@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import drivetrain
+from drivetrain.worker import main
 
 WIDTH = 6
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, dropout: float) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(WIDTH, eps=1e-6)
         self.inner = nn.Linear(WIDTH, WIDTH)
-        self.dropout = nn.Dropout(0.1)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x):
         return x + self.dropout(torch.tanh(self.inner(self.norm(x))))
 
 
 class Deep(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.first = nn.Linear(3, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks = nn.ModuleList(Block(dropout) for _ in range(3))
         self.last = nn.Linear(WIDTH, 1)
 
     def forward(self, x):
@@ -45,10 +50,11 @@ class Rows:
 
 
 class Fit(drivetrain.Task):
-    """Its loss is that of a sum over samples, so that steps of all sizes are alike."""
+    def __init__(self, dropout: float = 0.1) -> None:
+        self.dropout = dropout
 
     def networks(self):
-        return {"model": Deep()}
+        return {"model": Deep(self.dropout)}
 
     def loss(self, nets, batch):
         return (nets["model"](batch) - batch.mean(-1, keepdim=True)).square().mean()
@@ -110,7 +116,19 @@ def recipe(**own) -> dict:
         "budget": {"samples": 44},
         "optimizer": {"kind": "adamw", "lr": 0.01},
         "checkpoint": {"every": {"steps": 3}},
-        "evaluate": {"every": {"steps": 3}, "batch": 15},
+        "evaluate": {"every": {"steps": 3}, "batch": 60},
         "compile": {"scope": "block"},
         "launch": {"threads": 1},
     } | own
+
+
+def warm(job, place, descriptors):
+    """A worker that finds what the compiler has made in other tests, and in other sessions of them."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(sys.prefix) / "inductor")
+    return main(job, place, descriptors)
+
+
+def cold(job, place, descriptors):
+    """A worker whose compiler finds nothing."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(job["folder"]) / "cold")
+    return main(job, place, descriptors)
