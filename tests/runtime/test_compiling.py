@@ -1,14 +1,12 @@
 """What torch's compiler takes is told apart, whoever has asked it to work."""
 
 from contextlib import ExitStack
-from functools import partial
 
 import pytest
 import torch
-from torch import nn
 
 from clock import Clock
-from drivetrain.runtime.compiling import CompileClock, compile_network, watch_compiler
+from drivetrain.runtime.compiling import CompileClock, watch_compiler
 from drivetrain.runtime.heartbeat import Heartbeat
 
 
@@ -40,47 +38,40 @@ def test_the_compiler_of_torch_is_heard_until_the_stack_is_undone():
     with ExitStack() as stack:
         watch = watch_compiler(heartbeat, stack)
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
-        assert watch.take() > 0
+        assert watch.seconds() > 0
     torch.compile(lambda x: x + 2, backend=backend)(torch.ones(3))
-    assert watch.take() == 0
+    assert watch.seconds() == 0
     assert seen == ["compile", "start"]
 
 
-class Own(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(3, 2)
+def test_each_graph_is_told_with_its_place_its_time_and_what_did_not_hold():
+    def doubled(x):
+        return x + x
 
-    def forward(self, x):
-        return self.inner(x)
+    heartbeat = Heartbeat()
+    with ExitStack() as stack:
+        watch = watch_compiler(heartbeat, stack)
+        compiled = torch.compile(doubled, backend="aot_eager", dynamic=False)
+        heartbeat.step = 7
+        heartbeat.enter("forward")
+        for size in (3, 3, 4):
+            compiled(torch.ones(size))
+        first, again = watch.found()
+        assert watch.found() == []
+    assert (first.step, first.phase, first.why) == (7, "forward", "first")
+    assert first.function == f"{__file__}:{doubled.__code__.co_firstlineno} doubled"
+    assert first.seconds > 0
+    assert again.why == "tensor 'x' size mismatch at index 0. expected 3, actual 4"
 
 
-class OwnSequential(nn.Sequential):
-    pass
+def test_a_function_of_many_sizes_is_compiled_for_each_as_long_as_it_is_watched():
+    def tripled(x):
+        return x * 3
 
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        Own,
-        lambda: nn.Sequential(nn.Linear(3, 2), nn.Tanh()),
-        lambda: OwnSequential(nn.Linear(3, 2)),
-        lambda: nn.Linear(3, 2),
-    ],
-)
-def test_networks_of_torchs_own_classes_are_compiled_too(make, monkeypatch):
-    compiled = []
-
-    def backend(graph, inputs):
-        compiled.append(graph)
-        return graph.forward
-
-    network, x = make(), torch.ones(4, 3)
-    plain, names = network(x), list(network.state_dict())
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    compile_network(network)
-    assert torch.equal(network(x), plain)
-    assert len(compiled) == 1
-    assert list(network.state_dict()) == names
-    network(x).sum().backward()
-    assert all(parameter.grad is not None for parameter in network.parameters())
+    with ExitStack() as stack:
+        watch = watch_compiler(Heartbeat(), stack)
+        compiled = torch.compile(tripled, backend="aot_eager", dynamic=False)
+        for size in range(2, 14):  # torch gives up after eight
+            compiled(torch.ones(size))
+        assert len(watch.found()) == 12
+    assert torch._dynamo.config.recompile_limit == 8

@@ -342,7 +342,26 @@ def test_one_that_can_is_none(kind):
 def test_the_compiler_chooses_activations_by_itself(tmp_path, path):
     with pytest.raises(RecipeMistakes, match="chooses by itself"):
         load(write(tmp_path, {}), ["compile=true", f"{path}=recompute"])
+    with pytest.raises(RecipeMistakes, match="keeps what products make"):
+        load(write(tmp_path, {}), ["compile={scope: block}", f"{path}=selective"])
+    load(write(tmp_path, {}), ["compile={scope: block}", f"{path}=recompute"])
     load(write(tmp_path, {}), [f"{path}=recompute"])
+
+
+@pytest.mark.parametrize(("mode", "words"), [("reduce-overhead", "CUDA"), ("max-autotune", "the fastest")])
+def test_modes_of_the_compiler_that_do_not_run_here_are_refused(tmp_path, mode, words):
+    with pytest.raises(RecipeMistakes, match=words):
+        load(write(tmp_path, {}), [f"compile={{mode: {mode}}}"])
+
+
+def test_kernels_are_kinds_by_patterns(tmp_path):
+    with pytest.raises(RecipeMistakes, match=r"kernels: is a mapping from names to kinds \(got \[\]\)"):
+        load(write(tmp_path, {}), ["kernels=[]"])
+    with pytest.raises(RecipeMistakes, match=r"kernels.norm: is a mapping with a kind"):
+        load(write(tmp_path, {}), ["kernels={norm: 'a:b'}"])
+    kernels = load(write(tmp_path, {}), ["kernels={norm: {kind: 'a:B', tolerance: 0.1, eps: 2}}"]).recipe.kernels
+    assert kernels["norm"].own.settings == {"eps": 2}
+    assert kernels["norm"].tolerance == 0.1
 
 
 @pytest.mark.parametrize("given", ["activations=all", "activations={'layers.*': some}"])

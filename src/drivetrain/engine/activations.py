@@ -45,13 +45,19 @@ _KEPT = (bool, int, float, str, torch.Generator)
 
 
 def recompute_activations(
-    name: str, network: nn.Module, chosen: Activations, units: Sequence[str], device: torch.device
+    name: str,
+    network: nn.Module,
+    chosen: Activations,
+    units: Sequence[str],
+    device: torch.device,
+    compiled: Sequence[str] = (),
 ) -> None:
     """Have modules of a network computed again in backward passes, in place.
 
     A word holds for the modules that `units` name, as patterns do; a mapping for those that its patterns name, the
-    first one where several do. Called once layers are split, before modules are sharded. Raises Failure(78) for
-    patterns that name nothing, and for modules that lie within one another.
+    first one where several do. Called once layers are split, and `compiled` modules are for the compiler, before
+    modules are sharded. Raises Failure(78) for patterns that name nothing, and for modules that lie within one another
+    or within one that is compiled.
     """
     patterns = dict.fromkeys(units, chosen) if isinstance(chosen, str) else chosen
     if chosen != "keep" and not patterns:
@@ -60,6 +66,7 @@ def recompute_activations(
     named = matching(network, patterns, f"activations of {name}")
     words = {path: patterns[pattern] for path, pattern in named.items()}
     _require_apart(name, words)
+    _require_outside(name, words, compiled)
     for path, word in words.items():
         if word != "keep":
             module = network.get_submodule(path)
@@ -199,3 +206,13 @@ def _require_apart(name: str, words: Mapping[str, str]) -> None:
             if word != "keep" and inner.startswith(f"{outer}."):
                 cause = f"activations: {inner} lies within {outer} of {name}, which is computed again as a whole"
                 raise Failure(Exit.BAD_RECIPE, cause, "name modules that lie beside each other")
+
+
+def _require_outside(name: str, words: Mapping[str, str], compiled: Sequence[str]) -> None:
+    """Raises Failure(78) where a module lies within one that is compiled: of a graph's middle nobody makes a second
+    pass."""
+    for inner, word in words.items():
+        for outer in compiled:
+            if word != "keep" and inner.startswith(f"{outer}."):
+                cause = f"activations: {inner} lies within {outer} of {name}, which is compiled as a whole"
+                raise Failure(Exit.BAD_RECIPE, cause, f"name {outer}, or leave compile out")

@@ -63,17 +63,21 @@ def matching(network: nn.Module, patterns: Iterable[str], asked: str) -> dict[st
 
     Raises Failure(78) for a pattern that names none; `asked` says whose it is.
     """
-    patterns, found = list(patterns), {}
-    used: set[str] = set()
-    for name, _ in network.named_modules():
-        hits = [pattern for pattern in patterns if _fits(name, pattern)]
-        used.update(hits)
-        if hits:
-            found[name] = hits[0]
+    patterns = list(patterns)
     for pattern in patterns:
-        if pattern not in used:
+        if not named_by(network, [pattern]):
             cause = f"{asked}: no module is called {pattern!r}"
             raise Failure(Exit.BAD_RECIPE, cause, f"there are {_some_modules(network)}")
+    return named_by(network, patterns)
+
+
+def named_by(network: nn.Module, patterns: Iterable[str]) -> dict[str, str]:
+    """The same, where patterns may name nothing."""
+    patterns, found = list(patterns), {}
+    for name, _ in network.named_modules():
+        hits = [pattern for pattern in patterns if _fits(name, pattern)]
+        if hits:
+            found[name] = hits[0]
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Lt
 from pydantic import Field
@@ -130,6 +130,16 @@ class Statistics(Settings):
     gradients: Annotated[bool, cost("the gradient noise scale: how large a batch pays")] = True
     weights: Annotated[bool, cost("the size of the weights and of a step's change")] = True
     histograms: Annotated[bool, cost("how the weights, and a step's change of them, are distributed")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnKernel(Settings):
+    """What computes modules in their classes' place: `kind` is its import path, other keys are its arguments."""
+
+    tolerance: Annotated[
+        Positive | None, cost("the largest difference from the module, of its largest number; null: by precision")
+    ] = None
+    own: Annotated[Any, bits("its kind, and its arguments", inline=True)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

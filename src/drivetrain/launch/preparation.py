@@ -82,7 +82,7 @@ def prepare_job(
         processes=recipe.launch.processes,
         hang_after=recipe.launch.hang_after or 0.0,
         slow_after=recipe.launch.slow_after,
-        compiles=recipe.compile,
+        compiles=bool(recipe.compile),
         stall=seconds_of(recipe.stop.stall),
         most_restarts=recipe.launch.restarts,
         started=options.started,

@@ -523,6 +523,27 @@ class CodeRecord(AttemptPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompileRecord(AttemptPart):
+    """The first rank's process has had a graph compiled."""
+
+    kind: ClassVar[str] = "compile"
+    step: int
+    """The step that was made or, with `phase: evaluation`, the one before."""
+    phase: str
+    """What the process was at: `forward`, `backward`, `evaluation` ..."""
+    modules: str
+    """Whose forward pass it is, as NETWORK.MODULE, with `*` for what equal ones differ in; empty for other code."""
+    function: str
+    """What was compiled: FILE:LINE NAME."""
+    seconds: float
+    """How long it took."""
+    why: str
+    """`first`, or what of the graphs before did not hold, or why there is no graph."""
+    cached: bool
+    """Whether the compiler's files had it, so that no code was made."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoteRecord(AttemptPart):
     """Something that a person should know."""
 
@@ -595,6 +616,7 @@ LoopRecord: TypeAlias = (
     | RollbackRecord
     | InitialRecord
     | CodeRecord
+    | CompileRecord
     | NoteRecord
     | ExitRecord
 )

@@ -10,10 +10,12 @@ from drivetrain.engine.recipe import Statistics
 from drivetrain.engine.recompute import Recompute
 from drivetrain.engine.statistics import Probe
 from drivetrain.ledger.records import StatisticsRecord
+from drivetrain.loop.kernel_check import compare_kernels
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.reader import Reader
 from drivetrain.loop.step import MinimizeCall
+from drivetrain.loop.task import Task
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Amount
 
@@ -37,6 +39,17 @@ class StepChecks:
         self._engine = engine
         self._group = group
         self._ledger = ledger
+        self._compared = False
+
+    def compare_kernels(self, task: Task, batch: LocalBatch, counts: Mapping[str, int]) -> None:
+        """Before the first step, hold what computes modules in their classes' place against them.
+
+        Raises Failure(78) where it is not alike."""
+        if self._compared:
+            return
+        self._compared = True
+        if note := compare_kernels(task, self._engine, batch, counts):
+            self._ledger.record(note)
 
     def probe(self, batch: LocalBatch) -> Probe | None:
         """What measures this step. A step that ends early has ranks with nothing to measure."""

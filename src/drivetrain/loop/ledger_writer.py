@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,7 +67,10 @@ class LedgerWriter:
         self.seconds: dict[str, float] = dict.fromkeys(_BUCKETS, 0.0)
         self.compiling: Callable[[], float] = float
         """Seconds that torch's compiler has taken since this was last asked."""
+        self.compilations: Callable[[], Iterable[LoopRecord]] = tuple
+        """What the ledger is told of the graphs that it has made since."""
         self._compiled = 0.0
+        self._untold = False
         self._writer = writer
         self._history = history or ResumeIndex()
         self._heartbeat = heartbeat or Heartbeat()
@@ -84,6 +87,7 @@ class LedgerWriter:
         """End a lap that belongs to this bucket, but for what was compiled in it: that is a bucket of its own."""
         seconds = self.watch.lap()
         if compiled := min(self.compiling(), seconds):
+            self._untold = True
             self.seconds["compile"] = self.seconds.get("compile", 0.0) + compiled
             seconds -= compiled
             if bucket == "step":
@@ -98,6 +102,7 @@ class LedgerWriter:
 
     def step(self, **fields: Any) -> str:
         """The record of one step; what of it is not as it was when an equal claim made it before, if anything."""
+        self._tell_compiled()
         self._kept.append(fields)
         if self.watch.last - self._written >= GROUP:
             self.flush()
@@ -110,6 +115,8 @@ class LedgerWriter:
 
     def record(self, record: LoopRecord) -> None:
         """Any other record; its time and attempt are filled in."""
+        if not isinstance(record, AttemptRecord):  # which comes first, also where its start had something compiled
+            self._tell_compiled()
         self.flush()  # the ledger has the order in which things happened
         written = replace(record, time=time.time(), attempt=self.attempt)
         if self._writer:
@@ -173,6 +180,12 @@ class LedgerWriter:
             self._recent.extend(kept)
             while self._recent and self._recent[0]["time"] < time.time() - RECENT:
                 self._recent.popleft()
+
+    def _tell_compiled(self) -> None:
+        if self._untold:
+            self._untold = False
+            for record in self.compilations():
+                self.record(record)
 
     def _remember(self, record: LoopRecord) -> None:
         """The rank that writes it may die before it has; then nobody may go on from what came after it."""

@@ -62,6 +62,7 @@ class StepRunner:
         limits = partial(self._guard.limits, number)
         if not engine.placement.mesh.replicated:
             batch = batch._replace(spare=self._spare_of(batch))
+        checks.compare_kernels(self._task, batch, counts)
         step = Step(engine, batch, counts, limits, probe, checks.recompute(batch, self._reader))
         self.open, self.updated = OpenStep(step, batch, counts), False
         if not self._guard.leaves_out(number, counts):

@@ -26,11 +26,13 @@ from drivetrain.data.source import ENDLESS, Source
 from drivetrain.data.stream import StreamSource
 from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.average import Averages
+from drivetrain.engine.compiled import compile_blocks, compile_network
 from drivetrain.engine.cuttable import require_apart
 from drivetrain.engine.drawing import INITIAL_WEIGHTS, draw, fill_buffers
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.exact import require_lanes_apart
 from drivetrain.engine.execution import Execution
+from drivetrain.engine.kernels import replace_modules
 from drivetrain.engine.memory import to_empty
 from drivetrain.engine.narrow import masters_of, narrow, widen_gradients
 from drivetrain.engine.parallel_plan import derived
@@ -51,7 +53,6 @@ from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.optim.recipe import Optimizer
 from drivetrain.optim.rows import HalfRows, Stretches
 from drivetrain.optim.schedules import Horizon
-from drivetrain.runtime.compiling import compile_network
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.mesh import Mesh
@@ -338,6 +339,11 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     if not mesh.replicated:
         require_apart(networks)
         _stop_frozen(recipe, networks)
+    if recipe.compile:
+        # Also a switch of the compiler, which then takes no kernel that differs from run to run.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    if recipe.kernels:
+        replace_modules(networks, recipe.kernels)
     tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
@@ -351,10 +357,8 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
             _settle(network)
         if recipe.parameters.dtype == "bf16":
             widen_gradients(network, sharded=not mesh.replicated and mesh.sizes.data > 1)
-        if recipe.compile:
-            # Also a switch of the compiler, which then takes no kernel that differs from run to run.
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            compile_network(network)
+        if recipe.compiled and recipe.compiled.scope == "network":
+            compile_network(network, recipe.compiled)
     placement = placed(networks, mesh, tables)
     if task.build_on_meta and drawn:
         draw(networks, placement, recipe.seed)
@@ -380,7 +384,6 @@ def _require_plain(recipe: Recipe, mesh: Mesh, *, built_on_meta: bool) -> None:
     micro = [name for name, own in recipe.networks.items() if own.micro is not None]
     layerwise = [optimizer for optimizer in _optimizers(recipe) if optimizer.layerwise]
     refused = {
-        "compile": recipe.compile,
         "guard.recompute": recipe.guard.recompute is not None,
         "statistics.gradients": recipe.statistics is not None and recipe.statistics.gradients,
         f"parallel {mesh.sizes}": mesh.sizes.data != mesh.group.world,
@@ -437,18 +440,25 @@ def _settle(network: nn.Module) -> None:
 
 
 def _prepare(task: Task, recipe: Recipe, name: str, network: nn.Module, mesh: Mesh) -> None:
-    """Lay a network out over the mesh, and choose the activations that it keeps: what has to be done layer by layer."""
-    activations = activations_of(recipe, name)
-    if mesh.replicated and activations == "keep":
+    """Lay a network out over the mesh, and choose what is compiled of it, and the activations that it keeps: what has
+    to be done layer by layer."""
+    activations, how = activations_of(recipe, name), recipe.compiled
+    if how is not None and how.scope == "network":
+        how = None  # of the whole one there are no parts to see to
+    if mesh.replicated and activations == "keep" and how is None:
         return
     plan = task.parallel_plan(name, network) or derived(network)
-    recompute = partial(recompute_activations, name, network, activations, plan.units, mesh.device)
+
+    def by_parts() -> None:
+        compiled = compile_blocks(name, network, plan.units, how) if how else ()
+        recompute_activations(name, network, activations, plan.units, mesh.device, compiled)
+
     if mesh.replicated:
-        recompute()
+        by_parts()
         return
     from drivetrain.engine.layout import lay_out  # torch's engines take a second to import
 
-    lay_out(name, network, plan, mesh, sequence=recipe.parallel.sequence, between=recompute)
+    lay_out(name, network, plan, mesh, sequence=recipe.parallel.sequence, between=by_parts)
 
 
 def activations_of(recipe: Recipe, network: str) -> Activations:

@@ -24,6 +24,7 @@ from drivetrain.loop.callbacks import Callbacks
 from drivetrain.loop.checks import StepChecks
 from drivetrain.loop.commands import Commands
 from drivetrain.loop.commits import Commits, CommitStorage
+from drivetrain.loop.compilations import Compilations
 from drivetrain.loop.control import ANSWER, CommandHistory, Control
 from drivetrain.loop.due import DueWork
 from drivetrain.loop.evaluation import Evaluator
@@ -57,6 +58,7 @@ from drivetrain.runtime.pulse import Pulse
 from drivetrain.spec.affects import bits_digest
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.recipe import Compile
 
 
 def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Loop:
@@ -156,7 +158,9 @@ def _ledger_writer(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -
     callbacks = Callbacks(recipe.callbacks, restored.engine.networks, leader=leader, heartbeat=heartbeat)
     attempt = opened.group.broadcast_json(1 + history.attempts)
     ledger = LedgerWriter(restored.ledger_queue, attempt, startup.watch, history, heartbeat, callbacks)
-    ledger.compiling = watch_compiler(heartbeat, stack).take
+    compiler, networks = watch_compiler(heartbeat, stack), restored.engine.networks
+    made = Compilations(networks, (recipe.compiled or Compile()).recompiles)
+    ledger.compiling, ledger.compilations = compiler.seconds, lambda: made.records(compiler.found())
     ledger.seconds["start"] = sum(startup.seconds.values())
     if commit and commit.volatile:
         ledger.complete(commit.state.values[RECORDS], history.last_step, history.attempts)

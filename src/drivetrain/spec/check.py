@@ -58,6 +58,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _loaded,
         _exact,
         _recompute,
+        _compiled,
         _activations,
         _weight_types,
         _rounded,
@@ -183,7 +184,6 @@ def _meshed(recipe: Recipe) -> Iterator[Contradiction]:
         return
     refused: dict[tuple, bool] = {
         ("exact",): bool(recipe.exact),
-        ("compile",): bool(recipe.compile),
         ("guard", "recompute"): recipe.guard is not None and recipe.guard.recompute is not None,
         ("statistics", "gradients"): recipe.statistics is not None and recipe.statistics.gradients,
     }
@@ -195,6 +195,12 @@ def _meshed(recipe: Recipe) -> Iterator[Contradiction]:
     for path, is_set in refused.items():
         if is_set:
             yield Contradiction(path, f"is for processes that hold everything (replicate alone), not for {mesh}")
+    if recipe.compiled and mesh.tensor > 1:
+        message = "torch's compiler loses track of split layers in the backward pass; use shard, or leave compile out"
+        yield Contradiction(("compile",), message)
+    elif recipe.compiled and recipe.compiled.scope == "network":
+        message = f"in a graph of a whole network nothing can gather what {mesh} shares out: use scope block"
+        yield Contradiction(("compile",), message)
 
 
 def _divided(recipe: Recipe) -> Iterator[Contradiction]:
@@ -293,16 +299,31 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
         yield Contradiction(("guard", "recompute"), message)
 
 
+def _compiled(recipe: Recipe) -> Iterator[Contradiction]:
+    """Modes of the compiler that never ran here, or that come to other bits in another process."""
+    refused = {
+        "reduce-overhead": "captures graphs of a CUDA device, which this version has never run; on a CPU it does nothing",
+        "max-autotune": "takes the kernels that were the fastest when it tried them: a resumed run may take others",
+    }
+    if recipe.compiled and (why := refused.get(recipe.compiled.mode)):
+        yield Contradiction(("compile", "mode"), f"{recipe.compiled.mode} {why}; leave it out")
+
+
 def _activations(recipe: Recipe) -> Iterator[Contradiction]:
-    """The compiler sees a whole pass, and what it keeps of it is its own choice."""
-    if not recipe.compile:
+    """The compiler sees a whole pass, or a whole block, and what it keeps of it is its own choice."""
+    if not recipe.compiled:
         return
+    blocks = recipe.compiled.scope == "block"
     chosen: dict[Path_, Any] = {("activations",): recipe.activations}
     for name, own in (recipe.networks or {}).items():
         chosen["networks", name, "activations"] = own.activations or "keep"
     for path, words in chosen.items():
-        if words != "keep":
-            yield Contradiction(path, "the compiler chooses by itself what is computed again; leave one of them out")
+        if words != "keep" and not blocks:
+            message = "the compiler chooses by itself what is computed again; leave one of them out, or use scope block"
+            yield Contradiction(path, message)
+        elif words == "selective":
+            message = "a compiled block keeps what products make, as it is; use keep, or recompute for whole blocks"
+            yield Contradiction(path, message)
 
 
 def _weight_types(recipe: Recipe) -> Iterator[Contradiction]:

@@ -75,7 +75,7 @@ class ExtensionPoint:
 EVENTS = (
     *("on_attempt", "on_step", "on_evaluation", "on_final", "on_telemetry", "on_statistics", "on_show", "on_commit"),
     *("on_miss", "on_stream_end", "on_command", "on_pause", "on_spike", "on_rollback", "on_initial", "on_code"),
-    *("on_note", "on_exit", "on_training"),
+    *("on_note", "on_exit", "on_training", "on_compile"),
 )
 """What a callback may hear of: one for each kind of record that an attempt writes."""
 
@@ -121,6 +121,12 @@ POINTS: Mapping[str, ExtensionPoint] = {
         either=(("compute", "add_state"), ("state", "merge", "value")),
     ),
     "ranker": ExtensionPoint(("forward",), {"forward": ("inputs",)}, base="torch.nn:Module", given=("shapes",)),
+    "kernel": ExtensionPoint(
+        ("forward",),
+        given=("module",),
+        parameters=("module",),
+        settings="drivetrain.engine.recipe:OwnKernel",
+    ),
     "target": ExtensionPoint(base="drivetrain.launch.targets.recipe:ResourceSpec"),
 }
 """By section."""

@@ -18,6 +18,20 @@ Activations = Recomputed | Mapping[str, Recomputed]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Compile(Settings):
+    """What torch.compile makes graphs of, and how."""
+
+    scope: Annotated[
+        Literal["block", "network"], bits("block: each repeated block of a network, equal ones by one graph")
+    ] = "network"
+    mode: Annotated[
+        Literal["default", "reduce-overhead", "max-autotune"], bits("torch's own; this version runs default")
+    ] = "default"
+    dynamic: Annotated[bool, bits("one graph for batches of all sizes; else one for each size that comes")] = False
+    recompiles: Annotated[Whole, nothing("of one function that are borne without a word")] = 8
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe(Settings):
     """One training run, whole. `Any` marks a section that `spec.registry` resolves to a room's settings class."""
 
@@ -51,7 +65,12 @@ class Recipe(Settings):
     average: Annotated[Any, bits("a moving average of the weights; null: none")] = None
     guard: Annotated[Any, bits("what becomes of steps that are not finite, or stand out")]
     parallel: Annotated[Any, cost("how the processes are laid out: who holds what, who reads what")]
-    compile: Annotated[bool, bits("compile the networks (torch.compile)")] = False
+    compile: Annotated[
+        bool | Compile, bits("compile the networks (torch.compile); true: each as a whole, with the defaults below")
+    ] = False
+    kernels: Annotated[
+        Any, bits("what computes modules in their classes' place, by patterns of their names; null: nothing", later=True)
+    ] = None
     init: Annotated[Any, bits("initial weights from other runs or files; null: by the networks' own rule")] = None
     statistics: Annotated[Any, cost("what is measured of gradients and weights; null: nothing")] = None
     evaluate: Annotated[Any, cost("when the validation sets are scored")]
@@ -62,3 +81,8 @@ class Recipe(Settings):
     watch: Annotated[Any, nothing("sinks")]
     callbacks: Annotated[Any, nothing("your own functions and classes that hear what the ledger is told")] = ()
     launch: Annotated[Any, cost("where it runs")]
+
+    @property
+    def compiled(self) -> Compile | None:
+        """What `compile` asks for; None where nothing is compiled."""
+        return Compile() if self.compile is True else self.compile or None

@@ -64,6 +64,8 @@ def recipe_schema() -> dict[str, Any]:
     for section, name, among in (("evaluate", "metrics", "additionalProperties"), ("watch", "sinks", "items")):
         schema["properties"][section]["properties"][name][among] = _OWN
     schema["properties"]["callbacks"] |= {"type": "array", "items": _OWN}
+    kernels = {"type": "object", "additionalProperties": _own_schema(POINTS["kernel"])}
+    schema["properties"]["kernels"] |= {"anyOf": [kernels, {"type": "null"}]}
     base = {
         "description": "recipes to build on",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],

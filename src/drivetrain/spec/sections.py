@@ -236,7 +236,9 @@ class Checker:
         if name == "data":
             return self._sources(data, above["task"])
         if name == "callbacks":
-            return self._listed("callback", data, (name,))
+            return self._several("callback", data, (name,), list)
+        if name == "kernels" and data is not None:
+            return self._several("kernel", data, (name,), dict)
         if name == "watch":
             return self._watched(data)
         if name == "evaluate":
@@ -354,13 +356,16 @@ class Checker:
             return replace(custom, **{key: getattr(checked, key) for key in _OF_A_SOURCE})
         return replace(checked, **{OWN: custom})
 
-    def _listed(self, section: str, data: Any, path: Path_) -> tuple[Any, ...] | None:
-        """Components in a list; None with their mistakes noted."""
-        if not isinstance(data, list):
-            self._notes.add(path, f"is a list of kinds (got {shown(data)})")
+    def _several(self, section: str, data: Any, path: Path_, shape: type[list] | type[dict]) -> Any:
+        """Components in a list, or in a mapping by name; None with their mistakes noted."""
+        if not isinstance(data, shape):
+            what = "list of kinds" if shape is list else "mapping from names to kinds"
+            self._notes.add(path, f"is a {what} (got {shown(data)})")
             return None
-        found = [self._component(section, part, (*path, place)) for place, part in enumerate(data)]
-        return None if None in found else tuple(found)
+        found = {key: self._component(section, part, (*path, key)) for key, part in pairs(data)}
+        if None in found.values():
+            return None
+        return tuple(found.values()) if shape is list else found
 
     def _watched(self, data: Any) -> Any:
         """The sinks, with those of the user's own."""
@@ -368,7 +373,7 @@ class Checker:
         own = at(data, ("sinks",))
         if settings is None or own is None:
             return settings
-        sinks = self._listed("sink", own, ("watch", "sinks"))
+        sinks = self._several("sink", own, ("watch", "sinks"), list)
         return None if sinks is None else replace(settings, sinks=sinks)
 
     def _evaluated(self, data: Any) -> Any:
@@ -376,9 +381,8 @@ class Checker:
         settings = self._settings(imported(SECTIONS["evaluate"]), data, ("evaluate",))
         if settings is None or not settings.metrics:
             return settings
-        path = ("evaluate", "metrics")
-        metrics = {name: self._component("metric", part, (*path, name)) for name, part in data["metrics"].items()}
-        return None if None in metrics.values() else replace(settings, metrics=metrics)
+        metrics = self._several("metric", data["metrics"], ("evaluate", "metrics"), dict)
+        return None if metrics is None else replace(settings, metrics=metrics)
 
     def _sources(self, raw: Any, task: Any) -> Any:
         """The data section with its sources as settings, and what they take from the task filled in."""

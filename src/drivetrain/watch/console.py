@@ -18,6 +18,7 @@ from drivetrain.ledger.records import (
     AttemptRecord,
     CommandRecord,
     CommitRecord,
+    CompileRecord,
     EvaluationRecord,
     ExitRecord,
     FinalRecord,
@@ -139,6 +140,10 @@ class ConsoleSink:
                 self._rollback(record)
             case MissRecord():
                 self._print(Text(f"commit missed: {printable(record.cause)}", style="bold yellow"))
+            case CompileRecord():
+                again = "" if record.why == "first" else f": {record.why}"
+                words = f"compiled {record.modules or record.function} in {record.seconds:.1f} s ({record.phase}){again}"
+                self._print(Text(printable(words), style="dim"))
             case NoteRecord():
                 self._print(Text(f"note: {printable(record.text)}", style="yellow"))
             case ExitRecord():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import sys
 import sysconfig
@@ -77,17 +78,26 @@ class ModuleFinder:
 
 
 def is_own(module: Module, folder: str | None = None) -> bool:
-    """Whether it is a user's own code: neither of the standard library, nor installed, nor this package.
+    """Whether it is a user's own code: neither of the standard library, nor installed, nor this package, nor what a
+    compiler has made of code.
 
     What lies in the recipe's `folder` is the user's, wherever that lies.
     """
     # A folder ends as its files begin.
     where = module.file or f"{(module.inside or ('',))[0]}/"
-    if module.name.partition(".")[0] == PACKAGE or where in ("built-in", "frozen"):
+    if module.name.partition(".")[0] == PACKAGE or where in ("built-in", "frozen") or _is_made(where):
         return False
     if folder and where.startswith(f"{folder.rstrip('/')}/"):
         return True
     return not (is_installed(where) or is_standard(where))
+
+
+def _is_made(place: str) -> bool:
+    """Whether a file lies where torch's compiler, or Triton, keeps what it makes: another one on every machine, and of
+    code that is known. Both say in the environment where that is, torch's once it has made something."""
+    kept = [os.environ.get("TORCHINDUCTOR_CACHE_DIR"), os.environ.get("TRITON_CACHE_DIR")]
+    kept.append(str(Path.home() / ".triton"))
+    return any(folder and place.startswith(f"{folder.rstrip('/')}/") for folder in kept)
 
 
 def is_installed(place: str) -> bool:
