@@ -13,6 +13,7 @@ from drivetrain.spec.text import printable, shortened
 IMPORTERS: Mapping[str, str] = {
     "deepspeed": "drivetrain.spec.importing.deepspeed.importer:DeepSpeed",
     "easyrec": "drivetrain.spec.importing.easyrec.importer:EasyRec",
+    "megatron": "drivetrain.spec.importing.megatron.importer:Megatron",
 }
 """Importers by kind."""
 EDITED = ("easyrec",)

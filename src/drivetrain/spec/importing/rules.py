@@ -10,7 +10,7 @@ from drivetrain.spec.importing.findings import Findings, Gap, Taken, Told
 from drivetrain.spec.importing.json_text import line_of
 from drivetrain.spec.registry import nearest
 from drivetrain.spec.text import shortened
-from drivetrain.spec.tree import TreeNode, dotted, to_data
+from drivetrain.spec.tree import Path_, TreeNode, dotted, to_data
 
 AUTO = "auto"
 """The value of a key that somebody else fills in."""
@@ -62,7 +62,7 @@ class Keys:
     def take(self, key: Key, to: str, value: Any, note: str = "") -> None:
         """The recipe has this value at the dotted path `to`, on account of this key."""
         given = self.value(key) is not ABSENT
-        taken = Taken(tuple(to.split(".")), value, dotted(key), self.line(key), note, given)
+        taken = Taken(path_of(to), value, dotted(key), self.line(key), note, given)
         self.findings.taken.append(taken)
 
     def lose(self, key: Key, why: str) -> None:
@@ -75,8 +75,8 @@ class Keys:
 
     def leave(self, key: Key, to: str, what: str, stand_in: Any) -> None:
         """The key leaves a place of the recipe to somebody else."""
-        text = f'{dotted(key)}, line {self.line(key)}, is "{AUTO}": {what}'
-        self.findings.gaps.append(Gap(tuple(to.split(".")), text, stand_in, key=dotted(key)))
+        text = f'{dotted(key)}, line {self.line(key)}, is "{self.value(key)}": {what}'
+        self.findings.gaps.append(Gap(path_of(to), text, stand_in, key=dotted(key)))
 
     def mistake(self, key: Key, message: str) -> None:
         """The key's value is wrong."""
@@ -100,6 +100,14 @@ class Keys:
         if not isinstance(value, bool) and value != AUTO:
             self.mistake(key, f"is true or false, not {shown(value)}")
         return bool(value)
+
+
+def path_of(to: str) -> Path_:
+    """A dotted path of the recipe, where numbers are places in lists."""
+    parts: list[str | int] = []
+    for part in to.split("."):
+        parts.append(int(part) if part.isdecimal() else part)
+    return tuple(parts)
 
 
 def whole(value: Any, least: int = 1) -> int:

@@ -1,0 +1,106 @@
+"""Sizes of groups as `parallel`, and torchrun's arguments as `launch.processes`."""
+
+from __future__ import annotations
+
+from drivetrain.spec.importing.findings import Gap, Taken
+from drivetrain.spec.importing.megatron.model import keys_spare
+from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Lost
+from drivetrain.spec.tree import dotted
+
+_TENSOR: Key = ("--tensor-model-parallel-size",)
+_PIPELINE: Key = ("--pipeline-model-parallel-size",)
+_CONTEXT: Key = ("--context-parallel-size",)
+_SEQUENCE: Key = ("--sequence-parallel",)
+_SHARDED: tuple[Key, ...] = (("--use-torch-fsdp2",), ("--use-megatron-fsdp",), ("--use-distributed-optimizer",))
+_PER_STAGE: Key = ("--num-layers-per-virtual-pipeline-stage",)
+_VIRTUAL: Key = ("--num-virtual-stages-per-pipeline-rank",)
+
+
+def take_layout(keys: Keys) -> int | None:
+    """Processes that read samples of their own, where their number is known."""
+    Lost("samples are not cut over processes yet (parallel.context)", off=(1,)).apply(keys, _CONTEXT)
+    sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE}
+    if keys.value(("--num-experts",)) is not ABSENT:
+        del sizes["tensor"]
+        Lost("experts are not split: they are shared out along parallel.shard", off=(1,)).apply(keys, _TENSOR)
+    group = 1
+    for axis, key in sizes.items():
+        size = keys.whole(key)
+        if keys.value(key) is not ABSENT:
+            keys.take(key, f"parallel.{axis}", size or 1)
+        group *= size or 1
+    _take_sequence(keys)
+    _take_stages(keys)
+    _take_shard(keys)
+    processes = _processes(keys, group)
+    if processes is not None:
+        return processes // group
+    if group > 1:
+        what = f"how many processes: a multiple of {group}"
+        keys.findings.gaps.append(Gap(("launch", "processes"), what, group))
+    return None
+
+
+def _take_sequence(keys: Keys) -> None:
+    if "parallel.tensor" in [dotted(taken.path) for taken in keys.findings.taken] and keys.whole(_TENSOR) != 1:
+        keys.take(_SEQUENCE, "parallel.sequence", keys.flag(_SEQUENCE))
+    else:
+        keys_spare(keys, _SEQUENCE, "is for tensor parallelism")
+
+
+def _take_stages(keys: Keys) -> None:
+    stages, layers = keys.whole(_PIPELINE) or 1, keys.whole(("--num-layers",))
+    per_stage, several = keys.whole(_PER_STAGE), keys.whole(_VIRTUAL)
+    if stages == 1:
+        for key in (_PER_STAGE, _VIRTUAL):
+            keys_spare(keys, key, "is for pipelines")
+        return
+    key = _PER_STAGE if per_stage else _VIRTUAL
+    if per_stage and layers:
+        several = max(1, layers // stages // per_stage)
+    if several and several > 1:
+        keys.take(key, "parallel.pipeline_schedule", "interleaved")
+        keys.take(key, "parallel.virtual_stages", several)
+    else:
+        keys_spare(keys, key, "one stage on each process")
+
+
+def _take_shard(keys: Keys) -> None:
+    asked = [key for key in _SHARDED if keys.flag(key)]
+    keys_spare(keys, ("--data-parallel-sharding-strategy",), "parameters, gradients and state are shared out")
+    if not asked:
+        return
+    note = ""
+    if asked[0] == _SHARDED[-1]:
+        note = "there the optimizer's state is shared out, here weights are, too"
+    keys.take(asked[0], "parallel.replicate", 1)
+    keys.take(asked[0], "parallel.shard", "auto", note)
+    for key in asked[1:]:
+        keys.spare(key, f"{asked[0][0]} says it")
+
+
+def _processes(keys: Keys, group: int) -> int | None:
+    """How many processes there are; None where the file does not say so many as the groups need."""
+    given = keys.findings.source.processes
+    each: Key = ("--nproc_per_node",)
+    if keys.value(each) is ABSENT:
+        each = ("--nproc-per-node",)
+    nodes: Key = ("--nnodes",)
+    if given is not None:
+        for key in (each, nodes):
+            keys_spare(keys, key, "--processes says how many")
+        if given % group:
+            keys.mistake(_TENSOR, f"tensor x pipeline = {group} does not divide {given} processes")
+            return None
+        keys.findings.taken.append(Taken(("launch", "processes"), given, "--processes", 0))
+        return given
+    per_node, count = keys.whole(each), 1
+    if keys.value(nodes) is not ABSENT:
+        count = keys.whole(nodes)
+    if per_node is None or count is None or per_node * count % group:
+        for key in (each, nodes):
+            keys_spare(keys, key, "says no number that fits; a script has it changed by whoever calls it")
+        return None
+    keys.take(each, "launch.processes", per_node * count, f"{per_node} x {count} machines")
+    keys_spare(keys, nodes, "`drivetrain submit` asks for machines; launch.processes counts all processes")
+    return per_node * count
