@@ -118,6 +118,8 @@ def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetab
 def _claim(opened: OpenedRun, restored: RestoredRun) -> Claim:
     """Which class of bits is promised, and digests of what they depend on (docs/exactness.md)."""
     code, kind, shape = restored.code.digest or None, "same-world", {"world": opened.group.world}
+    if restored.engine.placement.tables and (claim := restored.engine.placement.tables.claim):
+        shape["tables"] = claim
     if not opened.mesh.replicated:
         shape |= opened.mesh.sizes.there
     if opened.context.recipe.exact:

@@ -1,0 +1,199 @@
+"""Tables of one width as fbgemm and TorchRec have them: memory, lookups, and the pass back that moves rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from drivetrain.engine.tables.layout import Layout, Stretch
+from drivetrain.engine.tables.module import Lookup
+from drivetrain.engine.tables.torchrec.library import quiet
+from drivetrain.optim.recipe.rows import RowOptimizer
+from drivetrain.spec.exits import Exit, Failure
+
+
+class Bags(NamedTuple):
+    """What one rank looks up: its bags, lookup after lookup and sample after sample.
+
+    `ids` int64 [all], rows of their own tables; `lengths` int64 [lookups x samples]; `scales` float32 [all], or None
+    where all are 1.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    scales: Tensor | None
+    samples: int
+
+
+class Collection:
+    """The rows that are here and what looks up those of all ranks. Every rank calls it, and passes back, alike.
+
+    `weight` float32 [rows here, dim] and `sums` ([rows here] or [rows here, dim], by the name of the optimizer's slot)
+    are the kernel's own memory.
+    """
+
+    def __init__(self, layout: Layout, lookups: Sequence[Lookup], optimizer: RowOptimizer, group: Any) -> None:
+        """`lookups` are in the order of the layout's tables; `group` is torch's, None where this process is alone."""
+        dim = layout.tables[0].dim
+        self._keys = _keys(lookups)
+        self._sharded: Any = None
+        with quiet():
+            if group is None:
+                self._kernel = _kernel(layout, lookups, optimizer)
+            else:
+                self._sharded = _sharded(layout, lookups, optimizer, group)
+                self._kernel = _kernel_of(self._sharded, layout.of(dist.get_rank(group)))
+        if self._kernel is None:
+            self.weight = torch.empty(0, dim)
+        else:
+            self.weight = self._kernel.weights_host.detach().view(-1, dim)
+        self.sums = self._slots(optimizer, dim)
+
+    def __call__(self, bags: Bags) -> Tensor:
+        """The sums of bags, float32 [samples, lookups x dim], with the graph by which `pass_back` moves rows."""
+        with quiet():
+            return self._shared(bags) if self._sharded else self._alone(bags)
+
+    def pass_back(self, found: Tensor, gradient: Tensor) -> None:
+        """Move rows of all ranks by the gradient of what was `found`."""
+        with quiet(), _summed() if self._sharded else nullcontext():
+            torch.autograd.backward(found, gradient)
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of what is looked up from now on, when it is passed back."""
+        if self._kernel is not None:
+            self._kernel.set_learning_rate(rate)
+
+    def _alone(self, bags: Bags) -> Tensor:
+        offsets = torch.zeros(len(bags.lengths) + 1, dtype=torch.int64)
+        torch.cumsum(bags.lengths, 0, out=offsets[1:])
+        assert self._kernel is not None
+        return self._kernel(bags.ids, offsets, bags.scales)
+
+    def _shared(self, bags: Bags) -> Tensor:
+        from torchrec import KeyedJaggedTensor
+
+        asked = KeyedJaggedTensor(
+            self._keys, bags.ids, weights=bags.scales, lengths=bags.lengths, stride=bags.samples
+        )
+        with _summed():
+            return self._sharded(asked).wait().values()
+
+    def _slots(self, optimizer: RowOptimizer, dim: int) -> dict[str, Tensor]:
+        """The optimizer's state, by the name that rows' own optimizers have for it."""
+        kind = KINDS[type(optimizer).__name__]
+        if not kind.sums:
+            return {}
+        shape = (-1,) if kind.sums == "rows" else (-1, dim)
+        if self._kernel is None:
+            sums = torch.empty(0, *shape[1:])
+        else:
+            sums = self._kernel.momentum1_host.detach().view(shape)
+        return {"sum": sums.fill_(getattr(optimizer, "initial"))}
+
+
+class _Kind(NamedTuple):
+    """An optimizer of fbgemm's, and what its sums of squares are of: "rows", "numbers", or "" where it has none."""
+
+    name: str
+    sums: str
+
+
+KINDS = {
+    "SGDRows": _Kind("EXACT_SGD", ""),
+    "AdagradRows": _Kind("EXACT_ADAGRAD", "numbers"),
+    "RowwiseAdagradRows": _Kind("EXACT_ROWWISE_ADAGRAD", "rows"),
+}
+
+
+def _fused(optimizer: RowOptimizer) -> dict[str, Any]:
+    """fbgemm's arguments for what moves rows."""
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import BoundsCheckMode
+
+    kind = KINDS[type(optimizer).__name__]
+    found = {"optimizer": getattr(EmbOptimType, kind.name), "learning_rate": optimizer.lr}
+    if kind.sums:
+        found["eps"] = getattr(optimizer, "eps")
+    # Ids were looked at when they were planned: fbgemm makes row 0 of one that is none.
+    return found | {"bounds_check_mode": BoundsCheckMode.NONE}
+
+
+def _kernel(layout: Layout, lookups: Sequence[Lookup], optimizer: RowOptimizer) -> Any:
+    """fbgemm's kernel with all tables of a layout: what a process needs that is alone."""
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        EmbeddingLocation,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    places = {table.name: place for place, table in enumerate(layout.tables)}
+    return SplitTableBatchedEmbeddingBagsCodegen(
+        [(table.rows, table.dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for table in layout.tables],
+        feature_table_map=[places[lookup.table] for lookup in lookups],
+        device=torch.device("cpu"),
+        **_fused(optimizer),
+    )
+
+
+def _sharded(layout: Layout, lookups: Sequence[Lookup], optimizer: RowOptimizer, group: Any) -> Any:
+    """TorchRec's collection of a layout's tables, which are where the layout has them: all by rows, or all whole."""
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
+    from torchrec.distributed.types import ShardingEnv
+
+    class Sharder(EmbeddingBagCollectionSharder):
+        def sharding_types(self, compute_device_type: str) -> list[str]:
+            return super().sharding_types("cuda")  # it has rows on the CPU, too, and does not say so
+
+    keys, owners = _keys(lookups), {stretch.table: stretch.owner for stretch in layout.stretches}
+    by_rows = len(layout.stretches) > len(layout.tables)
+    configs, places = [], {}
+    for number, table in enumerate(layout.tables):
+        own = [key for key, lookup in zip(keys, lookups, strict=True) if lookup.table == table.name]
+        shape = {"embedding_dim": table.dim, "num_embeddings": table.rows}
+        configs.append(EmbeddingBagConfig(name=f"t{number}", feature_names=own, **shape))
+        # The kernel is named: else it is the dense one, which never moves a row.
+        place = row_wise if by_rows else table_wise
+        where = {} if by_rows else {"rank": owners[table.name]}
+        places[f"t{number}"] = place(compute_kernel="fused", **where)
+    bags = EmbeddingBagCollection(device=torch.device("meta"), tables=configs)
+    sharder = Sharder(fused_params=_fused(optimizer))
+    world = dist.get_world_size(group)
+    sizes = {"local_size": world, "world_size": world, "device_type": "cpu"}
+    plan = construct_module_sharding_plan(bags, places, sharder=sharder, **sizes)
+    return sharder.shard(bags, plan, ShardingEnv.from_process_group(group), torch.device("cpu"))
+
+
+def _kernel_of(sharded: Any, here: Sequence[Stretch]) -> Any:
+    """The one kernel with this rank's rows; None where it has none. Raises Failure(70) where it has others."""
+    (lookup,) = sharded._lookups
+    kernels = list(lookup._emb_modules)
+    held = [rows for kernel in kernels for rows in kernel._local_rows]
+    if len(kernels) > 1 or held != [stretch.rows for stretch in here]:
+        raise Failure(Exit.INTERNAL, f"TorchRec holds {held} rows where {list(here)} were planned", "report it")
+    return kernels[0].emb_module if kernels else None
+
+
+def _keys(lookups: Sequence[Lookup]) -> list[str]:
+    """What TorchRec calls the features: names of the user's own could have a meaning there."""
+    return [f"f{number}" for number in range(len(lookups))]
+
+
+@contextmanager
+def _summed() -> Iterator[None]:
+    """While entered, TorchRec adds gradients of ranks up, and does not take their mean."""
+    from torchrec.distributed import comm_ops
+
+    before = comm_ops.get_gradient_division()
+    comm_ops.set_gradient_division(False)
+    try:
+        yield
+    finally:
+        comm_ops.set_gradient_division(before)
