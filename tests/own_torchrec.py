@@ -7,6 +7,13 @@ import own_tables
 from drivetrain.engine.tables.module import Embeddings, Ids, Lookup, Table
 
 
+class Few(own_tables.Clicks):
+    """A step's samples and a lane's, which one rank reads."""
+
+    def __len__(self):
+        return 20
+
+
 class Pooled(nn.Module):
     """Three tables of two widths; one is shared by features that are summed, weighted, and averaged."""
 
@@ -64,6 +71,7 @@ class Rivals(Likes, own_tables.Rivals):
 def recipe(task="Likes", backend="torchrec", **sections):
     """A recipe of 12 steps, with a commit and scores after every sixth."""
     rows = {"optimizer": {"kind": "rowwise_adagrad", "lr": 0.1}, **sections.pop("embeddings", {}), "backend": backend}
+    sections = {"optimizer": {"kind": "adamw", "lr": 1e-2, "clip": None}, **sections}
     common = {"budget": {"steps": 12}, "evaluate": {"every": {"steps": 6}}, "checkpoint": {"every": {"steps": 6}}}
     found = own_tables.recipe(task, embeddings=rows, **common | sections)
     return found | {"task": {"kind": f"own_torchrec:{task}"}}

@@ -50,8 +50,8 @@ class Alike:
 
 @dataclass(frozen=True)
 class Sharing:
-    """Who shares tables out: the ranks of a group, and how many rows each has `filled` before. Rows are of type `dtype`;
-    `seed` is the run's."""
+    """Who shares tables out: the ranks of a group, which have so many rows each before (`filled`). Rows are of type
+    `dtype`; `seed` is the run's."""
 
     group: Group
     filled: tuple[int, ...]

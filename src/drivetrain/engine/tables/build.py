@@ -39,8 +39,8 @@ def build_tables(
 ) -> Tables | None:
     """The tables of networks, their rows shared out over the ranks of a group; None where there are none.
 
-    The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
-XX    """
+        The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
+    XX"""
     modules = {name: found for name, network in networks.items() if (found := _embeddings_of(name, network))}
     if not modules:
         return None

@@ -13,7 +13,7 @@ from torch import Tensor
 from drivetrain.engine.tables.layout import Layout, Stretch
 from drivetrain.engine.tables.module import Lookup
 from drivetrain.engine.tables.torchrec.library import quiet
-from drivetrain.optim.recipe.rows import RowOptimizer
+from drivetrain.optim.recipe.rows import AdagradRows, RowOptimizer, RowwiseAdagradRows
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -78,37 +78,18 @@ class Collection:
     def _shared(self, bags: Bags) -> Tensor:
         from torchrec import KeyedJaggedTensor
 
-        asked = KeyedJaggedTensor(
-            self._keys, bags.ids, weights=bags.scales, lengths=bags.lengths, stride=bags.samples
-        )
+        asked = KeyedJaggedTensor(self._keys, bags.ids, weights=bags.scales, lengths=bags.lengths, stride=bags.samples)
         with _summed():
             return self._sharded(asked).wait().values()
 
     def _slots(self, optimizer: RowOptimizer, dim: int) -> dict[str, Tensor]:
-        """The optimizer's state, by the name that rows' own optimizers have for it."""
-        kind = KINDS[type(optimizer).__name__]
-        if not kind.sums:
+        """The optimizer's state, by the names that our own optimizers of rows have for it."""
+        if not isinstance(optimizer, AdagradRows | RowwiseAdagradRows):
             return {}
-        shape = (-1,) if kind.sums == "rows" else (-1, dim)
+        shape = (-1, dim) if isinstance(optimizer, AdagradRows) else (-1,)
         if self._kernel is None:
-            sums = torch.empty(0, *shape[1:])
-        else:
-            sums = self._kernel.momentum1_host.detach().view(shape)
-        return {"sum": sums.fill_(getattr(optimizer, "initial"))}
-
-
-class _Kind(NamedTuple):
-    """An optimizer of fbgemm's, and what its sums of squares are of: "rows", "numbers", or "" where it has none."""
-
-    name: str
-    sums: str
-
-
-KINDS = {
-    "SGDRows": _Kind("EXACT_SGD", ""),
-    "AdagradRows": _Kind("EXACT_ADAGRAD", "numbers"),
-    "RowwiseAdagradRows": _Kind("EXACT_ROWWISE_ADAGRAD", "rows"),
-}
+            return {"sum": torch.empty(0, *shape[1:])}
+        return {"sum": self._kernel.momentum1_host.detach().view(shape).fill_(optimizer.initial)}
 
 
 def _fused(optimizer: RowOptimizer) -> dict[str, Any]:
@@ -116,10 +97,9 @@ def _fused(optimizer: RowOptimizer) -> dict[str, Any]:
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import BoundsCheckMode
 
-    kind = KINDS[type(optimizer).__name__]
-    found = {"optimizer": getattr(EmbOptimType, kind.name), "learning_rate": optimizer.lr}
-    if kind.sums:
-        found["eps"] = getattr(optimizer, "eps")
+    found = {"optimizer": getattr(EmbOptimType, optimizer.fused), "learning_rate": optimizer.lr}
+    if isinstance(optimizer, AdagradRows | RowwiseAdagradRows):
+        found["eps"] = optimizer.eps
     # Ids were looked at when they were planned: fbgemm makes row 0 of one that is none.
     return found | {"bounds_check_mode": BoundsCheckMode.NONE}
 
@@ -175,7 +155,7 @@ def _kernel_of(sharded: Any, here: Sequence[Stretch]) -> Any:
     """The one kernel with this rank's rows; None where it has none. Raises Failure(70) where it has others."""
     (lookup,) = sharded._lookups
     kernels = list(lookup._emb_modules)
-    held = [rows for kernel in kernels for rows in kernel._local_rows]
+    held = [rows for kernel in kernels for rows in kernel._local_rows if rows]
     if len(kernels) > 1 or held != [stretch.rows for stretch in here]:
         raise Failure(Exit.INTERNAL, f"TorchRec holds {held} rows where {list(here)} were planned", "report it")
     return kernels[0].emb_module if kernels else None

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +20,11 @@ from torch import Tensor
 
 from drivetrain.engine.tables.alike import Alike, Sharing
 from drivetrain.engine.tables.exchange import Asked
-from drivetrain.engine.tables.layout import Layout, Stretch, lay_out_rows
+from drivetrain.engine.tables.layout import Layout, Stretch, Way, lay_out_rows
 from drivetrain.engine.tables.matrix import Matrix
 from drivetrain.engine.tables.module import Ids, Table
 from drivetrain.engine.tables.row_plan import bags_of, joined, require_rows
-from drivetrain.engine.tables.torchrec.collection import KINDS, Bags, Collection
+from drivetrain.engine.tables.torchrec.collection import Bags, Collection
 from drivetrain.engine.tables.torchrec.library import require, versions
 from drivetrain.optim.recipe.rows import RowOptimizer
 from drivetrain.optim.rows import HalfRows, RowMover
@@ -64,7 +65,7 @@ class BagPlanner:
                 scales.append(scale)
         nothing = torch.empty(0, dtype=torch.int64)
         bags = Bags(torch.cat([nothing, *ids]), torch.cat([nothing, *lengths]), joined(scales, ids), ends[-1])
-        return BagPlan(bags, list(zip(ends, ends[1:], strict=False)))
+        return BagPlan(bags, list(pairwise(ends)))
 
 
 @dataclass
@@ -161,7 +162,7 @@ class FusedRows:
 
     def pull(self, plan: BagPlan, asked: Asked, losses: int = 1) -> PulledBags:
         """What the bags of a plan come to, as rows are now."""
-        found = self._collection(self._alike(plan.bags))
+        found = self._collection(self._matched(plan.bags))[: plan.bags.samples]
         return PulledBags(plan, found, self.matrix.weight.shape[1])
 
     def stand_in(self, given: Ids) -> tuple[PulledBags, tuple[int, int]]:
@@ -183,21 +184,27 @@ class FusedRows:
         """What moves the rows that are here."""
         return FusedMover(self.matrix, factor, self._collection)
 
-    def _alike(self, bags: Bags) -> Bags:
-        """Bags that have factors where those of any rank have: messages of all have the same parts."""
-        weighted = torch.tensor(self._weighted or bags.scales is not None)
-        if self._group is not None and not self._weighted:
-            told = weighted.to(torch.uint8)
-            dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
-            weighted = told
+    def _matched(self, bags: Bags) -> Bags:
+        """Bags as other ranks have them: as many samples, the last ones of which have no ids, and factors where those
+        of any rank have some. Messages of ranks have the same parts then, and on gloo the same sizes."""
+        weighted = self._weighted or bags.scales is not None
+        samples = bags.samples
+        if self._group is not None:
+            most = torch.tensor([samples, int(weighted)])
+            dist.all_reduce(most, dist.ReduceOp.MAX, group=self._group)
+            samples, weighted = most.tolist()
+        if samples > bags.samples:
+            lengths = bags.lengths.new_zeros(len(self.matrix.lookups), samples)
+            lengths[:, : bags.samples] = bags.lengths.view(len(lengths), bags.samples)
+            bags = bags._replace(lengths=lengths.flatten(), samples=samples)
         if weighted and bags.scales is None:
-            return bags._replace(scales=torch.ones(len(bags.ids)))
+            bags = bags._replace(scales=torch.ones(len(bags.ids)))
         return bags
 
 
 def torchrec_rows(alike: Alike, sharing: Sharing) -> Iterator[FusedRows]:
     """Tables at work on TorchRec. Raises Failure(78) for what it cannot do, and where it is not there."""
-    _require_plain(alike, sharing)
+    _require_plain(alike)
     group = sharing.group.main if sharing.group.world > 1 else None
     # Alone, a process needs the kernels: TorchRec, which takes seconds to import, is for what others have.
     require("fbgemm_gpu", *(["torchrec"] if group else []))
@@ -212,7 +219,8 @@ def torchrec_rows(alike: Alike, sharing: Sharing) -> Iterator[FusedRows]:
 def _layouts(alike: Alike, filled: Sequence[int]) -> Iterator[Layout]:
     """Where tables lie: those that are cut by rows, and those that are whole, in the order in which each rank has them.
     TorchRec has two ways of carrying bags for them."""
-    layout = lay_out_rows(list(alike.ways), list(alike.ways.values()), filled)
+    ways = [_way(table, way, len(filled)) for table, way in alike.ways.items()]
+    layout = lay_out_rows(list(alike.ways), ways, filled)
     owners: dict[str, list[int]] = {}
     for stretch in layout.stretches:
         owners.setdefault(stretch.table, []).append(stretch.owner)
@@ -221,6 +229,18 @@ def _layouts(alike: Alike, filled: Sequence[int]) -> Iterator[Layout]:
     whole.sort(key=lambda table: owners[table.name])
     for tables in filter(None, (cut, whole)):
         yield _stacked(layout, tables)
+
+
+def _way(table: Table, way: Way, world: int) -> Way:
+    """How a table is held. Raises Failure(78) where it is to be cut by rows, and has none for some rank: fbgemm takes a
+    kernel without rows for one of another device."""
+    each = -(-table.rows // world)
+    if way == "table" or table.rows > each * (world - 1):
+        return way
+    if way == "row":
+        cause = f"embeddings.hold: table {table.name!r} has {table.rows} rows, too few for {world} processes to hold"
+        raise Failure(Exit.BAD_RECIPE, cause, "with backend: torchrec each has some: hold it by table")
+    return "table"
 
 
 def _stacked(layout: Layout, tables: Sequence[Table]) -> Layout:
@@ -235,22 +255,18 @@ def _stacked(layout: Layout, tables: Sequence[Table]) -> Layout:
     return Layout(tuple(tables), tuple(found), tuple(filled))
 
 
-def _require_plain(alike: Alike, sharing: Sharing) -> None:
-    """Raises Failure(78) for tables and lookups that only our own rows have."""
+def _require_plain(alike: Alike) -> None:
+    """Raises Failure(78) for tables and lookups that only our own rows have: what the recipe says was looked at."""
     refused: dict[str, bool] = {}
-    for table, way in alike.ways.items():
+    for table in alike.ways:
         refused[f"table {table.name!r}, whose rows belong to keys,"] = table.keyed is not None
         refused[f"table {table.name!r}, whose dim {table.dim} is no multiple of 4,"] = table.dim % 4 != 0
-        refused[f"table {table.name!r}, which each process is to hold (embeddings.hold),"] = way == "each"
         looked_up = [lookup for lookup in alike.module.lookups if lookup.table == table.name]
         refused[f"table {table.name!r}, which no feature looks up,"] = not looked_up
         for lookup in looked_up:
             refused[f'feature {lookup.feature!r}, of which each row is given (pooling "none"),'] = (
                 lookup.pooling == "none"
             )
-    refused[f"embeddings.optimizer {alike.optimizer.kind!r}"] = type(alike.optimizer).__name__ not in KINDS
-    refused["embeddings.optimizer.weight_decay"] = alike.optimizer.weight_decay != 0
-    refused["parameters.dtype: bf16"] = sharing.dtype != torch.float32
     for what, asked in refused.items():
         if asked:
             cause = f"{what} does not go with embeddings.backend: torchrec"
