@@ -54,7 +54,7 @@ def build_tables(
         for table in own.module.tables.values():
             alike.setdefault((table.dim, _group_of(table, settings), table.keyed is not None), []).append(table)
         for (_, number, _), tables in alike.items():
-            ways = {table: _way(table, settings) for table in tables}
+            ways: dict[Table, Way] = {table: _way(table, settings) for table in tables}
             asked = Alike(*own, ways, *_moved_by(settings, number))
             for work in shared_out(asked, Sharing(group, filled, dtype, seed)):
                 at_work.append(work)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -163,7 +162,6 @@ class MatrixRows:
     the same order."""
 
     summed = True
-    claim: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # who holds which rows changes no bit
 
     def __init__(self, matrix: Matrix, exchange: Exchange) -> None:
         self.matrix = matrix
@@ -178,6 +176,11 @@ class MatrixRows:
         source = self._exchange.pull(plan, asked)
         addresses = self._exchange.addresses(plan, asked) if source is self.matrix.weight else None
         return PulledRows(plan, asked, source, addresses, losses)
+
+    @property
+    def claim(self) -> Mapping[str, Any]:
+        """Nothing: who holds which rows changes no bit."""
+        return {}
 
     def ask(self, plan: RowPlan, group: dist.ProcessGroup | None) -> Asked:
         """Tell the owners what a plan asks for; what is wanted of this rank. Every rank of a group calls it."""

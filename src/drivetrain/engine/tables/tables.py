@@ -123,16 +123,6 @@ class Tables:
         return [work.pulled for work in self.at_work if work.pulled]
 
     @property
-    def summed(self) -> bool:
-        """Whether the gradients of all rows are known, as sums of all ranks, before any row moves."""
-        return all(work.summed for work in self.at_work)
-
-    @property
-    def claim(self) -> list[Mapping[str, Any]]:
-        """What bits depend on beside the number of ranks; nothing where that is all."""
-        return [work.claim for work in self.at_work if work.claim]
-
-    @property
     def _main(self) -> dist.ProcessGroup | None:
         """The group whose ranks hold rows; None where this process holds all."""
         return self.group.main if self.group.world > 1 else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from drivetrain.engine.tables.module import Lookup
 from drivetrain.engine.tables.torchrec.library import quiet
 from drivetrain.optim.recipe.rows import AdagradRows, RowOptimizer, RowwiseAdagradRows
 from drivetrain.spec.exits import Exit, Failure
+
+_KERNELS = "fbgemm_gpu.split_table_batched_embeddings_ops_training"
 
 
 class Bags(NamedTuple):
@@ -76,9 +79,9 @@ class Collection:
         return self._kernel(bags.ids, offsets, bags.scales)
 
     def _shared(self, bags: Bags) -> Tensor:
-        from torchrec import KeyedJaggedTensor
-
-        asked = KeyedJaggedTensor(self._keys, bags.ids, weights=bags.scales, lengths=bags.lengths, stride=bags.samples)
+        asked = import_module("torchrec").KeyedJaggedTensor(
+            self._keys, bags.ids, weights=bags.scales, lengths=bags.lengths, stride=bags.samples
+        )
         with _summed():
             return self._sharded(asked).wait().values()
 
@@ -94,28 +97,23 @@ class Collection:
 
 def _fused(optimizer: RowOptimizer) -> dict[str, Any]:
     """fbgemm's arguments for what moves rows."""
-    from fbgemm_gpu.split_embedding_configs import EmbOptimType
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import BoundsCheckMode
-
-    found = {"optimizer": getattr(EmbOptimType, optimizer.fused), "learning_rate": optimizer.lr}
+    kinds = import_module("fbgemm_gpu.split_embedding_configs").EmbOptimType
+    found = {"optimizer": getattr(kinds, optimizer.fused), "learning_rate": optimizer.lr}
     if isinstance(optimizer, AdagradRows | RowwiseAdagradRows):
         found["eps"] = optimizer.eps
     # Ids were looked at when they were planned: fbgemm makes row 0 of one that is none.
-    return found | {"bounds_check_mode": BoundsCheckMode.NONE}
+    return found | {"bounds_check_mode": import_module(_KERNELS).BoundsCheckMode.NONE}
 
 
 def _kernel(layout: Layout, lookups: Sequence[Lookup], optimizer: RowOptimizer) -> Any:
     """fbgemm's kernel with all tables of a layout: what a process needs that is alone."""
-    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-        ComputeDevice,
-        EmbeddingLocation,
-        SplitTableBatchedEmbeddingBagsCodegen,
-    )
-
-    places = {table.name: place for place, table in enumerate(layout.tables)}
-    return SplitTableBatchedEmbeddingBagsCodegen(
-        [(table.rows, table.dim, EmbeddingLocation.HOST, ComputeDevice.CPU) for table in layout.tables],
-        feature_table_map=[places[lookup.table] for lookup in lookups],
+    kernels = import_module(_KERNELS)
+    places = [table.name for table in layout.tables]
+    feature_tables = [places.index(lookup.table) for lookup in lookups]
+    where = kernels.EmbeddingLocation.HOST, kernels.ComputeDevice.CPU
+    return kernels.SplitTableBatchedEmbeddingBagsCodegen(
+        [(table.rows, table.dim, *where) for table in layout.tables],
+        feature_table_map=feature_tables,
         device=torch.device("cpu"),
         **_fused(optimizer),
     )
@@ -123,12 +121,9 @@ def _kernel(layout: Layout, lookups: Sequence[Lookup], optimizer: RowOptimizer) 
 
 def _sharded(layout: Layout, lookups: Sequence[Lookup], optimizer: RowOptimizer, group: Any) -> Any:
     """TorchRec's collection of a layout's tables, which are where the layout has them: all by rows, or all whole."""
-    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-    from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
-    from torchrec.distributed.types import ShardingEnv
+    torchrec, plans = import_module("torchrec"), import_module("torchrec.distributed.sharding_plan")
 
-    class Sharder(EmbeddingBagCollectionSharder):
+    class Sharder(import_module("torchrec.distributed.embeddingbag").EmbeddingBagCollectionSharder):
         def sharding_types(self, compute_device_type: str) -> list[str]:
             return super().sharding_types("cuda")  # it has rows on the CPU, too, and does not say so
 
@@ -138,17 +133,18 @@ def _sharded(layout: Layout, lookups: Sequence[Lookup], optimizer: RowOptimizer,
     for number, table in enumerate(layout.tables):
         own = [key for key, lookup in zip(keys, lookups, strict=True) if lookup.table == table.name]
         shape = {"embedding_dim": table.dim, "num_embeddings": table.rows}
-        configs.append(EmbeddingBagConfig(name=f"t{number}", feature_names=own, **shape))
+        configs.append(torchrec.EmbeddingBagConfig(name=f"t{number}", feature_names=own, **shape))
         # The kernel is named: else it is the dense one, which never moves a row.
-        place = row_wise if by_rows else table_wise
+        place = plans.row_wise if by_rows else plans.table_wise
         where = {} if by_rows else {"rank": owners[table.name]}
         places[f"t{number}"] = place(compute_kernel="fused", **where)
-    bags = EmbeddingBagCollection(device=torch.device("meta"), tables=configs)
+    bags = torchrec.EmbeddingBagCollection(device=torch.device("meta"), tables=configs)
     sharder = Sharder(fused_params=_fused(optimizer))
     world = dist.get_world_size(group)
     sizes = {"local_size": world, "world_size": world, "device_type": "cpu"}
-    plan = construct_module_sharding_plan(bags, places, sharder=sharder, **sizes)
-    return sharder.shard(bags, plan, ShardingEnv.from_process_group(group), torch.device("cpu"))
+    plan = plans.construct_module_sharding_plan(bags, places, sharder=sharder, **sizes)
+    environment = import_module("torchrec.distributed.types").ShardingEnv.from_process_group(group)
+    return sharder.shard(bags, plan, environment, torch.device("cpu"))
 
 
 def _kernel_of(sharded: Any, here: Sequence[Stretch]) -> Any:
@@ -169,8 +165,7 @@ def _keys(lookups: Sequence[Lookup]) -> list[str]:
 @contextmanager
 def _summed() -> Iterator[None]:
     """While entered, TorchRec adds gradients of ranks up, and does not take their mean."""
-    from torchrec.distributed import comm_ops
-
+    comm_ops = import_module("torchrec.distributed.comm_ops")
     before = comm_ops.get_gradient_division()
     comm_ops.set_gradient_division(False)
     try:

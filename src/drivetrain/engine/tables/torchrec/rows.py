@@ -219,7 +219,7 @@ def torchrec_rows(alike: Alike, sharing: Sharing) -> Iterator[FusedRows]:
 def _layouts(alike: Alike, filled: Sequence[int]) -> Iterator[Layout]:
     """Where tables lie: those that are cut by rows, and those that are whole, in the order in which each rank has them.
     TorchRec has two ways of carrying bags for them."""
-    ways = [_way(table, way, len(filled)) for table, way in alike.ways.items()]
+    ways: list[Way] = [_way(table, way, len(filled)) for table, way in alike.ways.items()]
     layout = lay_out_rows(list(alike.ways), ways, filled)
     owners: dict[str, list[int]] = {}
     for stretch in layout.stretches:
