@@ -11,8 +11,8 @@ from drivetrain.run.finished import evaluate_run
 from drivetrain.spec.exits import Exit
 from own_torchrec import recipe
 
-pytest.importorskip("fbgemm_gpu", reason="make torchrec installs it")
-pytest.importorskip("torchrec", reason="make torchrec installs it")
+pytest.importorskip("fbgemm_gpu", reason="it is not installed: see docs/tables.md")
+pytest.importorskip("torchrec", reason="it is not installed: see docs/tables.md")
 
 pytestmark = [
     pytest.mark.xdist_group("torchrec"),
@@ -78,45 +78,41 @@ def test_bits_are_claimed_to_be_the_same_only_where_the_same_processes_hold_the_
     assert len(set(keys.values())) == 4
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adagrad"])
-def test_each_of_its_optimizers_moves_rows_as_our_own_do_also_by_groups_and_schedules(tmp_path, kind):
-    rows = {"optimizer": {"kind": kind, "lr": 0.5}, "schedule": {"kind": "cosine"}}
-    rows["groups"] = [
-        {"match": "items", "optimizer": {"kind": "rowwise_adagrad", "lr": 0.2, "initial": 0.1, "eps": 1e-3}}
-    ]
+def test_all_its_optimizers_move_rows_as_our_own_do_by_groups_and_schedules(tmp_path):
+    rows = {"optimizer": {"kind": "adagrad", "lr": 0.1}, "schedule": {"kind": "cosine"}}
+    narrow = {"kind": "rowwise_adagrad", "lr": 0.2, "initial": 0.1, "eps": 1e-3}
+    rows["groups"] = [{"match": "items", "optimizer": narrow}]
+    rows["groups"] += [{"match": "users", "optimizer": {"kind": "sgd", "lr": 0.5}}]
     for name, backend, asked in (("own", "own", ()), ("one", "torchrec", ()), ("two", "torchrec", TWO)):
         given = recipe(backend=backend, embeddings=rows)
         assert run_under_supervisor(given, tmp_path / name, *asked, most_steps=8).code is Exit.STOPPED
     for name in ("one", "two"):
         require_alike(tmp_path / name, tmp_path / "own")
-        assert [record["lr"] for record in steps(tmp_path / name)] == [
-            record["lr"] for record in steps(tmp_path / "own")
-        ]
+        found, wanted = (steps(tmp_path / run) for run in (name, "own"))
+        assert [record["lr"] for record in found] == [record["lr"] for record in wanted]
 
 
-@pytest.mark.parametrize("world", ["one", "rows"])
-def test_a_run_that_is_stopped_goes_on_to_the_same_bits(runs, tmp_path, world):
+def test_a_run_that_is_stopped_goes_on_to_the_same_bits(runs, tmp_path):
     parts = tmp_path / "parts"
-    assert run_under_supervisor(recipe(), parts, *WORLDS[world], most_steps=5).code is Exit.STOPPED
-    assert run_under_supervisor(recipe(), parts, *WORLDS[world]).code is Exit.DONE
-    assert trace(parts) == trace(runs / world)
+    assert run_under_supervisor(recipe(), parts, *BY_ROWS, most_steps=5).code is Exit.STOPPED
+    assert run_under_supervisor(recipe(), parts, *BY_ROWS).code is Exit.DONE
+    assert trace(parts) == trace(runs / "rows")
 
 
 def test_commits_go_from_one_backend_to_the_other_and_to_any_number_of_processes(own, tmp_path):
     run, change = tmp_path / "run", ("embeddings.backend",)
-    for backend, asked in (("torchrec", BY_ROWS), ("own", TWO), ("torchrec", ()), ("torchrec", WHOLE)):
+    for backend, asked in (("torchrec", BY_ROWS), ("own", ()), ("torchrec", WHOLE)):
         given = recipe(backend=backend)
-        assert run_under_supervisor(given, run, *asked, most_steps=2, override=change).code is Exit.STOPPED
+        assert run_under_supervisor(given, run, *asked, most_steps=3, override=change).code is Exit.STOPPED
     refused = run_under_supervisor(recipe(backend="own"), run)
     assert refused.code is Exit.INCOMPATIBLE
     assert "embeddings.backend: 'torchrec' -> 'own'" in refused.cause
-    assert run_under_supervisor(recipe(backend="own"), run, *TWO, override=change).code is Exit.DONE
+    assert run_under_supervisor(recipe(), run).code is Exit.DONE
     require_alike(run, own)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_loss_that_is_not_finite_on_one_rank_moves_no_row_on_any(tmp_path, world):
-    run, asked = tmp_path / "run", (*WORLDS[world], "guard.nonfinite=skip")
+def test_a_loss_that_is_not_finite_on_one_rank_moves_no_row_on_any(tmp_path):
+    run, asked = tmp_path / "run", (*BY_ROWS, "guard.nonfinite=skip")
     assert run_under_supervisor(recipe("Poisoned"), run, *asked, most_steps=2).code is Exit.STOPPED
     before = tensors(run)
     assert run_under_supervisor(recipe("Poisoned"), run, *asked, most_steps=1).code is Exit.STOPPED
@@ -137,14 +133,13 @@ def test_networks_that_move_in_turn_and_scaled_losses_come_to_what_our_own_do(tm
         assert torch.allclose(found[name], tensor, rtol=2e-2, atol=1e-3), name
 
 
-@pytest.mark.parametrize(
-    "asked", [BY_ROWS, ("launch.processes=4", 'embeddings.hold={".*": table}')], ids=["two", "four"]
-)
-def test_ranks_without_samples_or_tables_pass_with_those_that_have_some(tmp_path, asked):
+def test_ranks_without_samples_or_tables_pass_with_those_that_have_some(tmp_path):
     last = {"budget": {"epochs": 1}, "data": {"train": {"sources": [{"kind": "own_torchrec:Few"}]}}}
-    for name, backend, world in (("own", "own", ()), ("some", "torchrec", asked)):
-        assert run_under_supervisor(recipe(backend=backend, **last), tmp_path / name, *world).code is Exit.DONE
-    require_alike(tmp_path / "some", tmp_path / "own")
+    four = ("launch.processes=4", 'embeddings.hold={".*": table}')
+    for name, backend, asked in (("own", "own", ()), ("rows", "torchrec", BY_ROWS), ("four", "torchrec", four)):
+        assert run_under_supervisor(recipe(backend=backend, **last), tmp_path / name, *asked).code is Exit.DONE
+    require_alike(tmp_path / "rows", tmp_path / "own")
+    require_alike(tmp_path / "four", tmp_path / "own")
 
 
 def test_a_finished_run_is_scored_without_torchrec(runs, monkeypatch):

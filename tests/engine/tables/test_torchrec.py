@@ -94,7 +94,7 @@ def test_tables_that_are_cut_and_whole_ones_lie_apart_and_none_is_without_rows_o
 
 
 def test_an_id_that_is_no_row_is_told_with_its_feature():
-    pytest.importorskip("fbgemm_gpu", reason="it is not installed: pip install 'drivetrain[torchrec]'")
+    pytest.importorskip("fbgemm_gpu", reason="it is not installed: see docs/tables.md")
     tables = build([Table("users", 20, 8)], [Lookup("user", "users")])
     (work,) = tables.at_work
     with pytest.raises(Failure, match="'user': id 20 is no row") as caught:

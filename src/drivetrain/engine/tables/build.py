@@ -39,8 +39,10 @@ def build_tables(
 ) -> Tables | None:
     """The tables of networks, their rows shared out over the ranks of a group; None where there are none.
 
-        The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
-    XX"""
+    The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
+    later begin by the run's `seed`. Raises Failure(78) where a network has several `Embeddings`, or a pattern takes no
+    table, and what the backend refuses.
+    """
     modules = {name: found for name, network in networks.items() if (found := _embeddings_of(name, network))}
     if not modules:
         return None
@@ -65,7 +67,7 @@ def build_tables(
 
 def _backend(name: str) -> Callable[[Alike, Sharing], Iterator[AtWork]]:
     if name == "torchrec":
-        from drivetrain.engine.tables.torchrec.rows import torchrec_rows  # an extra, which takes seconds to import
+        from drivetrain.engine.tables.torchrec.rows import torchrec_rows  # what an extra brings
 
         return torchrec_rows
     return _own_rows

@@ -59,12 +59,11 @@ class Collection:
 
     def __call__(self, bags: Bags) -> Tensor:
         """The sums of bags, float32 [samples, lookups x dim], with the graph by which `pass_back` moves rows."""
-        with quiet():
-            return self._shared(bags) if self._sharded else self._alone(bags)
+        return self._shared(bags) if self._sharded else self._alone(bags)
 
     def pass_back(self, found: Tensor, gradient: Tensor) -> None:
         """Move rows of all ranks by the gradient of what was `found`."""
-        with quiet(), _summed() if self._sharded else nullcontext():
+        with _summed() if self._sharded else nullcontext():
             torch.autograd.backward(found, gradient)
 
     def set_rate(self, rate: float) -> None:

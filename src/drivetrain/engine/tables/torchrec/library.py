@@ -44,7 +44,8 @@ def require(*modules: str) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """While entered, neither warnings nor log lines below errors are told; handlers of the root logger stay."""
+    """While entered, neither warnings nor log lines below errors are told; handlers of the root logger stay. It is for
+    a start: Python shows warnings that it has shown once again after it, and all threads are quiet within."""
     before, handlers = logging.root.manager.disable, list(logging.root.handlers)
     logging.disable(max(before, logging.WARNING))
     try:

@@ -178,7 +178,7 @@ class FusedRows:
         assert isinstance(self.mover, FusedMover)
         pulled, self.pulled = self.pulled, None
         self.mover.found = pulled.found
-        self.mover.gradient = pulled.take_gradient().view(-1, pulled.dim)
+        self.mover.gradient = pulled.take_gradient().reshape(-1, pulled.dim)
 
     def build_mover(self, factor: Factor, half: HalfRows | None) -> RowMover:
         """What moves the rows that are here."""
