@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 
+from drivetrain.runtime.quiet import quiet_libraries
 from drivetrain.spec.exits import Exit, Failure
 
 SERIES = "1.8"
@@ -32,6 +33,7 @@ def versions() -> Mapping[str, str]:
 def require(*modules: str) -> None:
     """Import these of them. Raises Failure(78) as `versions` does, and where one cannot be loaded beside this torch."""
     versions()
+    quiet_libraries()
     for module in modules:
         try:
             with quiet():
