@@ -2,11 +2,10 @@
 
 26 tables of 100,000 rows of 16 numbers, one to three ids of each in a sample, 4,096 samples a step, and a dense part
 that is the same for all. Every step of ours begins with a step of each of the others, so that a slow moment is slow for
-all. Ours is the whole product: data, vote, clip and ledger, by its own tables and by those on TorchRec (which do not
-clip); the others are handed the batch. `--processes 2` puts it
-beside TorchRec's sharded tables, by hand and through its pipeline. `--memory` tells what a process holds where 1, 2 and
-4 share the tables. `--reduced` shows that all of it works; fbgemm and TorchRec are left out, and said so, where they
-cannot be had. It makes its own environment.
+all. Ours is the whole product: data, vote, clip and ledger, with its own tables and with those on TorchRec (which have
+no clip); the others are handed the batch. `--processes 2` puts it beside TorchRec's sharded tables, by hand and through
+its pipeline. `--memory` tells what a process holds where 1, 2 and 4 share the tables. `--reduced` shows that all of it
+works; fbgemm and TorchRec are left out, and said so, where they cannot be had. It makes its own environment.
 """
 
 import argparse
