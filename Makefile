@@ -34,7 +34,8 @@ $(LEAN): pyproject.toml constraints.txt
 
 # What tests and checks need besides.
 $(READY): $(LEAN)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,hf,torchao,bitsandbytes]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,hf,torchao,bitsandbytes,torchrec]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchrec
 	touch $(READY)
 
 # The pages of docs/ as a site, with the API's from docstrings: build/docs/index.html. A link that leads nowhere fails.

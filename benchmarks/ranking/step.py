@@ -2,10 +2,10 @@
 
 26 tables of 100,000 rows of 16 numbers, one to three ids of each in a sample, 4,096 samples a step, and a dense part
 that is the same for all. Every step of ours begins with a step of each of the others, so that a slow moment is slow for
-all. Ours is the whole product: data, vote, clip and ledger; the others are handed the batch. `--processes 2` puts it
-beside TorchRec's sharded tables, by hand and through its pipeline. `--memory` tells what a process holds where 1, 2 and
-4 share the tables. `--reduced` shows that all of it works; fbgemm and TorchRec are left out, and said so, where they
-cannot be had. It makes its own environment.
+all. Ours is the whole product: data, vote, clip and ledger, with its own tables and with those on TorchRec (which have
+no clip); the others are handed the batch. `--processes 2` puts it beside TorchRec's sharded tables, by hand and through
+its pipeline. `--memory` tells what a process holds where 1, 2 and 4 share the tables. `--reduced` shows that all of it
+works; fbgemm and TorchRec are left out, and said so, where they cannot be had. It makes its own environment.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -47,8 +48,8 @@ def trained(asked: dict, folder: Path) -> None:
         "lanes": asked["processes"],
         "batch": {"size": asked["batch"]},
         "budget": {"steps": asked["steps"]},
-        "optimizer": {"kind": "adam", "lr": 1e-3, "clip": 1e6},
-        "embeddings": {"optimizer": {"kind": asked["optimizer"], "lr": 0.05}},
+        "optimizer": {"kind": "adam", "lr": 1e-3, "clip": 1e6 if asked["backend"] == "own" else None},
+        "embeddings": {"backend": asked["backend"], "optimizer": {"kind": asked["optimizer"], "lr": 0.05}},
         "checkpoint": {"every": {"steps": 100_000}, "keep": 1},
         "launch": {"processes": asked["processes"], "threads": asked["threads"], "hang_after": None},
         "watch": {"tensorboard": False},
@@ -70,7 +71,14 @@ def measured(python: Path, asked: dict) -> tuple[dict[str, list[float]], list[fl
 
 def show_memory(python: Path, asked: dict) -> None:
     """What each process of 1, 2 and 4 had at most, with tables and with next to none."""
-    shapes = asked | {"optimizer": "rowwise_adagrad", "skew": 1.0, "threads": 1, "peers": [], "steps": 6}
+    shapes = asked | {
+        "optimizer": "rowwise_adagrad",
+        "backend": "own",
+        "skew": 1.0,
+        "threads": 1,
+        "peers": [],
+        "steps": 6,
+    }
     for processes in (1, 2, 4):
         _, bare = measured(python, shapes | {"rows": 100, "processes": processes})
         _, whole = measured(python, shapes | {"processes": processes})
@@ -79,12 +87,10 @@ def show_memory(python: Path, asked: dict) -> None:
         print(f"{processes} processes: {', '.join(held)} GB each for {size:.2f} GB of rows and their optimizer's state")
 
 
-def show(optimizer: str, told: dict[str, list[float]], peers: Sequence[str]) -> None:
+def show(ours: str, told: dict[str, list[float]], peers: Sequence[str]) -> None:
     """Medians, and the medians of ratios of steps that were made in turn."""
     own = told["ours"][SKIPPED:]
-    print(
-        f"{optimizer}: {1e3 * statistics.median(own):.1f} ms (dense part alone {_median(told['dense'], len(own))} ms)"
-    )
+    print(f"{ours}: {1e3 * statistics.median(own):.1f} ms (dense part alone {_median(told['dense'], len(own))} ms)")
     for name in peers:
         if name not in told:
             print(f"  {name}: not here")
@@ -105,6 +111,7 @@ def _median(values: Sequence[float], count: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--optimizers", nargs="+", default=list(PAIRS), choices=list(PAIRS))
+    parser.add_argument("--backends", nargs="+", default=["own", "torchrec"], choices=["own", "torchrec"])
     parser.add_argument("--skew", type=float, nargs="+", default=[1.0, 4.0], help="1: uniform ids; 4: skewed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processes", type=int, default=1, help="that share the tables and the batch")
@@ -126,10 +133,11 @@ def main() -> None:
     held_against = PAIRS if given.processes == 1 else SHARED
     for skew in given.skew:
         print(f"ids of skew {skew:g}")
-        for optimizer in given.optimizers:
-            if peers := held_against.get(optimizer):
-                times, _ = measured(python, shapes | {"skew": skew, "optimizer": optimizer, "peers": peers})
-                show(optimizer, times, peers)
+        for optimizer, backend in product(given.optimizers, given.backends):
+            peers = held_against.get(optimizer)
+            if peers and (backend == "own" or optimizer in SHARED):
+                asked = shapes | {"skew": skew, "optimizer": optimizer, "backend": backend, "peers": peers}
+                show(f"{optimizer}, backend {backend}", measured(python, asked)[0], peers)
 
 
 def _environment() -> Path:

@@ -17,6 +17,7 @@ from drivetrain.runtime.quiet import quiet_libraries
         ("torchao", "Failed to load %s: no such thing"),
         ("torch.utils._pytree", "%s is an Enum subclass and is now natively supported by torch.compile"),
         ("bitsandbytes.backends.cpu.ops", "Failed to load CPU gemm_4bit_forward from kernels-community: %s"),
+        ("torch.fx._symbolic_trace", "is_fx_tracing will return true for both fx.symbolic_trace and %s"),
     ],
 )
 def test_a_message_that_means_nothing_is_kept_back_and_others_of_its_logger_are_told(name, message, caplog):
@@ -32,15 +33,28 @@ def test_a_message_that_means_nothing_is_kept_back_and_others_of_its_logger_are_
     assert {record.getMessage() for record in caplog.records} == {"something else: that"}
 
 
-def test_a_warning_is_kept_back_by_its_words_and_its_module():
-    said = "Kind does not implement _stable_hash_for_caching. It is recommended"
+@pytest.mark.parametrize(
+    ("said", "kind", "module"),
+    [
+        (
+            "Kind does not implement _stable_hash_for_caching. It is recommended",
+            UserWarning,
+            "torch._functorch._aot_autograd.autograd_cache",
+        ),
+        (
+            "`torch.distributed.reduce_scatter_tensor` is deprecated. Please use",
+            FutureWarning,
+            "torch.distributed.c10d_logger",
+        ),
+    ],
+)
+def test_a_warning_is_kept_back_by_its_words_and_its_module(said, kind, module):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         quiet_libraries()
-        module = "torch._functorch._aot_autograd.autograd_cache"
-        warnings.warn_explicit(said, UserWarning, "x.py", 1, module=module)
-        warnings.warn_explicit(said, UserWarning, "x.py", 1, module="mine")
-        warnings.warn_explicit("something else", UserWarning, "x.py", 1, module=module)
+        warnings.warn_explicit(said, kind, "x.py", 1, module=module)
+        warnings.warn_explicit(said, kind, "x.py", 1, module="mine")
+        warnings.warn_explicit("something else", kind, "x.py", 1, module=module)
     assert [str(each.message) for each in caught] == [said, "something else"]
 
 

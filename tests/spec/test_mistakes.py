@@ -310,6 +310,35 @@ def test_what_does_not_go_with_exact_is_a_mistake(tmp_path, given, path, words):
 
 
 @pytest.mark.parametrize(
+    ("given", "path", "words"),
+    [
+        ("exact=true", "exact", "adds rows up as processes hold them"),
+        ("optimizer.clip=1.0", "optimizer.clip", "knows no row's gradient"),
+        ("statistics={every: {steps: 5}}", "statistics.gradients", "knows no row's gradient"),
+        ("parameters.dtype=bf16", "parameters.dtype", "keeps fp32 rows"),
+        ("embeddings.optimizer={kind: adam}", "embeddings.optimizer.kind", "by sgd, adagrad or rowwise_adagrad"),
+        (
+            "embeddings.optimizer={kind: sgd, weight_decay: 0.1}",
+            "embeddings.optimizer.weight_decay",
+            "does not have it for all",
+        ),
+        (
+            "embeddings.groups=[{match: a, optimizer: {kind: lars}}]",
+            "embeddings.groups[0].optimizer.kind",
+            "by sgd, adagrad or rowwise_adagrad",
+        ),
+        ("embeddings.hold={users: each}", "embeddings.hold.users", "holds each row once"),
+    ],
+)
+def test_what_does_not_go_with_tables_on_torchrec_is_a_mistake(tmp_path, given, path, words):
+    fine = ["optimizer.clip=null", "embeddings.backend=torchrec"]
+    with pytest.raises(RecipeMistakes) as caught:
+        load(write(tmp_path, {}), [*fine, given])
+    assert [m for m in caught.value.mistakes if dotted(m.path) == path and words in m.message], str(caught.value)
+    load(write(tmp_path, {}), fine)
+
+
+@pytest.mark.parametrize(
     ("optimizer", "axis", "path"),
     [
         ("{kind: adafactor}", "shard", "optimizer.kind"),

@@ -186,6 +186,24 @@ def test_a_mistake_is_told_with_its_field_and_what_would_do(change, told):
     assert any(re.search(told, each) for each in found), found
 
 
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (CHOICES["keyed"], "task.features.user.keyed"),
+        (CHOICES["pareto"], "task.weights"),
+        (towers(kind="uniform"), "task.model.kind"),
+        ({"dim": 6}, "task.dim"),
+    ],
+    ids=["keyed", "pareto", "towers", "dim"],
+)
+def test_what_tables_on_torchrec_cannot_do_is_a_mistake_of_the_recipe(change, path):
+    asked = ["embeddings.backend=torchrec", "optimizer.clip=null"]
+    load(recipe(), asked)
+    with pytest.raises(RecipeMistakes) as raised:
+        load(recipe(**change), asked)
+    assert path in [dotted(mistake.path) for mistake in raised.value.mistakes], str(raised.value)
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_thirty_and_thirty_steps_are_sixty_bit_for_bit(choice, tmp_path):
     given = recipe(**CHOICES[choice])

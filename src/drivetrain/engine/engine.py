@@ -330,7 +330,9 @@ class Engine:
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
         inputs = None if self._cut or len(self.networks) == 1 else moving.parameters
         if inputs is not None and self._tables:
-            inputs = [*inputs, *[pulled.leaf for pulled in self._tables.pulled]]
+            inputs = list(inputs)
+            for pulled in self._tables.pulled:
+                inputs += pulled.leaves
         by_loss, cut = moving.by_loss, self._cut is not None
         if by_loss is None:
             _pass_back(objective(losses, work.counts), scale, inputs, cut=cut)

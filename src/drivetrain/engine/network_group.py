@@ -90,6 +90,8 @@ class NetworkGroups:
         optimizers, mesh = [self._network_optimizers[name] for name in names], self._execution.placement.mesh
         refused = {f"parallel {mesh.sizes}": not mesh.replicated}
         refused["optimizer.layerwise"] = any(optimizer.layerwise for optimizer in optimizers)
+        tables = self._execution.placement.tables
+        refused["embeddings.backend: torchrec"] = bool(tables) and not all(work.summed for work in tables.at_work)
         refused["optimizer.reduce: projected"] = any(optimizer.projected for optimizer in optimizers)
         for what, asked in refused.items():
             if asked:

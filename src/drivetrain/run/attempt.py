@@ -89,7 +89,7 @@ def _run(
     threads = devices.threads_per_process(place.local_world, recipe.launch.threads, exact=recipe.exact)
     devices.configure_determinism(device, threads, recipe.matmul, exact=recipe.exact)
     loaded, code = frozenset(sys.modules), scan(recipe)
-    environment = devices.environment(code.installed)
+    environment = devices.environment(code.installed | recipe.embeddings.packages)
     context = AttemptContext(job, resolved, place, stops, heartbeat, environment, code, loaded, startup)
     resumer = Resumer(job, recipe)
     startup.lap("import")

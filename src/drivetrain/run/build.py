@@ -313,9 +313,11 @@ def require_loss(recipe: Recipe, task: Task) -> None:
         raise Failure(Exit.BAD_RECIPE, cause, "write one of them, or take the sets out")
 
 
-def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
-    """The task's networks on the device of a process that holds everything. Raises what `build_on_mesh` raises."""
-    return dict(build_on_mesh(task, recipe, Mesh(Group(), device=device)).networks)
+def build_networks(task: Task, recipe: Recipe, device: torch.device, *, drawn: bool = True) -> dict[str, nn.Module]:
+    """The task's networks on the device of a process that holds everything and trains nothing: its tables are our own,
+    whoever moves them in training. `drawn`, and what it raises, as for `build_on_mesh`."""
+    at_rest = replace(recipe, embeddings=replace(recipe.embeddings, backend="own"))
+    return dict(build_on_mesh(task, at_rest, Mesh(Group(), device=device), drawn=drawn).networks)
 
 
 class BuiltNetworks(NamedTuple):

@@ -110,7 +110,7 @@ def _today(run: Path, history: ResumeIndex, *, data: bool) -> _Side:
     threads = devices.threads_per_process(now.launch.processes, now.launch.threads, exact=now.exact)
     devices.configure_determinism(devices.choose(now.device, 0), threads, now.matmul, exact=now.exact)
     digests, unread = _digests(now, run) if data else (None, "not looked at")
-    environment = devices.environment(code.installed)
+    environment = devices.environment(code.installed | now.embeddings.packages)
     return _Side("today", recipe, recorded(files), contents(files), environment, digests, unread)
 
 

@@ -32,7 +32,6 @@ from drivetrain.loop.task import Task
 from drivetrain.run.build import (
     averages_of,
     build_networks,
-    build_on_mesh,
     build_task,
     digests_beside,
     open_inputs,
@@ -40,7 +39,6 @@ from drivetrain.run.build import (
 from drivetrain.run.user_code import identity
 from drivetrain.runtime import device as devices
 from drivetrain.runtime.group import Group
-from drivetrain.runtime.mesh import Mesh
 from drivetrain.runtime.pulse import Pulse
 from drivetrain.runtime.signals import StopRequests
 from drivetrain.spec.box import Box
@@ -215,7 +213,7 @@ def _opened(
     learned = found.metadata.get("task")
     if learned:  # before anything is built: networks may depend on what was found in the data
         task.recall(learned)
-    networks = dict(build_on_mesh(task, recipe, Mesh(Group(), device=device), drawn=False).networks)
+    networks = build_networks(task, recipe, device, drawn=False)
     tensors = read(found)
     scored = [name for name, settings in averages_of(recipe, networks).items() if settings.evaluate]
     if weights == "averaged" or (weights is None and scored):

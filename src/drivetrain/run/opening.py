@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from drivetrain.checkpoint.compatible import deciding
 from drivetrain.data.order import Sampler
 from drivetrain.engine.placement import parameter_counts
+from drivetrain.engine.tables.state import row_claim
 from drivetrain.ledger.comparison import COUNTED
 from drivetrain.ledger.records import AttemptRecord, BatchSizes, Budget, Claim, Flops, NoteRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
@@ -117,7 +119,11 @@ def keep_suspects(context: AttemptContext, group: Group, order: Sampler, timetab
 
 def _claim(opened: OpenedRun, restored: RestoredRun) -> Claim:
     """Which class of bits is promised, and digests of what they depend on (docs/exactness.md)."""
-    code, kind, shape = restored.code.digest or None, "same-world", {"world": opened.group.world}
+    code, kind = restored.code.digest or None, "same-world"
+    shape: dict[str, Any] = {"world": opened.group.world}
+    tables = restored.engine.placement.tables
+    if tables and (claim := row_claim(tables)):
+        shape["tables"] = claim
     if not opened.mesh.replicated:
         shape |= opened.mesh.sizes.there
     if opened.context.recipe.exact:

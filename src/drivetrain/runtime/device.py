@@ -113,10 +113,10 @@ def environment(imported: Collection[str] = ()) -> dict[str, Any]:
     }
 
 
-def claim_key(device: torch.device, **shape: int) -> str:
+def claim_key(device: torch.device, **shape: Any) -> str:
     """A digest of all that must be equal for two stretches of training to be comparable bit by bit.
 
-    `shape` is the number of processes (`world`), or in exact mode that of lanes.
+    `shape` is the number of processes (`world`), or in exact mode that of lanes, and what else it is a matter of.
     """
     metadata = shape | {
         "device": device.type,

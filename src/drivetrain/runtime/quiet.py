@@ -21,9 +21,25 @@ _LOGGED = (
     _Logged("torch.utils._pytree", "%s is an Enum subclass and is now natively supported"),
     # A faster kernel for inference in 4 bits on CPUs, which no optimizer and no adapter of ours uses.
     _Logged("bitsandbytes.backends.cpu.ops", "Failed to load CPU gemm_4bit_forward"),
+    # Of what TorchRec asks torch: nobody traces a graph here.
+    _Logged("torch.fx._symbolic_trace", "is_fx_tracing will return true for both"),
 )
-# Whether the compiler finds its own work of another process again; the numbers are the same.
-_WARNED = (r"\w+ does not implement _stable_hash_for_caching", r"torch\._functorch\._aot_autograd\.autograd_cache")
+
+
+class _Warned(NamedTuple):
+    """Warnings of one module (a regular expression) that begin so (another one)."""
+
+    begins: str
+    module: str
+    category: type[Warning] = UserWarning
+
+
+_WARNED = (
+    # Whether the compiler finds its own work of another process again; the numbers are the same.
+    _Warned(r"\w+ does not implement _stable_hash_for_caching", r"torch\._functorch\._aot_autograd\.autograd_cache"),
+    # Names that TorchRec has for what torch now calls otherwise.
+    _Warned(r"`torch\.distributed\.\w+` is deprecated", r"torch\.distributed\.c10d_logger", FutureWarning),
+)
 
 
 def quiet_libraries() -> None:
@@ -32,8 +48,8 @@ def quiet_libraries() -> None:
         logger = logging.getLogger(logged.logger)
         if not any(isinstance(known, _Begins) for known in logger.filters):
             logger.addFilter(_Begins(logged.begins))
-    message, module = _WARNED
-    warnings.filterwarnings("ignore", message=message, category=UserWarning, module=module)
+    for warned in _WARNED:
+        warnings.filterwarnings("ignore", message=warned.begins, category=warned.category, module=warned.module)
 
 
 class _Begins(logging.Filter):

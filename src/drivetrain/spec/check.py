@@ -64,6 +64,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _rounded,
         _layerwise,
         _projected,
+        _fused_rows,
         _profile,
         _sources,
         _units,
@@ -396,6 +397,44 @@ def _projected(recipe: Recipe) -> Iterator[Contradiction]:
         for other, is_set in refused.items():
             if is_set:
                 yield Contradiction(other, "optimizer.reduce: projected leaves nobody the sum of whole gradients")
+
+
+def _fused_rows(recipe: Recipe) -> Iterator[Contradiction]:
+    """What only rows of our own can do."""
+    rows = recipe.embeddings
+    if rows is None or rows.backend != "torchrec":
+        return
+    apart = "torchrec knows no row's gradient, as the sum of all samples, before the row moves"
+    refused: dict[Path_, str] = {}
+    if recipe.exact:
+        refused[("exact",)] = "torchrec adds rows up as processes hold them, in other orders on others"
+    if recipe.parameters is not None and recipe.parameters.dtype == "bf16":
+        refused["parameters", "dtype"] = "torchrec keeps fp32 rows"
+    if recipe.statistics is not None and recipe.statistics.gradients:
+        refused["statistics", "gradients"] = apart
+    for path, part in _parts(recipe.optimizer, ("optimizer",)):
+        if getattr(part, "clip", None) is not None:
+            refused[(*path, "clip")] = f"{apart}: set clip: null"
+    for pattern, way in rows.hold.items():
+        if way == "each":
+            refused["embeddings", "hold", pattern] = "torchrec holds each row once: say table or row"
+    refused |= _moved_by_fbgemm(rows)
+    for path, message in refused.items():
+        yield Contradiction(path, f"embeddings.backend: {message}; backend: own has this")
+
+
+def _moved_by_fbgemm(rows: Any) -> dict[Path_, str]:
+    """What fbgemm's kernels for a CPU cannot do to rows, by its place."""
+    refused: dict[Path_, str] = {}
+    moved: dict[Path_, Any] = {("embeddings", "optimizer"): rows.optimizer}
+    for place, group in enumerate(rows.groups):
+        moved["embeddings", "groups", place, "optimizer"] = group.optimizer
+    for path, optimizer in moved.items():
+        if not optimizer.fused:
+            refused[(*path, "kind")] = "torchrec moves rows on a CPU by sgd, adagrad or rowwise_adagrad"
+        elif optimizer.weight_decay:
+            refused[(*path, "weight_decay")] = "torchrec does not have it for all of sgd, adagrad, rowwise_adagrad"
+    return refused
 
 
 def _profile(recipe: Recipe) -> Iterator[Contradiction]:

@@ -1,12 +1,12 @@
 """Sums of rows over ranks, as a tree."""
 
 import time
+from functools import partial
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.engine.tables import exchange
 from drivetrain.engine.tables.exchange import AskedAhead, tree_sums
 
 ROWS = st.lists(st.lists(st.integers(0, 6), unique=True, max_size=5), min_size=1, max_size=8)
@@ -32,16 +32,15 @@ def test_a_rows_sum_is_the_tree_of_the_ranks_that_have_it(asked, seed):
         assert torch.equal(total, tree(row, range(8)))
 
 
-def test_a_step_is_not_told_before_the_one_ahead_of_it_is_through(monkeypatch):
+def test_a_step_is_not_told_before_the_one_ahead_of_it_is_through():
     told = []
 
-    def ask(plan, group):
+    def ask(plan):
         told.append(f"{plan} begins")
         time.sleep(0.05 if plan == "slow" else 0)
         told.append(f"{plan} ends")
 
-    monkeypatch.setattr(exchange, "ask", ask)
-    first = AskedAhead(["slow"], None)
-    second = AskedAhead(["quick"], None, first)
+    first = AskedAhead([partial(ask, "slow")])
+    second = AskedAhead([partial(ask, "quick")], first)
     second.wait()
     assert told == ["slow begins", "slow ends", "quick begins", "quick ends"]

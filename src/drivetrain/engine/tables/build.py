@@ -9,17 +9,20 @@ from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from drivetrain.engine.tables.keyed import KeyedTable
+from drivetrain.engine.tables.alike import Alike, Sharing
+from drivetrain.engine.tables.at_work import AtWork
+from drivetrain.engine.tables.exchange import Exchange
+from drivetrain.engine.tables.keyed_matrix import KeyedMatrixRows
 from drivetrain.engine.tables.layout import Layout, Way, held_by_each, lay_out_everywhere, lay_out_rows
-from drivetrain.engine.tables.matrix import Matrix
+from drivetrain.engine.tables.matrix import Matrix, MatrixRows
 from drivetrain.engine.tables.module import Embeddings, Table, initial_rows, tables_in
 from drivetrain.engine.tables.recipe import Embeddings as Settings
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.recipe import Schedule
 from drivetrain.optim.recipe.rows import RowOptimizer
-from drivetrain.optim.rows import HalfRows, RowMover, Stretches, build_mover
+from drivetrain.optim.rows import HalfRows, RowMover, Stretches
 from drivetrain.optim.schedules import Factor, Horizon, build_factor
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
@@ -38,26 +41,47 @@ def build_tables(
     """The tables of networks, their rows shared out over the ranks of a group; None where there are none.
 
     The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
-    later begin by the run's `seed`. Raises Failure(78) where a
-    network has several `Embeddings`, or a pattern takes no table.
+    later begin by the run's `seed`. Raises Failure(78) where a network has several `Embeddings`, or a pattern takes no
+    table, and what the backend refuses.
     """
     modules = {name: found for name, network in networks.items() if (found := _embeddings_of(name, network))}
     if not modules:
         return None
     _require_taken(settings, list(chain.from_iterable(own.module.tables for own in modules.values())))
-    matrices: list[Matrix] = []
-    filled = [0] * group.world
+    shared_out = _backend(settings.backend)
+    at_work: list[AtWork] = []
+    filled = (0,) * group.world
     for own in modules.values():
         # Tables that move alike lie in one matrix, whose rows are looked up together.
         alike: dict[tuple[int, int, bool], list[Table]] = {}
         for table in own.module.tables.values():
             alike.setdefault((table.dim, _group_of(table, settings), table.keyed is not None), []).append(table)
         for (_, number, _), tables in alike.items():
-            for layout in _layouts(tables, settings, filled):
-                filled = [before + more for before, more in zip(filled, layout.filled, strict=True)]
-                weight = torch.empty(layout.filled[group.rank], layout.tables[0].dim, dtype=dtype)
-                matrices.append(_matrix(own, layout, group.rank, weight, _moved_by(settings, number)))
-    return Tables(matrices, {name: own.module for name, own in modules.items()}, group, seed)
+            ways: dict[Table, Way] = {table: _way(table, settings) for table in tables}
+            asked = Alike(*own, ways, *_moved_by(settings, number))
+            for work in shared_out(asked, Sharing(group, filled, dtype, seed)):
+                at_work.append(work)
+                more = zip(filled, work.matrix.layout.filled, strict=True)
+                filled = tuple([before + after for before, after in more])
+    return Tables(at_work, {name: own.module for name, own in modules.items()}, group)
+
+
+def _backend(name: str) -> Callable[[Alike, Sharing], Iterator[AtWork]]:
+    if name == "torchrec":
+        from drivetrain.engine.tables.torchrec.rows import torchrec_rows  # what an extra brings
+
+        return torchrec_rows
+    return _own_rows
+
+
+def _own_rows(alike: Alike, sharing: Sharing) -> Iterator[AtWork]:
+    """Tables at work that pull and push rows by themselves."""
+    group = sharing.group
+    for layout in _layouts(alike.ways, sharing.filled):
+        weight = torch.empty(layout.filled[group.rank], layout.tables[0].dim, dtype=sharing.dtype)
+        matrix = alike.matrix(layout, group.rank, weight)
+        exchange = Exchange(weight, group.main if group.world > 1 else None, everywhere=layout.everywhere)
+        yield KeyedMatrixRows(matrix, exchange, sharing.seed) if matrix.keyed else MatrixRows(matrix, exchange)
 
 
 @torch.no_grad()
@@ -97,11 +121,10 @@ def movers_of(
     for work in tables.at_work:
         matrix = work.matrix
         if matrix.network == network:
-            optimizer, factor = rates.of(matrix)
             kept = half(_stretches(matrix))
             if kept is not None:
                 kept = replace(kept, begun=work.masters)
-            mover = build_mover(optimizer, matrix.weight, factor, kept)
+            mover = work.build_mover(*rates.of(matrix), kept)
             mover.name = _first_alike(tables, matrix)
             found.append(mover)
             for keyed in matrix.keyed:
@@ -152,14 +175,13 @@ def _stretches(matrix: Matrix) -> Stretches:
     return Stretches(names, at, first)
 
 
-def _layouts(tables: Sequence[Table], settings: Settings, filled: Sequence[int]) -> Iterator[Layout]:
+def _layouts(ways: Mapping[Table, Way], filled: Sequence[int]) -> Iterator[Layout]:
     """Where tables that move alike lie, those that each rank holds whole by themselves; `filled` are the ranks' rows
     before."""
-    ways: dict[Table, Way] = {table: _way(table, settings) for table in tables}
     each = held_by_each({table: way for table, way in ways.items() if table.keyed is None}, len(filled))
     if each:
         yield lay_out_everywhere(each, len(filled))
-    if rest := [table for table in tables if table not in each]:
+    if rest := [table for table in ways if table not in each]:
         yield lay_out_rows(rest, [ways[table] for table in rest], filled)
 
 
@@ -177,23 +199,6 @@ def _embeddings_of(name: str, network: nn.Module) -> _Found | None:
         cause = f"network {name!r} has {len(found)} Embeddings: {', '.join(one.path for one in found)}"
         raise Failure(Exit.BAD_RECIPE, cause, "give it one, with all tables and features")
     return found[0] if found else None
-
-
-def _matrix(
-    of: _Found, layout: Layout, rank: int, weight: Tensor, moved_by: tuple[RowOptimizer, Schedule | None]
-) -> Matrix:
-    """The matrix of some of a module's tables, whose parameters become views of it."""
-    names = {table.name for table in layout.tables}
-    lookups = tuple([lookup for lookup in of.module.lookups if lookup.table in names])
-    stretches = {stretch.table: stretch for stretch in layout.of(rank)}
-    keyed = [KeyedTable(table, stretches.get(table.name)) for table in layout.tables if table.keyed is not None]
-    own = tuple(stretches.values())
-    matrix = Matrix(of.network, of.path, layout, own, weight, lookups, *moved_by, tuple(keyed))
-    for table in names:
-        of.module.put(table, nn.Parameter(matrix.of(table, weight), requires_grad=False))
-    for keys in keyed:
-        of.module.put_keys(keys.table.name, keys.tensors)
-    return matrix
 
 
 def _moved_by(settings: Settings, number: int) -> tuple[RowOptimizer, Schedule | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -108,9 +108,10 @@ class AskedAhead:
     """What a step's plans ask of other ranks, told while the step before it is made: on a thread of its own, and a
     group of its own, so that these messages meet no others."""
 
-    def __init__(self, plans: Sequence[RowPlan], group: dist.ProcessGroup, before: AskedAhead | None = None) -> None:
-        """`before` is that of the step before, which may be under way: a group matches messages by their order."""
-        self._plans, self._group, self._before = plans, group, before
+    def __init__(self, asks: Sequence[Callable[[], Asked]], before: AskedAhead | None = None) -> None:
+        """`asks` tell what each plan asks for. `before` is that of the step before, which may be under way: a group
+        matches messages by their order."""
+        self._asks, self._before = asks, before
         self._found: list[Asked] = []
         self._error: BaseException | None = None
         # A daemon: where a peer is lost it may wait for long, and nobody waits for it then.
@@ -133,6 +134,6 @@ class AskedAhead:
             self._before.join()
             self._before = None
         try:
-            self._found = [ask(plan, self._group) for plan in self._plans]
+            self._found = [ask() for ask in self._asks]
         except BaseException as error:
             self._error = error

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
 from drivetrain.engine.exact import TreeAccumulator
 from drivetrain.engine.reduce import Flat
-from drivetrain.engine.tables.exchange import Asked, Exchange
+from drivetrain.engine.tables.exchange import Asked, Exchange, ask
 from drivetrain.engine.tables.keyed import KeyedTable
 from drivetrain.engine.tables.layout import Layout, Stretch
 from drivetrain.engine.tables.module import Ids, Lookup, Table, parameter_name
 from drivetrain.engine.tables.row_plan import MicroRows, RowPlan, RowPlanner
 from drivetrain.optim.recipe.rows import RowOptimizer
 from drivetrain.optim.recipe.schedules import Schedule
-from drivetrain.optim.rows import RowMover
+from drivetrain.optim.rows import HalfRows, RowMover, build_mover
+from drivetrain.optim.schedules import Factor
 from drivetrain.spec.box import Box
 
 
@@ -84,6 +87,11 @@ class PulledRows:
         rows, dim = len(self.plan.addresses), self.source.shape[1]
         self.leaf = torch.zeros((), dtype=self.source.dtype).expand(rows, dim).requires_grad_()
         self._lanes = TreeAccumulator(lambda: Flat(torch.empty(rows, self.losses * dim), []))
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """What backward passes hand gradients to."""
+        return [self.leaf]
 
     def pooled(self, micro: MicroRows) -> tuple[Tensor, ...]:
         """What a micro-batch's bags come to, [bags, dim] for each lookup."""
@@ -154,6 +162,8 @@ class MatrixRows:
     """One matrix at work: plans, rows that were pulled, gradients that are pushed. All ranks call `pull` and `push` in
     the same order."""
 
+    summed = True
+
     def __init__(self, matrix: Matrix, exchange: Exchange) -> None:
         self.matrix = matrix
         self.planner = RowPlanner(matrix.layout, matrix.lookups)
@@ -169,6 +179,19 @@ class MatrixRows:
         source = self._exchange.pull(plan, asked)
         addresses = self._exchange.addresses(plan, asked) if source is self.matrix.weight else None
         return PulledRows(plan, asked, source, addresses, losses)
+
+    @property
+    def claim(self) -> Mapping[str, Any]:
+        """Nothing: who holds which rows changes no bit."""
+        return {}
+
+    def ask(self, plan: RowPlan, group: dist.ProcessGroup | None) -> Asked:
+        """Tell the owners what a plan asks for; what is wanted of this rank. Every rank of a group calls it."""
+        return ask(plan, group)
+
+    def build_mover(self, optimizer: RowOptimizer, factor: Factor, half: HalfRows | None) -> RowMover:
+        """What moves the rows that are here; `half` where they are bf16."""
+        return build_mover(optimizer, self.matrix.weight, factor, half)
 
     def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:
         """Numbers in place of the rows of one batch, whose gradients are for nothing."""

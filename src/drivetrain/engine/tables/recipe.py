@@ -24,6 +24,10 @@ class TableGroup(Settings):
 class Embeddings(Settings):
     """The tables of networks that have some (`drivetrain.Embeddings`); others take no notice of it."""
 
+    backend: Annotated[
+        Literal["own", "torchrec"],
+        bits("who looks rows up and moves them: drivetrain, or TorchRec with the kernels of fbgemm", later=True),
+    ] = "own"
     optimizer: Annotated[AnyRowOptimizer, bits("what moves the rows that a step has looked up", later=True)] = field(
         default_factory=RowwiseAdagradRows
     )
@@ -35,3 +39,8 @@ class Embeddings(Settings):
         Mapping[Pattern, Literal["auto", "table", "row", "each"]],
         cost("by pattern of tables: whole by one process, by rows by all, whole by each, or as it suits", later=True),
     ] = field(default_factory=dict)
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """The top-level modules, beside torch's, whose versions decide bits."""
+        return frozenset({"torchrec", "fbgemm_gpu"} if self.backend == "torchrec" else ())

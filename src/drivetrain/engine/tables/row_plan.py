@@ -109,7 +109,7 @@ class RowPlanner:
         return rows + self._moved.index_select(0, torch.searchsorted(self._starts, rows, right=True).sub_(1))
 
     def _require(self, lookup: Lookup, ids: Tensor) -> None:
-        _require_rows(lookup, ids, self._rows[lookup.table])
+        require_rows(lookup, ids, self._rows[lookup.table])
 
     def _occurrences(self, given: Ids) -> Occurrences:
         rows: list[Tensor] = []
@@ -119,17 +119,17 @@ class RowPlanner:
         for lookup in self.lookups:
             ids, weights = given.ids[lookup.feature], given.weights.get(lookup.feature)
             self._require(lookup, ids)
-            kept, length, scale = _bags(ids, weights, lookup)
+            kept, length, scale = bags_of(ids, weights, lookup)
             rows.append(kept.long() + self._first[lookup.table])  # numbers of 32 bits would not hold these
             lengths.append(length)
             scales.append(scale)
             sizes.append(len(length))
         offsets = torch.zeros(sum(sizes) + 1, dtype=torch.int64)
         torch.cumsum(torch.cat(lengths), 0, out=offsets[1:])
-        return Occurrences(torch.cat(rows), offsets, _joined(scales, rows), tuple(sizes))
+        return Occurrences(torch.cat(rows), offsets, joined(scales, rows), tuple(sizes))
 
 
-def _bags(ids: Tensor, weights: Tensor | None, lookup: Lookup) -> tuple[Tensor, Tensor, Tensor | None]:
+def bags_of(ids: Tensor, weights: Tensor | None, lookup: Lookup) -> tuple[Tensor, Tensor, Tensor | None]:
     """A feature's ids that are there, how many each bag has, and the factor of each (None: 1)."""
     if ids.dim() == 1 and weights is None:
         return ids, torch.ones(len(ids), dtype=torch.int64), None
@@ -145,7 +145,7 @@ def _bags(ids: Tensor, weights: Tensor | None, lookup: Lookup) -> tuple[Tensor, 
     return kept, lengths, scale
 
 
-def _joined(scales: Sequence[Tensor | None], rows: Sequence[Tensor]) -> Tensor | None:
+def joined(scales: Sequence[Tensor | None], rows: Sequence[Tensor]) -> Tensor | None:
     """The factors of all features; None where all are 1."""
     if all(scale is None for scale in scales):
         return None
@@ -155,7 +155,7 @@ def _joined(scales: Sequence[Tensor | None], rows: Sequence[Tensor]) -> Tensor |
     return torch.cat(found)
 
 
-def _require_rows(lookup: Lookup, ids: Tensor, rows: int) -> None:
+def require_rows(lookup: Lookup, ids: Tensor, rows: int) -> None:
     """Raises Failure(65) for an id that is no row. In a feature of one id a sample -1 is none, too, unless weighted."""
     if not ids.numel():
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -32,6 +33,11 @@ def matrix_boxes(matrix: Matrix) -> dict[str, Box]:
         for kind, box in keyed.boxes.items():
             found[matrix.beside(f"{kind}_{keyed.table.name}")] = box
     return found
+
+
+def row_claim(tables: Tables) -> list[Mapping[str, Any]]:
+    """What bits depend on beside the number of ranks, as JSON data; nothing where that is all."""
+    return [work.claim for work in tables.at_work if work.claim]
 
 
 def row_state(tables: Tables) -> dict[str, Tensor]:

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from drivetrain.data.batch_reader import MicroBatch
-from drivetrain.engine.tables.exchange import Asked, AskedAhead, Exchange, ask
+from drivetrain.engine.tables.at_work import AtWork, Pulled
+from drivetrain.engine.tables.exchange import Asked, AskedAhead
 from drivetrain.engine.tables.keyed_matrix import KeyedMatrixRows
-from drivetrain.engine.tables.matrix import Matrix, MatrixRows, PulledRows
+from drivetrain.engine.tables.matrix import Matrix
 from drivetrain.engine.tables.module import Embeddings, Ids
-from drivetrain.engine.tables.row_plan import MicroRows, RowPlan
 from drivetrain.optim.rows import RowMover
 from drivetrain.runtime.group import Group
 from drivetrain.spec.exits import Exit, Failure
@@ -30,7 +30,7 @@ class StepRows:
     """What a step's micro-batches ask for: a plan for each matrix, and the place of each micro-batch in them, by the
     position at which it starts. `ahead` is what others ask for, where the ranks have begun to tell each other."""
 
-    plans: tuple[RowPlan, ...]
+    plans: tuple[Any, ...]
     places: Mapping[int, int]
     ahead: AskedAhead | None = None
 
@@ -38,22 +38,15 @@ class StepRows:
 class Tables:
     """The matrices of a run. Every rank of `group` calls `training`, `push` and `evaluating` alike."""
 
-    def __init__(
-        self, matrices: Sequence[Matrix], modules: Mapping[str, Embeddings], group: Group, seed: int = 0
-    ) -> None:
-        """`modules` are the networks' embeddings, by network; `seed` is the run's."""
+    def __init__(self, at_work: Sequence[AtWork], modules: Mapping[str, Embeddings], group: Group) -> None:
+        """`modules` are the networks' embeddings, by network."""
         self.group = group
         self._side: Any = dist.new_group(backend="gloo") if self._main else None
         self._last: AskedAhead | None = None
-        self.matrices = tuple(matrices)
         self._modules = dict(modules)
-        self.at_work: list[MatrixRows] = []
-        self.keyed: list[KeyedMatrixRows] = []
-        for matrix in matrices:
-            exchange = Exchange(matrix.weight, self._main, everywhere=matrix.layout.everywhere)
-            if matrix.keyed:
-                self.keyed.append(KeyedMatrixRows(matrix, exchange, seed))
-            self.at_work.append(self.keyed[-1] if matrix.keyed else MatrixRows(matrix, exchange))
+        self.at_work = tuple(at_work)
+        self.matrices = tuple([work.matrix for work in at_work])
+        self.keyed = tuple([work for work in at_work if isinstance(work, KeyedMatrixRows)])
         self._places: Mapping[int, int] = {}
         self._place: int | None = None
 
@@ -82,7 +75,8 @@ class Tables:
     def announce(self, rows: StepRows) -> None:
         """Begin to tell the other ranks what the next step asks for."""
         if self._side is not None:
-            rows.ahead = self._last = AskedAhead(rows.plans, self._side, self._last)
+            asks = [partial(work.ask, plan, self._side) for work, plan in zip(self.at_work, rows.plans, strict=True)]
+            rows.ahead = self._last = AskedAhead(asks, self._last)
 
     @contextmanager
     def training(self, rows: StepRows, losses: int = 1) -> Iterator[None]:
@@ -129,7 +123,7 @@ class Tables:
         return set(self._modules)
 
     @property
-    def pulled(self) -> list[PulledRows]:
+    def pulled(self) -> list[Pulled]:
         """The rows of the step at work, which backward passes hand gradients back to."""
         return [work.pulled for work in self.at_work if work.pulled]
 
@@ -139,7 +133,7 @@ class Tables:
         return self.group.main if self.group.world > 1 else None
 
     @contextmanager
-    def _answering(self, rows_of: Callable[[MatrixRows, Ids], tuple[PulledRows, MicroRows]]) -> Iterator[None]:
+    def _answering(self, rows_of: Callable[[AtWork, Ids], tuple[Pulled, Any]]) -> Iterator[None]:
         """While entered, these rows are what modules find."""
 
         def answer(network: str, given: Ids) -> dict[str, Tensor]:
@@ -160,21 +154,21 @@ class Tables:
     def _asked(self, rows: StepRows) -> list[Asked]:
         """What is wanted of this rank in a step. Only the first one after a start was not announced."""
         if rows.ahead is None:
-            return [ask(plan, self._main) for plan in rows.plans]
+            return [work.ask(plan, self._main) for work, plan in zip(self.at_work, rows.plans, strict=True)]
         return rows.ahead.wait()
 
-    def _own_rows(self, work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
+    def _own_rows(self, work: AtWork, given: Ids) -> tuple[Pulled, Any]:
         plan = work.planner.plan([given])
-        return work.pull(plan, ask(plan, self._main)), plan.micros[0]
+        return work.pull(plan, work.ask(plan, self._main)), plan.micros[0]
 
-    def _step_rows(self, work: MatrixRows, given: Ids) -> tuple[PulledRows, MicroRows]:
+    def _step_rows(self, work: AtWork, given: Ids) -> tuple[Pulled, Any]:
         if self._place is None:
             return work.stand_in(given)
         assert work.pulled is not None, "rows are pulled before the passes of their step"
         return work.pulled, work.pulled.plan.micros[self._place]
 
 
-def _features(matrix: Matrix, pulled: PulledRows, micro: MicroRows, given: Ids) -> dict[str, Tensor]:
+def _features(matrix: Matrix, pulled: Pulled, micro: Any, given: Ids) -> dict[str, Tensor]:
     """What each feature comes to, in the shapes of `Embeddings.forward`.
 
     Raises Failure(70) where a network looks up others than its task's `lookups` have told.

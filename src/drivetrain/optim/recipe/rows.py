@@ -17,6 +17,8 @@ class RowOptimizer(Settings):
     """What all of them have. Weight decay reaches the rows that move, and no others."""
 
     factory: ClassVar[str]
+    fused: ClassVar[str] = ""
+    """What fbgemm calls it, where its kernels for a CPU have it."""
     lr: Annotated[NonNegative, bits("peak learning rate")]
     weight_decay: Annotated[NonNegative, bits("of the rows that move, in a step in which they do")] = 0.0
 
@@ -26,6 +28,7 @@ class SGDRows(RowOptimizer):
     """w -= lr (g + weight_decay w)."""
 
     factory: ClassVar[str] = "drivetrain.optim.rows:SGD"
+    fused: ClassVar[str] = "EXACT_SGD"
     kind: Annotated[Literal["sgd"], bits("plain steps")] = "sgd"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 0.1
 
@@ -35,6 +38,7 @@ class AdagradRows(RowOptimizer):
     """Duchi et al. 2011: each number has a sum of squared gradients (g + weight_decay w)."""
 
     factory: ClassVar[str] = "drivetrain.optim.rows:Adagrad"
+    fused: ClassVar[str] = "EXACT_ADAGRAD"
     kind: Annotated[Literal["adagrad"], bits("a sum of squares for each number")] = "adagrad"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 0.05
     eps: Annotated[Positive, bits("added to the root")] = 1e-8
@@ -46,6 +50,7 @@ class RowwiseAdagradRows(RowOptimizer):
     """Adagrad with one sum for each row: of the mean squares of its gradients (as in fbgemm)."""
 
     factory: ClassVar[str] = "drivetrain.optim.rows:RowwiseAdagrad"
+    fused: ClassVar[str] = "EXACT_ROWWISE_ADAGRAD"
     kind: Annotated[Literal["rowwise_adagrad"], bits("a sum of squares for each row")] = "rowwise_adagrad"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 0.05
     eps: Annotated[Positive, bits("added to the root")] = 1e-8

@@ -435,10 +435,28 @@ class Ranking(Component):
             yield from self.weights.mistakes(self)
             if recipe.compile:
                 yield Mistaken(("weights",), "a compiled network has one backward pass: leave compile out")
+        if recipe.embeddings is not None and recipe.embeddings.backend == "torchrec":
+            yield from self._own_rows()
         if "row" in self.labels:
             yield Mistaken(("labels", "row"), "predictions have the row's number by this name; call it otherwise")
         if isinstance(self.model, TwoTower) and self.model.negatives.kind == "in_batch":
             yield from _groups(self.model.negatives.group, recipe)
+
+    def _own_rows(self) -> Iterator[Mistaken]:
+        """What tables on TorchRec cannot do."""
+        own = "does not go with embeddings.backend: torchrec; backend: own has it"
+        if self.weights is not None:
+            yield Mistaken(("weights",), f"weighing labels by their gradients {own}")
+        if isinstance(self.model, TwoTower):
+            yield Mistaken(("model", "kind"), f"two_tower, which looks up each item by itself, {own}")
+        for name, feature in self.embedded.items():
+            if feature.keyed is not None:
+                yield Mistaken(("features", name, "keyed"), f"a table that grows {own}")
+            if feature.pooling == "none":
+                yield Mistaken(("features", name, "pooling"), f"giving each row of a list {own}")
+            if self.dim_of(feature) % 4:
+                path = ("dim",) if feature.dim is None else ("features", name, "dim")
+                yield Mistaken(path, f"{self.dim_of(feature)}, which is no multiple of 4, {own}")
 
     def _looked_up(self) -> Iterator[Mistaken]:
         """Features of tables that are not there, and tables of which there is no feature."""
