@@ -45,11 +45,23 @@ def losses(run):
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
+def straight(tmp_path_factory):
+    """Runs that nobody stops, by what is asked for."""
+    found = {}
+
+    def run_of(*asked):
+        if asked not in found:
+            found[asked] = tmp_path_factory.mktemp("straight") / "run"
+            assert run_under_supervisor(recipe(), found[asked], *asked).code is Exit.DONE
+        return found[asked]
+
+    return run_of
+
+
+@pytest.fixture(scope="module")
+def one(straight):
     """What one process comes to."""
-    run = tmp_path_factory.mktemp("one") / "run"
-    assert run_under_supervisor(recipe(), run).code is Exit.DONE
-    return run
+    return straight()
 
 
 @pytest.mark.parametrize(
@@ -57,9 +69,8 @@ def one(tmp_path_factory):
     [(*TWO, *WHOLE), (*TWO, *BY_ROWS), FOUR, SHARDS, (*BOTH, *BY_ROWS)],
     ids=["whole", "by rows", "four", "shards", "both"],
 )
-def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path, asked):
-    run = tmp_path / "run"
-    assert run_under_supervisor(recipe(), run, *asked).code is Exit.DONE
+def test_tables_on_several_processes_come_to_what_one_process_does(one, straight, asked):
+    run = straight(*asked)
     assert len(records(run, "attempt")) == 1, (run / "exit.json").read_text()
     assert losses(run) == pytest.approx(losses(one), rel=1e-5)
     assert [r["samples"] for r in records(run, "step")] == [r["samples"] for r in records(one, "step")]
@@ -71,11 +82,9 @@ def test_tables_on_several_processes_come_to_what_one_process_does(one, tmp_path
         assert torch.allclose(found[name], tensor, rtol=1e-3, atol=1e-5), name
 
 
-def test_who_holds_a_table_changes_no_bit(tmp_path):
-    for name, hold in (("whole", WHOLE), ("rows", BY_ROWS), ("each", EACH), ("some", SOME)):
-        assert run_under_supervisor(recipe(), tmp_path / name, *TWO, *hold).code is Exit.DONE
-    for name in ("rows", "each", "some"):
-        require_same_bits(tmp_path / "whole", tmp_path / name)
+def test_who_holds_a_table_changes_no_bit(straight):
+    for hold in (BY_ROWS, EACH, SOME):
+        require_same_bits(straight(*TWO, *WHOLE), straight(*TWO, *hold))
 
 
 def test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_whoever_holds_rows(tmp_path):
@@ -88,12 +97,11 @@ def test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_wh
 
 
 @pytest.mark.parametrize("asked", [(), TWO, SHARDS], ids=["one", "two", "shards"])
-def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, asked):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert run_under_supervisor(recipe(), whole, *asked).code is Exit.DONE
+def test_a_run_with_tables_that_is_stopped_goes_on_to_the_same_bits(tmp_path, straight, asked):
+    parts = tmp_path / "parts"
     assert run_under_supervisor(recipe(), parts, *asked, most_steps=7).code is Exit.STOPPED
     assert run_under_supervisor(recipe(), parts, *asked, *(BY_ROWS if asked else ())).code is Exit.DONE
-    require_same_bits(parts, whole)
+    require_same_bits(parts, straight(*asked))
 
 
 def test_any_number_of_processes_goes_on_with_anothers_tables_and_layers(one, tmp_path):
