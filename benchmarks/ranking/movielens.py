@@ -37,17 +37,23 @@ from environments import FOLDER, environment  # noqa: E402
 
 FILES = ("ml-100k.inter", "ml-100k.user", "ml-100k.item")
 WANTED = (
-    *("numpy", "pandas", "anytree", "scikit-learn", "tensorboard", "psutil", "fsspec", "confluent-kafka", "packaging"),
-    *("pyodps==0.12.5.1", "alibabacloud_credentials<2,>=1.0.2", "faiss-cpu", "grpcio-tools", "torchmetrics==1.0.3"),
-    *("tensordict", "pyre-extensions", "iopath", "tqdm", "pyarrow", "setuptools<81"),
+    *("numpy", "pandas", "anytree", "scikit-learn", "tensorboard<2.18", "psutil", "fsspec", "confluent-kafka"),
+    *("packaging", "pyodps==0.12.5.1", "alibabacloud_credentials<2,>=1.0.2", "faiss-cpu", "grpcio-tools<1.63"),
+    *("torchmetrics==1.0.3", "tensordict", "pyre-extensions", "iopath", "tqdm", "pyarrow", "safetensors"),
+    "setuptools<81",
 )
 AS_THEY_ARE = ("fbgemm-gpu-cpu==1.8.0", "torchrec==1.8.0")
 """What asks for another torch than there is for a CPU."""
 ABSENT = ("pyfg.py", "common_io.py", "graphlearn/__init__.py", "graphlearn/python/data/values.py")
-STANDS_IN = """def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return type(name, (), {})
+STANDS_IN = """class Absent(type):
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(name, (), {})
+
+
+def __getattr__(name):
+    return Absent.__getattr__(Absent, name)
 """
 IDS = ("user", "item", "age", "gender", "occupation", "zip", "year", "genres")
 

@@ -5,8 +5,10 @@ A generated log (a label, 13 numbers with nulls, 26 columns of skewed strings) l
 hashes the strings, and gives 40 tensors a batch, in the files' order and shuffled, as one process of a run reads them.
 `DataLoader` is torch's over pyarrow batches with the same hash, in the files' order, with 0 and 2 workers. All ways are
 timed in turn, round after round, each with a source of its own: ratios are of the same round. The work of all threads
-is what counts on a machine that does other things, too (a `DataLoader`'s workers are not in it). Memory is what a
-process that only reads has at most, shuffled.
+is what counts on a machine that does other things, too (a `DataLoader`'s workers are not in it).
+
+Memory is what a process that only reads has at most, shuffled: at its first start, which decodes all for the index, and
+later. `--memory 1 5 20` tells only that, for so many million rows, with 512 MiB of kept blocks and with none.
 """
 
 import argparse
@@ -41,6 +43,7 @@ NUMBERS = ["label", *(f"number{k}" for k in range(13))]
 WORDS = [f"word{k}" for k in range(26)]
 GROUP, BATCH, TABLE = 1 << 16, 8192, 100_000
 LANES = 8
+FILES = ("log.parquet", "log.csv")
 
 
 def write(folder: Path, rows: int) -> None:
@@ -101,8 +104,8 @@ def scan(path: Path) -> Iterator[int]:
         yield batch.num_rows
 
 
-def ours(path: Path, shuffle: bool) -> Iterator[int]:
-    source = open_columns(ColumnFiles(path=str(path)), path.with_suffix(".json")).encoded(Hashed())
+def ours(path: Path, shuffle: bool, kept: int = 512) -> Iterator[int]:
+    source = open_columns(ColumnFiles(path=str(path), kept=kept), path.with_suffix(".json")).encoded(Hashed())
     batches = Batches(BATCH)
     source, order = training_order(Train(sources=({},), shuffle=shuffle), {"log": source}, 0, Scale(batches), LANES)
     reader = BatchReader(source, order, Geometry(batches, LANES, 1, None), 0, order.size, tensors, lambda batch: {})
@@ -177,29 +180,51 @@ def peak() -> float:
     return int(line.split()[1]) / 1e3
 
 
-def memory(path: Path) -> None:
+def only_read(path: Path, kept: int) -> None:
+    """Read everything once, and tell what that took."""
+    keep_freed()
+    before, known = peak(), path.with_suffix(".json").exists()
+    open_columns(ColumnFiles(path=str(path)), path.with_suffix(".json"))
+    started = "later start" if known else "first start"
+    print(f"before {before:.0f} MB, {started} {peak():.0f} MB, ", end="")
+    rows = sum(ours(path, True, kept))
+    size = path.with_suffix(".json").stat().st_size
+    print(f"{rows:,} rows read {peak():.0f} MB; index {size / 1e3:.0f} kB")
+
+
+def memory(path: Path, *kept: int) -> None:
     """What a process has at most that reads everything once."""
-    told = [sys.executable, __file__, "--only-read", str(path)]
-    print(f"memory, {path.name}: {subprocess.run(told, check=True, capture_output=True, text=True).stdout.strip()}")
+    for each in kept:
+        command = [sys.executable, __file__, "--only-read", str(path), str(each)]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        print(f"memory, {path.name}, kept {each} MiB: {told}", flush=True)
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("--rows", type=int, default=1_000_000)
     asked.add_argument("--rounds", type=int, default=7)
-    asked.add_argument("--only-read", type=Path, help=argparse.SUPPRESS)
+    asked.add_argument(
+        "--memory", type=int, nargs="+", metavar="MILLIONS", help="of rows: only what it takes of memory"
+    )
+    asked.add_argument("--only-read", nargs=2, help=argparse.SUPPRESS)
     given = asked.parse_args()
-    keep_freed()  # as every training process does
     if given.only_read:
-        before = peak()
-        rows = sum(ours(given.only_read, True))
-        print(f"{rows} rows, {peak():.0f} MB, of which {before:.0f} before the first one")
+        only_read(Path(given.only_read[0]), int(given.only_read[1]))
         return
+    for millions in given.memory or ():
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder), millions * 1_000_000)
+            for name in FILES:
+                memory(Path(folder, name), 512, 0)
+    if given.memory:
+        return
+    keep_freed()  # as every training process does
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), given.rows)
-        for name in ("log.parquet", "log.csv"):
+        for name in FILES:
             compare(Path(folder, name), given.rows, given.rounds)
-            memory(Path(folder, name))
+            memory(Path(folder, name), 512)
 
 
 if __name__ == "__main__":

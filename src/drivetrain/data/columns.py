@@ -16,7 +16,6 @@ from drivetrain.data.recipe import ColumnFiles
 from drivetrain.serving.arrays import Arrays, Ragged, gathered, gathered_ragged
 from drivetrain.serving.arrays import BadValue as BadValue
 
-_KEPT = 512 << 20  # bytes of blocks, where no more of them are wanted
 _AHEAD = 2  # windows, or in the files' order blocks, that are made ahead
 _LOOKS = 16  # at what is read next, in the time that a window takes
 
@@ -236,7 +235,7 @@ class ColumnSource:
         if encoder is not None:
             self.fingerprint = combined([files.fingerprint, encoder.digest])
         self._starts = np.concatenate([[0], np.cumsum(files.counts)]).astype(np.int64)
-        self._cache: BlockCache[int, Any] = BlockCache(self._block, _bytes_of, _KEPT)
+        self._cache: BlockCache[int, Any] = BlockCache(self._block, _bytes_of, files.settings.kept << 20)
         self._windows: BlockCache[Window, Arrays] = BlockCache(self._window, _bytes_of, 0)
         self._layout = Layout()
         self._types: dict[str, np.dtype] = {}  # of the encoder's arrays

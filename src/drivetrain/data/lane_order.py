@@ -116,7 +116,9 @@ class LaneOrder(Sampler):
         self._firsts = np.cumsum(sizes) - sizes
         self._epoch = lru_cache(maxsize=_KEPT)(self._make_epoch)
         self._places = lru_cache(maxsize=_KEPT * deal.lanes)(self._make_places)
-        self.shuffled = lru_cache(maxsize=_KEPT * _WHOLE)(self._make_shuffled)
+        self.shuffled = lru_cache(maxsize=_KEPT * _WHOLE)(
+            lambda window: self._rows_at(window, 0, window.stop - window.start)
+        )
         """Which row of a window is read first, second ...: int64, counted from its start. Not to be written to."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -210,16 +212,18 @@ class LaneOrder(Sampler):
         for window in self._windows(number, lane, first):
             begin = int(self._epoch(number).streams[lane]) + first - window.start
             taken = min(count, window.stop - window.start - begin)
-            parts.append(self._ids(window, self._rows(window, begin, begin + taken)))
+            if self.deal.lanes <= _WHOLE:
+                rows = self.shuffled(window)[begin : begin + taken]
+            else:
+                rows = self._rows_at(window, begin, begin + taken)
+            parts.append(self._ids(window, rows))
             first, count = first + taken, count - taken
             if not count:
                 break
         return np.concatenate(parts)
 
-    def _rows(self, window: Window, first: int, stop: int) -> np.ndarray:
+    def _rows_at(self, window: Window, first: int, stop: int) -> np.ndarray:
         """What stands at places [first, stop) of a window, in the order in which it is read."""
-        if self.deal.lanes <= _WHOLE:
-            return self.shuffled(window)[first:stop]
         return self._places(window).compute(np.arange(first, stop))
 
     def _ids(self, window: Window, rows: np.ndarray) -> np.ndarray:
@@ -252,9 +256,6 @@ class LaneOrder(Sampler):
         before = self.deal.before(number * self.size)
         lengths = self.deal.before((number + 1) * self.size) - before
         return _Epoch(blocks, ends, np.concatenate([[0], np.cumsum(lengths)]), before)
-
-    def _make_shuffled(self, window: Window) -> np.ndarray:
-        return self._places(window).compute(np.arange(window.stop - window.start))
 
     def _make_places(self, window: Window) -> Order:
         return Order(window.stop - window.start, mix(self._seed, _WINDOWS, window.epoch, window.start), True)

@@ -181,6 +181,10 @@ class Cost(Settings):
     ] = "stop"
 
 
+_KEPT = cost("MiB of decoded blocks that are kept for the next epoch, beside those in use")
+"""Named here: where it is used, `cost` is a field."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ColumnFiles(Rows):
     """Rows of CSV, TSV or Parquet files, decoded block by block into columns.
@@ -212,6 +216,7 @@ class ColumnFiles(Rows):
         Literal["stop", "skip"], bits("a CSV row that cannot be read ends the run, or is left out, counted and named")
     ] = "stop"
     window: Annotated[Count, bits("rows that are shuffled at a time, of each lane's blocks")] = 1 << 16
+    kept: Annotated[Whole, _KEPT] = 512
     cost: Annotated[Cost | None, bits("what a sample costs, for `batch.cost`; null: nothing", later=True)] = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drivetrain.engine.tables.alike import Alike, Sharing
 from drivetrain.engine.tables.at_work import AtWork
