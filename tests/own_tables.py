@@ -290,3 +290,14 @@ def keyed_recipe(task="KeyedLikes", **sections):
         "validation": {"likes": {"kind": "own_tables:Visits"}},
     }
     return recipe(task, data=data, **{"guard": {"nonfinite": "skip"}, **sections})
+
+
+class Numbers(nn.Module):
+    """A model of a ranking without any table."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        self.out = nn.Linear(shapes.width, 1)
+
+    def forward(self, inputs):
+        return {"click": self.out(torch.stack(list(inputs.numbers.values()), 1)).squeeze(1)}

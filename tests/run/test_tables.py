@@ -372,3 +372,21 @@ def test_masters_of_rows_begin_at_the_weights_of_a_commit_without_them(tmp_path)
     assert run_under_supervisor(recipe(**given), run, most_steps=1, override=keys).code is Exit.STOPPED
     found, name = tensors(run), "model/embeddings.table_users"
     assert torch.equal(found[f"masters/{name}"], before[f"networks/{name}"].float())
+
+
+def test_a_ranking_of_numbers_alone_goes_with_batches_by_cost_checks_of_gradients_and_scaled_losses(tmp_path):
+    rows = [f"{n % 7},{n % 5},{1 + n * 5 % 9},{n % 2}\n" for n in range(300)]
+    (tmp_path / "log.csv").write_text("a,b,cost,click\n" + "".join(rows))
+    log = {"kind": "columns", "path": str(tmp_path / "log.csv"), "cost": {"column": "cost", "most": 9}}
+    task = {"kind": "ranking", "labels": {"click": {}}, "model": {"kind": "own_tables:Numbers"}}
+    task["features"] = {name: {"normalize": "identity"} for name in "ab"}
+    given = recipe(data={"train": {"sources": [log]}}, batch={"size": 16, "cost": 80}, precision="fp16")
+    given |= {"task": task, "budget": {"steps": 8}, "evaluate": {"every": None}, "device": "cpu"}
+    given["guard"] = {"nonfinite": "rollback", "recompute": {"steps": 2}}
+    for name, asked in (("one", ()), ("two", TWO)):
+        assert run_under_supervisor(given, tmp_path / name, *asked).code is Exit.DONE
+    read = [
+        [(r["samples"], r["counts"]["samples"]) for r in records(tmp_path / name, "step")] for name in ("one", "two")
+    ]
+    assert read[0] == read[1]
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-2)

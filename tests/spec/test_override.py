@@ -208,3 +208,21 @@ def test_a_selector_by_a_unique_name_equals_the_same_one_by_index(names, data):
     by_index = override(tree, f"s[{index}].weight=-1")
     for same in (f"s[name={json.dumps(names[index])}]", f"s[weight={index}]", f"s[{index - len(names)}]"):
         assert to_data(override(tree, f"{same}.weight=-1")) == to_data(by_index)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["budget.steps=1", "budget.epochs=null"],
+        ["budget.epochs=null", "budget.steps=1"],
+        ["budget={steps: 1, epochs: null}"],
+    ],
+)
+def test_a_null_beside_an_amount_takes_nothing_away(texts):
+    assert load("movielens", texts).recipe.budget.given == {"steps": 1}
+
+
+def test_a_keyed_table_that_each_process_is_to_hold_is_told_by_the_recipe_alone():
+    held = ["task.features.user={keyed: {rows: 999}}", 'embeddings.hold={"^us": each}']
+    with pytest.raises(RecipeMistakes, match=r"task.features.user.*holds? 'user', and a key has one owner"):
+        load("movielens", held)

@@ -21,7 +21,7 @@ from drivetrain.engine.tables.build import RowRates, moved_alone, retune
 from drivetrain.ledger.records import Effect, Stage
 from drivetrain.loop.progress import Timetable
 from drivetrain.loop.reader import Reader
-from drivetrain.optim.network_optimizer import NetworkOptimizer, build_network_optimizers, retuned
+from drivetrain.optim.network_optimizer import NetworkOptimizer, build_network_optimizers, retuned, without_layers
 from drivetrain.optim.schedules import Horizon
 from drivetrain.spec.affects import bits_digest, differences, leaves, reads_scores
 from drivetrain.spec.exits import Exit, Failure
@@ -173,15 +173,26 @@ def optimizers_of(
     """The networks' optimizers as a recipe wants them, over what this rank holds. Raises what
     `build_network_optimizers` raises."""
     waits, alone = waits_of(recipe.networks), moved_alone(networks, placement.tables, still_of(recipe, networks))
-    built = build_network_optimizers(
-        networks, recipe.optimizer, recipe.schedule, horizon, waits, placement.parts, alone
-    )
+    layers = {name: network for name, network in networks.items() if name not in alone}
+    optimizer, schedule = _without(recipe.optimizer, alone), _without(recipe.schedule, alone)
+    built = build_network_optimizers(layers, optimizer, schedule, horizon, waits, placement.parts)
+    for name in alone:
+        own = recipe.optimizer[name] if isinstance(recipe.optimizer, Mapping) else recipe.optimizer
+        built[name] = without_layers(name, own, horizon.since(waits.get(name, 0)))
+    built = {name: built[name] for name in networks if name in built}
     for network_optimizer in built.values():
         if network_optimizer.own:
             mark(network_optimizer.optimizer)
     if placement.masters:
         built = {name: replace(each, masters=placement.masters) for name, each in built.items()}
     return built
+
+
+def _without(section: Any, networks: Collection[str]) -> Any:
+    """A section that may be given by network, without that of these."""
+    if not isinstance(section, Mapping):
+        return section
+    return {name: own for name, own in section.items() if name not in networks}
 
 
 def row_rates_of(recipe: Recipe, network: str, horizon: Horizon) -> RowRates:

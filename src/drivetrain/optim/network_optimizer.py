@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -162,31 +162,25 @@ def build_network_optimizers(
     horizon: Horizon,
     waits: Mapping[str, int] = MappingProxyType({}),
     parts: Parts = MappingProxyType({}),
-    alone: Collection[str] = (),
 ) -> dict[str, NetworkOptimizer]:
-    """A NetworkOptimizer for each network that has a trainable parameter, or of which tables train `alone`: then it
-    moves nothing by itself, and clips.
+    """A NetworkOptimizer for each network that has a trainable parameter.
 
     `horizon` is the run's; `waits` are the steps that some networks stand still for at first, which their schedules do
     not count. `parts` are what is here of the networks' parameters, where processes share them. Raises Failure(78)
     where a mapping by network names another set of networks than the task's, where a group takes no parameter, where a
     schedule's landmarks are not in order, and where a network waits for longer than the budget.
     """
-    trainable = _trainable(networks, alone)
+    trainable = _trainable(networks)
     optimizers = _by_network(optimizer, trainable, "optimizer")
     schedules = _by_network(schedule, trainable, "schedule")
     # One optimizer for all networks is satisfied by any of them: a pattern need not take a parameter of each.
-    layers = {name: module for name, module in trainable.items() if name not in alone}
-    groups = {} if isinstance(optimizer, Mapping) else assign(layers, optimizer)
+    groups = {} if isinstance(optimizer, Mapping) else assign(trainable, optimizer)
     if isinstance(optimizer, Mapping):
-        for name, module in layers.items():
+        for name, module in trainable.items():
             groups |= assign({name: module}, optimizers[name])
     built = {}
     for name in trainable:
         own = _require_time(name, horizon.since(waits.get(name, 0)))
-        if name in alone:
-            built[name] = _without_layers(name, optimizers[name], own)
-            continue
         moved = Moved(groups[name], parts)
         built[name] = _build(name, optimizers[name], schedules[name], moved, own)
     return built
@@ -205,11 +199,11 @@ class Moved:
             self.groups.append(replace(group, parameters=moved))
 
 
-def _trainable(networks: Mapping[str, nn.Module], alone: Collection[str]) -> dict[str, nn.Module]:
-    """The networks that have a trainable parameter, and those whose tables train alone."""
+def _trainable(networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    """The networks that have a trainable parameter."""
     found = {}
     for name, module in networks.items():
-        if name in alone or any(parameter.requires_grad for parameter in module.parameters()):
+        if any(parameter.requires_grad for parameter in module.parameters()):
             found[name] = module
     return found
 
@@ -237,8 +231,12 @@ def _build(name: str, optimizer: Optimizer, schedule: Schedule, moved: Moved, ho
     )
 
 
-def _without_layers(name: str, optimizer: Optimizer, horizon: Horizon) -> NetworkOptimizer:
-    """That of a network whose tables train alone: it waits and clips, and has nothing to move by itself."""
+def without_layers(name: str, optimizer: Optimizer, horizon: Horizon) -> NetworkOptimizer:
+    """That of a network whose tables train alone: it waits and clips, and has nothing to move by itself.
+
+    Raises Failure(78) where the network waits for longer than the budget.
+    """
+    _require_time(name, horizon)
     nothing = Parameters((), (), lr=0.0, weight_decay=0.0)
     rest = build_factor(Constant(), horizon)
     return NetworkOptimizer(

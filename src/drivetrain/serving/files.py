@@ -104,13 +104,18 @@ def _entry(path: Path, name: str, told: Any, start: int) -> _Stored:
     """One tensor of the header; the first one begins at byte `start` of the file."""
     try:
         dtype, shape, (first, stop) = _TYPES[told["dtype"]], told["shape"], told["data_offsets"]
-        # `True` is a number, too; and torch multiplies the other extents of an empty tensor all the same.
-        whole = all(type(number) is int and number >= 0 for number in (first, stop, *shape))
-        fits = whole and isinstance(shape, list) and prod(max(extent, 1) for extent in shape) < _MOST_NUMBERS
-    except (KeyError, TypeError, ValueError):
-        whole = fits = False
-    if not fits or len(shape) > _MOST_DIMENSIONS or stop - first != prod(shape) * dtype.itemsize:
-        raise BadExport(path, f"{name[:80]!r} is {str(told)[:200]}: no tensor")
+        # `True` is a number, too.
+        if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+            raise ValueError("no shape")
+        if not all(type(number) is int for number in (first, stop, *shape)):
+            raise ValueError("no numbers")
+        if min(first, stop, *shape) < 0 or stop - first != prod(shape) * dtype.itemsize:
+            raise ValueError("other numbers")
+        # Also of an empty tensor: torch multiplies the other extents all the same.
+        if prod(max(extent, 1) for extent in shape) >= _MOST_NUMBERS:
+            raise ValueError("too large")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadExport(path, f"{name[:80]!r} is {str(told)[:200]}: no tensor") from error
     return _Stored(name, dtype, shape, start + first, start + stop)
 
 

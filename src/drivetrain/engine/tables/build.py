@@ -152,7 +152,7 @@ def retune(tables: Tables, network: str, rates: RowRates) -> None:
 def moved_alone(networks: Mapping[str, nn.Module], tables: Tables | None, frozen: Collection[str]) -> set[str]:
     """The networks that have tables and no other parameter, and train by their rows: those that are not frozen."""
     found: set[str] = set()
-    for name in tables.networks - set(frozen) if tables else ():
+    for name in {matrix.network for matrix in tables.matrices} - set(frozen) if tables else ():
         if tables_in(networks[name]) == set(networks[name].parameters()):
             found.add(name)
     return found
@@ -195,6 +195,7 @@ class _Found(NamedTuple):
 
 def _embeddings_of(name: str, network: nn.Module) -> _Found | None:
     found = [_Found(name, path, part) for path, part in network.named_modules() if isinstance(part, Embeddings)]
+    found = [one for one in found if one.module.tables]  # of numbers alone a ranking has none
     if len(found) > 1:
         cause = f"network {name!r} has {len(found)} Embeddings: {', '.join(one.path for one in found)}"
         raise Failure(Exit.BAD_RECIPE, cause, "give it one, with all tables and features")

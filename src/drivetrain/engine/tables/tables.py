@@ -118,11 +118,6 @@ class Tables:
             yield
 
     @property
-    def networks(self) -> set[str]:
-        """Those that have tables."""
-        return set(self._modules)
-
-    @property
     def pulled(self) -> list[Pulled]:
         """The rows of the step at work, which backward passes hand gradients back to."""
         return [work.pulled for work in self.at_work if work.pulled]

@@ -124,7 +124,8 @@ class Xauc(Gathered):
         self._keep(scored.scores, scored.labels)
 
     def _of(self, rows: np.ndarray) -> float:
-        right, pairs, _ = ordered_pairs(*rows.T, np.zeros(len(rows)))
+        scores, labels = rows.T
+        right, pairs, _ = ordered_pairs(scores, labels, np.zeros(len(rows)))
         return int(right[0]) / int(pairs[0]) if pairs[0] else math.nan
 
 
@@ -139,7 +140,8 @@ class GroupedXauc(Gathered):
         self._keep(scored.scores, scored.labels, scored.groups)
 
     def _of(self, rows: np.ndarray) -> float:
-        right, pairs, samples = ordered_pairs(*rows.T)
+        scores, labels, groups = rows.T
+        right, pairs, samples = ordered_pairs(scores, labels, groups)
         known = pairs > 0
         counted = samples[known]
         return float((right[known] / pairs[known]) @ counted / counted.sum()) if known.any() else math.nan

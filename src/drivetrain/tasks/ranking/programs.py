@@ -142,8 +142,7 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     if unused:  # those of another tower, say
         weights = {name: tensor for name, tensor in weights.items() if name not in unused}
         graph = _traced(network, weights, program)
-    # Weights that are kept in bf16 are written in fp32, in which programs compute.
-    halves = {name: torch.float32 for name, tensor in weights.items() if tensor.dtype == torch.bfloat16}
+    types = _types(weights)
     outputs = graph.call_spec.out_spec
     assert outputs is not None, "it gives a dict"
     own = {name: reading.own[name].to_json() for name in sorted(program.features) if name in reading.own}
@@ -166,7 +165,7 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     for name, side in sides.items():
         weights |= _tensors_beside(name, side, program)
     parts = {"model.pt2": _saved(graph), **_sources()}
-    return Exported(weights, spec, settings="features", files=parts, folder=program.folder, types=halves)
+    return Exported(weights, spec, settings="features", files=parts, folder=program.folder, types=types)
 
 
 def _keyed(embeddings: Embeddings, program: Program) -> list[str]:
@@ -221,6 +220,11 @@ def _traced(network: Served, weights: Weights, program: Program) -> ExportedProg
     for node in graph.graph.nodes:
         node.meta.pop("stack_trace", None)  # names of files on this machine
     return graph
+
+
+def _types(weights: Weights) -> dict[str, torch.dtype]:
+    """Of weights that are kept in bf16 fp32, in which programs compute."""
+    return {name: torch.float32 for name, tensor in weights.items() if tensor.dtype == torch.bfloat16}
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -198,7 +198,7 @@ def _take_parts(reader: Reader, dense: Node) -> None:
     for part in dense.nodes("part_optimizers"):
         name = part.chosen("optimizer")
         inner = part.node(name) if name else None
-        if inner is None or name != dense.chosen("optimizer"):
+        if name is None or inner is None or name != dense.chosen("optimizer"):
             what = f"all layers have one kind of optimizer, not {name or 'none'} for {part.value('regex_pattern')!r}"
             reader.lose_whole(part, what)
             continue
