@@ -46,20 +46,31 @@ def passed(nets, batch):
     return loss.item(), {name: parameter.grad.clone() for name, parameter in nets["model"].named_parameters()}
 
 
-@settings(max_examples=25)
-@given(st.lists(st.lists(st.integers(1, CONTEXT), min_size=1, max_size=12), min_size=1, max_size=4))
-def test_losses_and_gradients_are_those_of_the_mask(samples):
-    nets, batch = network(), batch_of(samples)
+def off_from_the_mask(nets, batch):
+    """How far the loss, and the worst of all gradients, are from those of a mask. (The loss is made in float32 in any
+    case; of a document of one token queries have a gradient of mere rounding.)"""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(llama, "_apart", within)
         wanted = passed(nets, batch)
     found = passed(nets, batch)
-    assert found[0] == pytest.approx(wanted[0], rel=1e-6)
     whole = torch.stack([gradient.norm() for gradient in wanted[1].values()]).norm()
+    off = [abs(found[0] / wanted[0] - 1)]
     for name, gradient in found[1].items():
-        size = wanted[1][name].norm().clamp(min=0.05 * whole)  # of a document of one token queries have none
-        assert float((gradient - wanted[1][name]).norm() / size) < 1e-6, name
+        off.append(float((gradient - wanted[1][name]).norm() / wanted[1][name].norm().clamp(min=0.01 * whole)))
     assert passed(nets, batch)[0] == found[0]
+    return max(off)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.lists(st.integers(1, CONTEXT), min_size=1, max_size=12), min_size=1, max_size=4))
+def test_losses_and_gradients_are_those_of_the_mask(samples):
+    nets = network()
+    nets["model"].double()
+    assert off_from_the_mask(nets, batch_of(samples)) < 1e-6
+
+
+def test_in_float32_they_are_as_near_as_rounding_lets_them():
+    assert off_from_the_mask(network(), batch_of([[5, 30], [48], [1, 1, 20, 9]])) < 1e-6
 
 
 @given(st.lists(st.lists(st.integers(1, CONTEXT), min_size=1, max_size=12), min_size=1, max_size=4))

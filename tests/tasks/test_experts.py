@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import run_under_supervisor, tensors, trace
+from conftest import run_under_supervisor, tensors
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.engine import Engine, MinimizeInputs
@@ -18,8 +18,6 @@ from drivetrain.engine.execution import Execution
 from drivetrain.engine.placement import replicas
 from drivetrain.ledger.derive import curve, lineage
 from drivetrain.ledger.ledger import read
-from drivetrain.ledger.records import TelemetryRecord
-from drivetrain.ledger.telemetry import scalars
 from drivetrain.optim.network_optimizer import build_network_optimizers
 from drivetrain.optim.recipe import AdamW, Constant
 from drivetrain.optim.schedules import Horizon
@@ -86,7 +84,9 @@ def test_a_layer_does_what_each_token_does_by_itself(capacity, scores, top_k):
     assert int(layer.router.counts[:-1].sum()) == 33 * top_k
     assert (dropped > 0) == (capacity is not None and capacity < 8)
     asked = [x, *layer.parameters()]
-    gradients = zip(torch.autograd.grad(found.square().sum(), asked), torch.autograd.grad(wanted.square().sum(), asked), strict=True)
+    gradients = zip(
+        torch.autograd.grad(found.square().sum(), asked), torch.autograd.grad(wanted.square().sum(), asked), strict=True
+    )
     for one, other in gradients:
         assert float((one - other).norm()) <= 1e-5 * float(other.norm()) + 1e-7
 
@@ -173,7 +173,7 @@ def test_the_decoder_compiles_as_one_graph_and_once(settings, chunk):
         for called in (network, compiled):
             torch.manual_seed(step)
             network.zero_grad()
-            total = sum(term.value for term in task.loss_from(called(*task.inputs(batch)), batch).values())
+            total = sum(term.value for term in task.loss({"model": called}, batch).values())
             total.backward()
             found.append([total.detach(), *[parameter.grad for parameter in network.parameters()]])
         for one, other in zip(*found, strict=True):
@@ -209,7 +209,9 @@ def stepped(task, engine, poisoned=False, **given):
 
     engine.buffers.begin()
     counts = {"samples": 4, "tokens": 64}
-    return engine.minimize(("model",), loss, MinimizeInputs(1, 0, given.pop("micros", micros_of()), counts, **given)).read()
+    return engine.minimize(
+        ("model",), loss, MinimizeInputs(1, 0, given.pop("micros", micros_of()), counts, **given)
+    ).read()
 
 
 def biases(engine):
@@ -306,7 +308,7 @@ def mixture(tiny):
 
 
 def records(run):
-    return [record for record in lineage(read(run / "ledger.jsonl"))]
+    return list(lineage(read(run / "ledger.jsonl")))
 
 
 @pytest.mark.xdist_group("meshes")
@@ -314,14 +316,19 @@ def records(run):
 def test_runs_have_the_same_bits_on_any_number_of_processes_and_after_a_stop(mixture, tmp_path, forked):
     exact = ["exact=true", "batch.micro=1"]
     assert run_under_supervisor(mixture, tmp_path / "one", *exact).code is Exit.DONE
-    assert run_under_supervisor(mixture, tmp_path / "two", *exact, "launch.processes=2", most_steps=5).code is Exit.STOPPED
+    assert (
+        run_under_supervisor(mixture, tmp_path / "two", *exact, "launch.processes=2", most_steps=5).code is Exit.STOPPED
+    )
     assert run_under_supervisor(mixture, tmp_path / "two", *exact).code is Exit.DONE
     one, two = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
     bias = "networks/model/layers.0.mlp.router.bias"
     assert one[bias].abs().max() > 0
-    assert run_under_supervisor(mixture, tmp_path / "shards", "launch.processes=2", "parallel={shard: 2}").code is Exit.DONE
+    assert (
+        run_under_supervisor(mixture, tmp_path / "shards", "launch.processes=2", "parallel={shard: 2}").code
+        is Exit.DONE
+    )
     losses = [dict(curve(records(tmp_path / run), "loss")) for run in ("one", "shards")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert torch.equal(tensors(tmp_path / "shards")[bias], one[bias])

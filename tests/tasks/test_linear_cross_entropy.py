@@ -54,7 +54,9 @@ def test_gradients_are_those_of_differences():
         gradients = torch.autograd.grad(linear_cross_entropy(*given, targets, 3), asked)
         for each, gradient in zip(asked, gradients, strict=True):
             for place in range(each.numel()):
-                assert gradient.flatten()[place].item() == pytest.approx(slope(x, weight, targets, each, place), abs=1e-7)
+                assert gradient.flatten()[place].item() == pytest.approx(
+                    slope(x, weight, targets, each, place), abs=1e-7
+                )
 
 
 def test_under_autocast_it_rounds_as_the_plain_one_does():

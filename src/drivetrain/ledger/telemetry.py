@@ -56,6 +56,12 @@ def scalars(record: TelemetryRecord) -> Iterator[tuple[str, float]]:
             yield f"memory/{place}_{name}", float(size)
     for name, seconds in record.phases.items():
         yield f"phase/{name}", seconds / record.steps
+    for name, counts in (record.counted or {}).items():
+        # Of one number itself; of several the largest beside their mean: 1 where all are alike.
+        yield (
+            f"counted/{name}",
+            float(counts[0] if len(counts) == 1 else max(counts) * len(counts) / max(1, sum(counts))),
+        )
     if record.world > 1:
         own = record.ranks["own_seconds"]
         yield "ranks/least_seconds", own.least

@@ -29,18 +29,16 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, chunk: int 
     """
     if chunk == "auto":
         chunk = max(_LEAST, _ELEMENTS // weight.shape[0])
-    dtype = x.dtype
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
     wanted = torch.is_grad_enabled() and x.requires_grad, torch.is_grad_enabled() and weight.requires_grad
-    return _LinearCrossEntropy.apply(x.flatten(0, -2), weight, targets.flatten(), chunk, dtype, wanted)
+    return _LinearCrossEntropy.apply(x.flatten(0, -2), weight, targets.flatten(), chunk, wanted)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, chunk: int, dtype: torch.dtype, wanted: tuple[bool, bool]
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, chunk: int, wanted: tuple[bool, bool]) -> Tensor:
+        dtype = x.dtype
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
         with torch.autocast(x.device.type, enabled=False):
             total, by_input, by_weight = _summed(x.to(dtype), weight.to(dtype), targets, chunk, wanted)
         ctx.gradients = [by_input, by_weight]
@@ -49,13 +47,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # type: ignore[override] - the decorator hides the arguments' names
+        ctx: Any, *gradients: Tensor
+    ) -> tuple[Tensor | None, ...]:
         found: list[Tensor | None] = []
         for kept, dtype in zip(ctx.gradients, ctx.dtypes, strict=True):
             # In place: a second copy of the weight's gradient would be what this is here to save.
             found.append(None if kept is None else kept.mul_(gradients[0]).to(dtype))
         ctx.gradients = _Spent()
-        return *found, None, None, None, None
+        return *found, None, None, None
 
 
 class _Spent:

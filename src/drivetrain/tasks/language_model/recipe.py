@@ -20,7 +20,8 @@ class Balance(Settings):
     """What keeps a router from giving all tokens to a few experts."""
 
     rate: Annotated[
-        NonNegative, bits("what each step moves the bias of an expert that had too many or too few tokens (DeepSeek-V3)")
+        NonNegative,
+        bits("what each step moves the bias of an expert that had too many or too few tokens (DeepSeek-V3)"),
     ] = 1e-3
     loss: Annotated[
         NonNegative, bits("weight of the loss `balance`: by sample and layer, 1 where all experts have as much")
@@ -83,6 +84,11 @@ class Llama(Component):
             return 0
         active = self.experts.top_k + self.experts.shared
         return self.experts.hidden or max(1, self.hidden_size // active // 8) * 8
+
+    @property
+    def balance_weight(self) -> float:
+        """Of the loss `balance`, a mean over layers, so that each layer has the recipe's weight."""
+        return self.experts.balance.loss * (self.depth - self.experts.dense) if self.experts else 0.0
 
     @property
     def shape(self) -> Shape:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,7 +40,7 @@ def _following(model: Llama, tokens: Tensor, past: Past) -> Tensor:
         return _following_of_parts(model, tokens[:, -context:])
     # Not by calling the model: where it is compiled, each length would be compiled for itself. Where it is sharded, its
     # weights are gathered for calls only.
-    asked = model.forward if model.laid_out.replicated else model
+    asked: Callable[..., Any] = model.forward if model.laid_out.replicated else model
     if tokens.shape[1] <= context:
         return asked(tokens[:, past.length :], past=past)[:, -1]
     # Every token is at another place now than it was, so nothing of the past can be used again.

@@ -51,7 +51,6 @@ class LanguageModelTask(Task):
 
     def __init__(self, settings: LanguageModel) -> None:
         self._settings = settings
-        self._bounds = settings.documents
         self._model = settings.model
         self.text_tokens: TextTokens | None = None
         """How text becomes tokens, for `generate` and exports, where that is known."""
@@ -80,29 +79,11 @@ class LanguageModelTask(Task):
         Raises Failure(78) where documents are to be kept apart and a user's own source does not tell them.
         """
         if isinstance(samples, Stacked) or isinstance(samples[0], Mapping):
-            return self._packed(samples)
+            return _packed(samples, self._settings)
         if self._settings.needs_documents:
             raise _no_documents("arrays of tokens")
         windows = torch.from_numpy(np.asarray(samples).astype(np.int64))
         return {"tokens": windows[:, :-1], "targets": windows[:, 1:]}
-
-    def _packed(self, samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
-        """Samples of packed documents; where nothing is to be predicted, the target is `IGNORED`."""
-        if self._settings.needs_documents and "documents" not in samples[0]:
-            raise _no_documents("samples without the key 'documents'")
-        names = ["tokens", "targets", "mask"]
-        if self._settings.needs_documents:
-            names.append("documents")
-        parts = {name: stacked(samples, name) for name in names}
-        predicted, targets = parts["mask"].astype(bool), parts["targets"]
-        # `documents` has context + 1 places: i + 1 is that of the target of input i.
-        if self._bounds.loss == "within":
-            predicted = predicted & (parts["documents"][:, 1:] == parts["documents"][:, :-1])
-            targets = np.where(predicted, targets, IGNORED)
-        batch = {"tokens": parts["tokens"], "targets": targets, "left_out": (~predicted).sum(axis=1)}
-        if self._bounds.attention == "within":
-            batch["documents"] = np.ascontiguousarray(parts["documents"][:, :-1])
-        return {name: torch.from_numpy(part) for name, part in batch.items()}
 
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, int]:
         """Tokens that are predicted."""
@@ -110,30 +91,20 @@ class LanguageModelTask(Task):
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> Losses:
         """Cross-entropy in nats, summed over tokens; in training also how uneven experts are, where there are some."""
-        return self.loss_from(nets["model"](*self.inputs(batch)), batch)
-
-    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
-        """What the network is called with: tokens, documents, and targets where it makes the loss of logits in
-        chunks."""
-        targets = None if self._settings.logits_chunk is None else batch["targets"]
-        return batch["tokens"], batch.get("documents"), targets
+        asked = [batch["tokens"], batch.get("documents")]
+        if self._settings.logits_chunk is not None:  # then the network makes the loss
+            asked.append(batch["targets"])
+        return self.loss_from(nets["model"](*asked), batch)
 
     def loss_from(self, output: Tensor | tuple[Tensor, Tensor], batch: Mapping[str, Tensor]) -> Losses:
-        """The losses of what the network has come to with `inputs`."""
+        """The losses of what the network has come to."""
         result, balance = output if isinstance(output, tuple) else (output, None)
         if self._settings.logits_chunk is None:
             logits = result.float().flatten(0, 1)
             result = F.cross_entropy(logits, batch["targets"].flatten(), reduction="sum")
-        if balance is None or self._model.experts is None:
+        if balance is None:
             return Losses(loss=(result, "tokens"))
-        return Losses(loss=(result, "tokens"), balance=(balance, "samples", self._balance_weight))
-
-    @property
-    def _balance_weight(self) -> float:
-        """Of the mean over layers, so that each layer has the recipe's."""
-        experts = self._model.experts
-        assert experts is not None, "whoever asks has a loss of theirs"
-        return experts.balance.loss * (self._model.depth - experts.dense)
+        return Losses(loss=(result, "tokens"), balance=(balance, "samples", self._model.balance_weight))
 
     def metrics(self) -> dict[str, Metric]:
         """Nats per token, and their exp; for byte models the same in bits per byte."""
@@ -184,8 +155,11 @@ class LanguageModelTask(Task):
         """Those of the decoder's matrix products, as if a sample were one document."""
         return float(flops_per_sample(self._model.shape))
 
-    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], Exported]:
-        """Hugging Face's Llama layout, with the tokenizer's files where it is known."""
+    def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], Exported] | None:
+        """Hugging Face's Llama layout, with the tokenizer's files where it is known. None with experts: no class there
+        routes as these do."""
+        if self._model.experts is not None:
+            return None
 
         def exported(tensors: Mapping[str, Tensor]) -> Exported:
             renamed, config = llama_layout(tensors, self._model)
@@ -196,9 +170,30 @@ class LanguageModelTask(Task):
 
         return exported
 
-    def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None:
         """From Hugging Face's Llama layout, or as it is."""
+        if self._model.experts is not None:
+            return None
         return lambda tensors: from_llama_layout(tensors, self._model)
+
+
+def _packed(samples: Sequence[Mapping[str, np.ndarray]], settings: LanguageModel) -> dict[str, Tensor]:
+    """Samples of packed documents; where nothing is to be predicted, the target is `IGNORED`."""
+    if settings.needs_documents and "documents" not in samples[0]:
+        raise _no_documents("samples without the key 'documents'")
+    names = ["tokens", "targets", "mask"]
+    if settings.needs_documents:
+        names.append("documents")
+    parts = {name: stacked(samples, name) for name in names}
+    predicted, targets = parts["mask"].astype(bool), parts["targets"]
+    # `documents` has context + 1 places: i + 1 is that of the target of input i.
+    if settings.documents.loss == "within":
+        predicted = predicted & (parts["documents"][:, 1:] == parts["documents"][:, :-1])
+        targets = np.where(predicted, targets, IGNORED)
+    batch = {"tokens": parts["tokens"], "targets": targets, "left_out": (~predicted).sum(axis=1)}
+    if settings.documents.attention == "within":
+        batch["documents"] = np.ascontiguousarray(parts["documents"][:, :-1])
+    return {name: torch.from_numpy(part) for name, part in batch.items()}
 
 
 def _decoder(nets: Mapping[str, nn.Module]) -> Llama:
