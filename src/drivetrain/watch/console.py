@@ -142,7 +142,9 @@ class ConsoleSink:
                 self._print(Text(f"commit missed: {printable(record.cause)}", style="bold yellow"))
             case CompileRecord():
                 again = "" if record.why == "first" else f": {record.why}"
-                words = f"compiled {record.modules or record.function} in {record.seconds:.1f} s ({record.phase}){again}"
+                words = (
+                    f"compiled {record.modules or record.function} in {record.seconds:.1f} s ({record.phase}){again}"
+                )
                 self._print(Text(printable(words), style="dim"))
             case NoteRecord():
                 self._print(Text(f"note: {printable(record.text)}", style="yellow"))
