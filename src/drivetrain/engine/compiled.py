@@ -76,4 +76,4 @@ def _leave_out_tables(network: nn.Module) -> None:
     """Keep tables of embeddings out of graphs: whoever holds their rows is asked for them in between."""
     for module in network.modules():
         if isinstance(module, Embeddings):
-            module.forward = torch.compiler.disable(module.forward)
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[assignment] - of its type
