@@ -39,7 +39,9 @@ def compile_blocks(name: str, network: nn.Module, units: Sequence[str], how: Com
             paths.append(path)
     if not paths:
         cause = f"compile: {name} has no repeated blocks that could be compiled"
-        raise Failure(Exit.BAD_RECIPE, cause, "name them in the units of the task's parallel_plan, or use scope network")
+        raise Failure(
+            Exit.BAD_RECIPE, cause, "name them in the units of the task's parallel_plan, or use scope network"
+        )
     for path in paths:
         module = network.get_submodule(path)
         # In place of the method, and not of the module: names, hooks and what FSDP makes of the class stay.
@@ -74,4 +76,4 @@ def _leave_out_tables(network: nn.Module) -> None:
     """Keep tables of embeddings out of graphs: whoever holds their rows is asked for them in between."""
     for module in network.modules():
         if isinstance(module, Embeddings):
-            module.forward = torch.compiler.disable(module.forward)
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[assignment] - of its type

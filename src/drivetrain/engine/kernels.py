@@ -135,13 +135,7 @@ def _made(
         output = forward(*args, **kwargs)
         outputs = [leaf for leaf in tree_flatten(output)[0] if isinstance(leaf, Tensor)]
         found = {f"output {place}": leaf.detach() for place, leaf in enumerate(outputs)}
-        inputs: dict[str, Tensor] = {}
-        for place, leaf in enumerate(tree_flatten((args, kwargs))[0]):
-            if isinstance(leaf, Tensor) and leaf.requires_grad:
-                inputs[f"gradient of argument {place}"] = leaf
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad:
-                inputs[f"gradient of {name}"] = parameter
+        inputs = _inputs(module, (args, kwargs))
         passed = [leaf for leaf in outputs if leaf.requires_grad]
         if inputs and passed:
             # A direction that no normalization is blind to, as it would be to ones, or to what it puts out.
@@ -150,6 +144,18 @@ def _made(
             for (name, leaf), gradient in zip(inputs.items(), gradients, strict=True):
                 found[name] = torch.zeros_like(leaf) if gradient is None else gradient
     return found, tree_map_only(Tensor, Tensor.detach, output)
+
+
+def _inputs(module: nn.Module, given: Any) -> dict[str, Tensor]:
+    """What an output has gradients of, by what they are called."""
+    found: dict[str, Tensor] = {}
+    for place, leaf in enumerate(tree_flatten(given)[0]):
+        if isinstance(leaf, Tensor) and leaf.requires_grad:
+            found[f"gradient of argument {place}"] = leaf
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            found[f"gradient of {name}"] = parameter
+    return found
 
 
 def _leaf(tensor: Tensor) -> Tensor:
@@ -189,9 +195,9 @@ def _difference(wanted: Tensor, found: Tensor) -> float:
         return 0.0 if torch.equal(wanted, found) else float("inf")
     apart = float((found.double() - wanted.double()).abs().max())
     largest = float(wanted.double().abs().max())
-    if apart != apart:
+    if apart != apart or (apart and not largest):
         return float("inf")
-    return apart / largest if largest else (float("inf") if apart else 0.0)
+    return apart / largest if largest else 0.0
 
 
 def require_alike(wrong: Sequence[str]) -> None:

@@ -96,13 +96,17 @@ class LedgerWriter:
         return seconds
 
     def compiled(self) -> float:
-        """Seconds of steps in which something was compiled, since this was last asked."""
+        """Seconds of steps in which something was compiled, since this was last asked. The ledger is told of each
+        graph, also of those that the start or an evaluation took."""
+        if self._untold:
+            self._untold = False
+            for record in self.compilations():
+                self.record(record)
         compiled, self._compiled = self._compiled, 0.0
         return compiled
 
     def step(self, **fields: Any) -> str:
         """The record of one step; what of it is not as it was when an equal claim made it before, if anything."""
-        self._tell_compiled()
         self._kept.append(fields)
         if self.watch.last - self._written >= GROUP:
             self.flush()
@@ -115,8 +119,6 @@ class LedgerWriter:
 
     def record(self, record: LoopRecord) -> None:
         """Any other record; its time and attempt are filled in."""
-        if not isinstance(record, AttemptRecord):  # which comes first, also where its start had something compiled
-            self._tell_compiled()
         self.flush()  # the ledger has the order in which things happened
         written = replace(record, time=time.time(), attempt=self.attempt)
         if self._writer:
@@ -181,12 +183,6 @@ class LedgerWriter:
             while self._recent and self._recent[0]["time"] < time.time() - RECENT:
                 self._recent.popleft()
 
-    def _tell_compiled(self) -> None:
-        if self._untold:
-            self._untold = False
-            for record in self.compilations():
-                self.record(record)
-
     def _remember(self, record: LoopRecord) -> None:
         """The rank that writes it may die before it has; then nobody may go on from what came after it."""
         oldest = self._recent[0]["step"] if self._recent else 0
@@ -198,5 +194,6 @@ class LedgerWriter:
 
     def exit(self, code: int, cause: str, progress: Progress) -> None:
         """The last record of an attempt; it is durable once `sync` returns."""
+        self.compiled()  # graphs of the last evaluation
         step, position = progress.step, progress.position
         self.record(ExitRecord(code=code, cause=cause, step=step, position=position, seconds=self.seconds))

@@ -341,11 +341,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     if not mesh.replicated:
         require_apart(networks)
         _stop_frozen(recipe, networks)
-    if recipe.compile:
-        # Also a switch of the compiler, which then takes no kernel that differs from run to run.
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    if recipe.kernels:
-        replace_modules(networks, recipe.kernels)
+    _choose_kernels(recipe, networks)
     tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
@@ -367,6 +363,15 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     elif task.build_on_meta:
         fill_buffers(networks, recipe.seed)
     return BuiltNetworks(networks, placement)
+
+
+def _choose_kernels(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
+    """What computes the networks' modules, and how the compiler chooses among what it may make."""
+    if recipe.compile:
+        # Also a switch of the compiler, which then takes no kernel that differs from run to run.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    if recipe.kernels:
+        replace_modules(networks, recipe.kernels)
 
 
 def _tables_of(

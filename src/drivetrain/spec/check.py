@@ -303,7 +303,7 @@ def _recompute(recipe: Recipe) -> Iterator[Contradiction]:
 def _compiled(recipe: Recipe) -> Iterator[Contradiction]:
     """Modes of the compiler that never ran here, or that come to other bits in another process."""
     refused = {
-        "reduce-overhead": "captures graphs of a CUDA device, which this version has never run; on a CPU it does nothing",
+        "reduce-overhead": "captures graphs of a CUDA device, which never ran here, and does nothing on a CPU",
         "max-autotune": "takes the kernels that were the fastest when it tried them: a resumed run may take others",
     }
     if recipe.compiled and (why := refused.get(recipe.compiled.mode)):

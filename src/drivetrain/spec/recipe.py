@@ -69,7 +69,8 @@ class Recipe(Settings):
         bool | Compile, bits("compile the networks (torch.compile); true: each as a whole, with the defaults below")
     ] = False
     kernels: Annotated[
-        Any, bits("what computes modules in their classes' place, by patterns of their names; null: nothing", later=True)
+        Any,
+        bits("what computes modules in their classes' place, by patterns of their names; null: nothing", later=True),
     ] = None
     init: Annotated[Any, bits("initial weights from other runs or files; null: by the networks' own rule")] = None
     statistics: Annotated[Any, cost("what is measured of gradients and weights; null: nothing")] = None

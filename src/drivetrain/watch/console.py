@@ -129,7 +129,7 @@ class ConsoleSink:
                 self._scores("test" if record.part == "test" else "full evaluation", record)
             case ShowRecord():
                 self._show(record)
-            case StatisticsRecord() | TrainingRecord():
+            case StatisticsRecord() | TrainingRecord() | CompileRecord():
                 for words in _measured(record):
                     self._print(Text(words, style="dim"))
             case CommitRecord():
@@ -140,10 +140,6 @@ class ConsoleSink:
                 self._rollback(record)
             case MissRecord():
                 self._print(Text(f"commit missed: {printable(record.cause)}", style="bold yellow"))
-            case CompileRecord():
-                again = "" if record.why == "first" else f": {record.why}"
-                words = f"compiled {record.modules or record.function} in {record.seconds:.1f} s ({record.phase}){again}"
-                self._print(Text(printable(words), style="dim"))
             case NoteRecord():
                 self._print(Text(f"note: {printable(record.text)}", style="yellow"))
             case ExitRecord():
@@ -306,10 +302,15 @@ def _near(path: Path) -> str:
         return str(path)
 
 
-def _measured(record: StatisticsRecord | TrainingRecord) -> Iterator[str]:
-    """Lines on what a step's samples, gradients and weights tell."""
+def _measured(record: StatisticsRecord | TrainingRecord | CompileRecord) -> Iterator[str]:
+    """Lines on what a step's samples, gradients and weights tell, and on what was compiled for it."""
     if isinstance(record, StatisticsRecord):
         yield from _statistics(record)
+        return
+    if isinstance(record, CompileRecord):
+        again = "" if record.why == "first" else f": {record.why}"
+        where = record.modules or record.function
+        yield printable(f"compiled {where} in {record.seconds:.1f} s ({record.phase}){again}")
         return
     told = []
     for name, value in record.metrics.items():
