@@ -65,6 +65,11 @@ def write_tensors(path: Path, pieces: Sequence[TensorBytes], metadata: Mapping[s
     return header
 
 
+def written_size(pieces: Sequence[TensorBytes]) -> int:
+    """Bytes of the file that `write_tensors` makes of these."""
+    return len(_header(pieces, None)) + sum(piece.data.numel() for piece in pieces)
+
+
 def _header(pieces: Sequence[TensorBytes], metadata: Mapping[str, str] | None) -> bytes:
     header: dict[str, Any] = {}
     if metadata:
