@@ -35,7 +35,7 @@ from drivetrain.checkpoint.reading import (
     tensor_files,
 )
 from drivetrain.checkpoint.snapshot import TensorBytes
-from drivetrain.checkpoint.tensors import parse_header, parse_tensors, write_tensors
+from drivetrain.checkpoint.tensors import parse_header, parse_tensors, write_tensors, written_size
 from drivetrain.spec.box import Box
 from drivetrain.spec.files import sync_folder
 
@@ -66,10 +66,7 @@ def write_parts(
 
     Raises OSError where the disk refuses or gives back other bytes, Failure(83) where the memory has changed under way.
     """
-    own, runs = "", _parts(pieces)
-    if rank is not None:
-        own, runs = f"{rank:05d}-", _parts(pieces) if pieces else ()
-    parts = {f"tensors-{own}{n:05d}.safetensors": part for n, part in enumerate(runs)}
+    parts = _named_parts(pieces, rank)
     with OpenFolder(folder) as files:
         # Each is read back before there is a manifest: a commit that does not read back never gets its name.
         def made(name: str) -> FileMetadata:
@@ -82,6 +79,19 @@ def write_parts(
             write_file(folder / name, text)
             metadata[name] = files.read_back(name, [_array(text)])
     return metadata
+
+
+def file_sizes(pieces: Sequence[TensorBytes], rank: int | None = None) -> dict[str, int]:
+    """Bytes of each file of tensors that `write_parts` would write; of the pieces only their sizes are looked at."""
+    return {name: written_size(part) for name, part in _named_parts(pieces, rank).items()}
+
+
+def _named_parts(pieces: Sequence[TensorBytes], rank: int | None) -> dict[str, list[TensorBytes]]:
+    """The pieces by the file that they go into."""
+    own, runs = "", _parts(pieces)
+    if rank is not None:
+        own, runs = f"{rank:05d}-", _parts(pieces) if pieces else ()
+    return {f"tensors-{own}{n:05d}.safetensors": part for n, part in enumerate(runs)}
 
 
 def _array(content: bytes) -> np.ndarray:

@@ -66,6 +66,12 @@ def write_tensors(path: Path, pieces: Sequence[TensorBytes]) -> bytes:
     return header
 
 
+def written_size(pieces: Sequence[TensorBytes]) -> int:
+    """Bytes of the file that `write_tensors` makes of these."""
+    entries = [(name, dtype, shape, data.numel()) for name, dtype, shape, data, _ in pieces]
+    return len(header_of(entries)) + sum(size for *_, size in entries)
+
+
 def header_of(
     entries: Sequence[tuple[str, torch.dtype, tuple[int, ...], int]],
     metadata: Mapping[str, str] = MappingProxyType({}),

@@ -21,7 +21,7 @@ except ImportError:
 from drivetrain.spec.exits import Exit, Failure
 
 NAMES = (
-    *("train", "evaluate", "export", "predict", "generate", "report", "control", "compare", "diff", "verify"),
+    *("train", "plan", "evaluate", "export", "predict", "generate", "report", "control", "compare", "diff", "verify"),
     *("submit", "jobs", "status", "logs", "attach", "cancel", "requeue", "targets", "worker"),
     *("recipe", "data", "infer", "checkpoint"),
 )

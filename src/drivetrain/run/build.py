@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -349,7 +350,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
         if recipe.parameters.dtype == "bf16":
             narrow(network)
         _prepare(task, recipe, name, network, mesh)
-        (to_empty if task.build_on_meta else nn.Module.to)(network, device=mesh.device)
+        _give_memory(network, mesh.device, built_on_meta=task.build_on_meta)
         network.train()
         if not mesh.replicated:
             _settle(network)
@@ -372,6 +373,14 @@ def _choose_kernels(recipe: Recipe, networks: Mapping[str, nn.Module]) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
     if recipe.kernels:
         replace_modules(networks, recipe.kernels)
+
+
+def _give_memory(network: nn.Module, device: torch.device, *, built_on_meta: bool) -> None:
+    """Have a network lie on a device. One that lies there is left alone: fake tensors cannot be moved."""
+    if built_on_meta:
+        to_empty(network, device)
+    elif any(tensor.device != device for tensor in chain(network.parameters(), network.buffers())):
+        network.to(device)
 
 
 def _tables_of(

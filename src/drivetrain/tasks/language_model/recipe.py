@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from annotated_types import Ge, Lt
 
 from drivetrain.plan.flops import Mixture, Shape
@@ -175,6 +176,23 @@ class LanguageModel(Component):
     def needs_documents(self) -> bool:
         """Whether only sources will do that say which token belongs to which document."""
         return "within" in (self.documents.attention, self.documents.loss)
+
+    @property
+    def layers(self) -> int:
+        """Layers that are like each other, one after the other: of a deep network `plan` traces few of them."""
+        return self.model.depth
+
+    def with_layers(self, layers: int) -> LanguageModel:
+        """The same with another number of them."""
+        return replace(self, model=replace(self.model, depth=layers))
+
+    def blank_samples(self, size: int) -> Any:
+        """As many samples as sources give, all tokens 0: for a plan, which need not read data then."""
+        tokens = np.zeros((size, self.model.context + 1), dtype=np.int64)
+        if not self.needs_documents:
+            return tokens
+        one = {"tokens": tokens[0, :-1], "targets": tokens[0, 1:], "mask": tokens[0, 1:], "documents": tokens[0]}
+        return [one] * size
 
     @property
     def split_sizes(self) -> dict[str, int]:

@@ -1,0 +1,56 @@
+"""One process of a mesh whose others are not there, and memory that is not there either."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from drivetrain.runtime.group import Group
+
+_FAKE = "fake"
+
+
+class StandInGroup(Group):
+    """A rank whose messages nobody gets; the others say what it says."""
+
+    def __init__(self, rank: int = 0, world: int = 1) -> None:
+        super().__init__(rank, world)
+        self.backend = _FAKE
+
+    def part(self, ranks: Sequence[int]) -> Group:
+        """Some of the processes as a group of their own."""
+        if len(ranks) == self.world:
+            return self
+        part = StandInGroup(list(ranks).index(self.rank), len(ranks))
+        if part.world > 1:
+            part.main = part.side = dist.new_group(list(ranks), backend=_FAKE, use_local_synchronization=True)
+        return part
+
+    def gather_bytes(self, message: bytes) -> list[bytes]:
+        """Every rank's message: this one's."""
+        return [message] * self.world
+
+
+@contextmanager
+def stand_in(rank: int, world: int) -> Iterator[StandInGroup]:
+    """While entered, this process is one of so many; collectives come back at once, with whatever lies there.
+
+    Raises RuntimeError where this process has a process group already.
+    """
+    group = StandInGroup(rank, world)
+    if world == 1:
+        yield group
+        return
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a group without devices lacks
+        dist.init_process_group(_FAKE, store=FakeStore(), rank=rank, world_size=world)
+    group.main = group.side = dist.group.WORLD
+    try:
+        yield group
+    finally:
+        dist.destroy_process_group()
