@@ -84,6 +84,9 @@ class Case:
     """Of forward and backward passes; with fp16 the loss scale is too large at the start, and grows again."""
     sequence: bool = True
     kv_heads: int = 2
+    depth: int = 2
+    schedule: str = "1f1b"
+    """Of the stages, where there are some."""
 
 
 @dataclass
@@ -103,12 +106,19 @@ class Told:
     averages: dict[str, list] = field(default_factory=dict)
 
 
+def mesh_of(group: Group, sizes: Mapping[str, int]) -> Mesh:
+    """The mesh of these sizes, `virtual_stages` among them."""
+    sizes = dict(sizes)
+    virtual = sizes.pop("virtual_stages", 1)
+    return Mesh(group, MeshSizes(**sizes), virtual_stages=virtual)
+
+
 def network(case: Case) -> Llama:
     torch.manual_seed(0)
     settings = Settings(
         vocabulary=64 if case.wide else VOCABULARY,
         width=128 if case.wide else 32,
-        depth=2,
+        depth=case.depth,
         heads=4,
         kv_heads=case.kv_heads,
         hidden=128 if case.wide else 48,
@@ -164,7 +174,8 @@ def engine_of(mesh: Mesh, case: Case) -> Engine:
     half = case.precision == "fp16"
     scaler = Scaler(Scaling(start=2.0**22, window=3), torch.device("cpu")) if half else None
     precision = "bf16" if case.parameters else case.precision
-    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=half or case.poisoned is not None)
+    skips = half or case.poisoned is not None
+    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=skips, schedule=case.schedule)
     return Engine(networks, built, execution, scaler=scaler, averages=averages)
 
 
@@ -192,16 +203,34 @@ def work_of(mesh: Mesh, step: int, case: Case) -> MinimizeInputs:
 def loss_of(case: Case, step: int) -> Any:
     task = LanguageModelTask(LanguageModel(model=network(case).settings))
 
+    if not case.in_last_row:
+        return Poisoned(task, case, step).loss
+
     def poisoned(nets, batch):
-        if step != case.poisoned or not torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"]):
+        if step != case.poisoned or not is_third(step, batch):
             return task.loss(nets, batch)
-        if case.in_last_row:
-            return spoiled_behind(nets["model"].embed, lambda: task.loss(nets, of_last_token(batch)))
-        losses = task.loss(nets, batch)
-        losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * float("nan"))
-        return losses
+        return spoiled_behind(nets["model"].embed, lambda: task.loss(nets, of_last_token(batch)))
 
     return poisoned
+
+
+def is_third(step: int, batch: dict[str, Tensor]) -> bool:
+    """Whether it is the batch of a step's third lane."""
+    return torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"])
+
+
+class Poisoned(LanguageModelTask):
+    """The decoder's loss; the third lane's is not finite in the step that the case says."""
+
+    def __init__(self, task: LanguageModelTask, case: Case, step: int) -> None:
+        vars(self).update(vars(task))
+        self._at = case.poisoned == step and step
+
+    def loss_from(self, output, batch):
+        losses = super().loss_from(output, batch)
+        if self._at and is_third(self._at, batch):
+            losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * float("nan"))
+        return losses
 
 
 def of_last_token(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -359,7 +388,7 @@ def adversaries(job, place, descriptors):
     """Train both on the mesh; each rank says what became of it."""
     group = joined(place, descriptors)
     torch.set_num_threads(1)
-    mesh = Mesh(group, MeshSizes(**job["overrides"][0]))
+    mesh = mesh_of(group, job["overrides"][0])
     said(job, group, vars(contest(adversaries_of(mesh), job["overrides"][1])))
     group.close()
     return leave(job, place, end(0))
@@ -373,7 +402,7 @@ def tables(job, place, descriptors):
     """Train each of the cases on the mesh; the first rank says what became of it, the others whether they agree."""
     group = joined(place, descriptors)
     torch.set_num_threads(1)
-    mesh, cases = Mesh(group, MeshSizes(**job["overrides"][0])), [Case(**given) for given in job["overrides"][1]]
+    mesh, cases = mesh_of(group, job["overrides"][0]), [Case(**given) for given in job["overrides"][1]]
     found = [train(engine_of(mesh, case), case) for case in cases]
     said(job, group, [vars(told) for told in found])
     group.close()
@@ -427,7 +456,7 @@ def go_on(job, place, descriptors):
     torch.set_num_threads(1)
     sizes, given, run, last = job["overrides"]
     case = Case(**given)
-    engine = engine_of(Mesh(group, MeshSizes(**sizes)), case)
+    engine = engine_of(mesh_of(group, sizes), case)
     run = Path(run)
     first = load(engine, run) if (run / "checkpoints").is_dir() else 0
     told = train(engine, case, first + 1, last) if last > first else Told()
@@ -442,7 +471,7 @@ def moved(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, cases, folder = job["overrides"]
-    mesh, found = Mesh(group, MeshSizes(**sizes)), {}
+    mesh, found = mesh_of(group, sizes), {}
     for name, given in cases.items():
         case, run = Case(**given), Path(folder) / name
         for each in ("straight", "cut"):
@@ -468,7 +497,7 @@ def pass_on(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, cases, folder = job["overrides"]
-    mesh = Mesh(group, MeshSizes(**sizes))
+    mesh = mesh_of(group, sizes)
     for name, given in cases.items():
         engine, run = engine_of(mesh, Case(**given)), Path(folder) / name
         if run.is_dir():
@@ -504,7 +533,7 @@ def messages(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, given = job["overrides"]
-    mesh, case = Mesh(group, MeshSizes(**sizes)), Case(**given)
+    mesh, case = mesh_of(group, sizes), Case(**given)
     engine, seen = engine_of(mesh, case), Messages()
     train(engine, case, last=1)
     work = work_of(mesh, 2, case)
@@ -520,7 +549,7 @@ def refusals(job, place, descriptors):
     """What is said to each of the cases where it cannot be placed."""
     group = joined(place, descriptors)
     sizes, cases = job["overrides"]
-    mesh, found = Mesh(group, MeshSizes(**sizes)), []
+    mesh, found = mesh_of(group, sizes), []
     for given in cases:
         try:
             engine_of(mesh, Case(**given))
@@ -536,7 +565,7 @@ def given_gradients(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, cases = job["overrides"]
-    mesh, found = Mesh(group, MeshSizes(**sizes)), {}
+    mesh, found = mesh_of(group, sizes), {}
     for name, given in cases.items():
         case = Case(**given)
         parts, alone = engine_of(mesh, case), engine_of(Mesh(Group()), case)

@@ -21,8 +21,9 @@ from drivetrain.engine.cut_networks import cut_networks, given_up
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.inspection import Inspection
-from drivetrain.engine.losses import Losses, Term, as_losses, objective
+from drivetrain.engine.losses import Losses, Term, as_losses, objective, require_gradient
 from drivetrain.engine.network_group import NetworkGroup, NetworkGroups
+from drivetrain.engine.passes import Passes
 from drivetrain.engine.recompute import GradientChecksums, Recompute, require_same, traceless
 from drivetrain.engine.reduction import Unreduced
 from drivetrain.engine.scaler import Scaler
@@ -40,7 +41,6 @@ from drivetrain.runtime.seeds import mix, seed_generators, undrawn
 from drivetrain.spec.exits import Exit, Failure
 
 Networks = Mapping[str, nn.Module]
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LossFunction = Callable[[Networks, Any], "Tensor | Losses"]
 
 
@@ -98,6 +98,7 @@ class Engine:
             if network_optimizer.layerwise:
                 self._norms[name] = torch.zeros((), device=execution.device)
         self.groups = NetworkGroups(networks, self.network_optimizers, execution, self._norms)
+        self._passes = self._chosen_passes()
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -139,7 +140,7 @@ class Engine:
         losses = len(work.rule.losses) if work.rule else 1
         pulled = _pulled(self._tables, self.heartbeat, work, losses)
         with self._cut.training(names) if self._cut else nullcontext(), pulled:
-            self._pass_over(moving, loss, work, sums, inspection)
+            self._passes.run(moving, loss, work, sums, inspection)
         # Before the sum: after it all ranks agree, on a wrong gradient too.
         if inspection and inspection.checksums:
             self.heartbeat.enter("compare")
@@ -188,10 +189,7 @@ class Engine:
         # The reduction is not armed, so its hooks send nothing, however many micro-batches each rank has.
         for parameter in moving.parameters:
             parameter.grad = None
-        losses = self._forward(moving, loss, micro, work)
-        # Without the loss scale, which can make a gradient overflow that is finite by itself.
-        self._backward(moving, losses, work, scaled=False)
-        seen = [term.value for term in losses.values()]
+        seen = self._passes.alone(moving, loss, micro, work)
         if self._tables:
             seen += [pulled.take_gradient() for pulled in self._tables.pulled]
         if self._cut:
@@ -199,6 +197,21 @@ class Engine:
         else:
             seen += [p.grad for p in moving.parameters if p.grad is not None]
         return not all(bool(tensor.isfinite().all()) for tensor in seen)
+
+    def _chosen_passes(self) -> Passes:
+        if self.placement.mesh.sizes.pipeline == 1:
+            return Passes(self._pass_over, self._alone)
+        from drivetrain.engine.pipeline import Pipelined  # torch's schedules take a while to import
+
+        assert self._cut is not None, "stages are a cut"
+        (network,) = self.networks.values()
+        return Pipelined(network, self._execution, self.heartbeat, self._cut, self.scaler).passes
+
+    def _alone(self, moving: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs) -> list[Tensor]:
+        losses = self._forward(moving, loss, micro, work)
+        # Without the loss scale, which can make a gradient overflow that is finite by itself.
+        self._backward(moving, losses, work, scaled=False)
+        return [term.value for term in losses.values()]
 
     @contextmanager
     def evaluating(self) -> Iterator[Networks]:
@@ -212,7 +225,7 @@ class Engine:
             averaged = self.averages.in_place() if self.averages else nullcontext()
             cut = self._cut.evaluating() if self._cut else nullcontext()
             tables = self._tables.evaluating() if self._tables else nullcontext()
-            with averaged, torch.no_grad(), _autocast(self.device, self._execution.precision), cut, tables:
+            with averaged, torch.no_grad(), self._execution.autocast(self._execution.precision), cut, tables:
                 yield self.networks
 
     def seed(self, *path: int) -> None:
@@ -294,19 +307,14 @@ class Engine:
         self.span = micro.start, micro.start + micro.size
         if self._tables:
             self._tables.enter(micro.start)
-        with _autocast(self.device, moving.precision), self._cut.losing() if self._cut else nullcontext():
+        with self._execution.autocast(moving.precision), self._cut.losing() if self._cut else nullcontext():
             result = loss(self.networks, to_device(micro.batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
         if work.rule and (wrong := require_names(losses, work.rule.losses)):
             raise returned(loss, wrong, "return Losses with those names")
         if self._cut:
             losses = self._cut.whole(losses)
-        for term in losses.values():
-            if term.value.requires_grad:
-                break
-        else:
-            cause = f"the task's loss ({', '.join(losses)}) depends on no parameter that trains: it has no gradient"
-            raise returned(loss, cause, "compute it of the networks, without detach, item, argmax and torch.no_grad")
+        require_gradient(losses, loss)
         return losses
 
     def _backward(
@@ -398,12 +406,6 @@ def _pass_back(
         if told is error:
             raise
         raise told from error
-
-
-def _autocast(device: torch.device, precision: str) -> AbstractContextManager:
-    if precision not in _DTYPES:
-        return nullcontext()
-    return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
 @contextmanager

@@ -535,6 +535,7 @@ def execution_of(recipe: Recipe, placement: Placement, device: torch.device, lan
         exact=lanes if recipe.exact else None,
         skips=recipe.guard.skips or _has_half(recipe),
         network_settings=defaultdict(Network, recipe.networks),
+        schedule=recipe.parallel.pipeline_schedule,
     )
 
 

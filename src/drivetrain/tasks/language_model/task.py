@@ -105,8 +105,15 @@ class LanguageModelTask(Task):
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> Losses:
         """Cross-entropy in nats, summed over tokens."""
-        documents = (batch["documents"],) if "documents" in batch else ()
-        logits = nets["model"](batch["tokens"], *documents).float()
+        return self.loss_from(nets["model"](*self.inputs(batch)), batch)
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Tokens, and their documents where attention keeps within them."""
+        return (batch["tokens"], batch["documents"]) if "documents" in batch else (batch["tokens"],)
+
+    def loss_from(self, output: Tensor, batch: Mapping[str, Tensor]) -> Losses:
+        """Cross-entropy in nats of logits [samples, context, vocabulary], summed over tokens."""
+        logits = output.float()
         total = F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
         return Losses(loss=(total, "tokens"))
 
