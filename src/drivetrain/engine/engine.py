@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +15,20 @@ from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import other_tensors
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
-from drivetrain.engine.by_loss import LossWeights, require_names
+from drivetrain.engine.by_loss import require_names
 from drivetrain.engine.cut_networks import cut_networks, given_up
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.inspection import Inspection
 from drivetrain.engine.losses import Losses, Term, as_losses, objective, require_gradient
 from drivetrain.engine.network_group import NetworkGroup, NetworkGroups
-from drivetrain.engine.passes import Passes
-from drivetrain.engine.recompute import GradientChecksums, Recompute, require_same, traceless
+from drivetrain.engine.passes import MinimizeInputs, Passes
+from drivetrain.engine.recompute import GradientChecksums, require_same, traceless
 from drivetrain.engine.reduction import Unreduced
 from drivetrain.engine.scaler import Scaler
-from drivetrain.engine.statistics import Probe
 from drivetrain.engine.step_result import StepResult, Sums
 from drivetrain.engine.tables.state import row_state
-from drivetrain.engine.tables.tables import StepRows, Tables
+from drivetrain.engine.tables.tables import Tables
 from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
@@ -42,28 +40,6 @@ from drivetrain.spec.exits import Exit, Failure
 
 Networks = Mapping[str, nn.Module]
 LossFunction = Callable[[Networks, Any], "Tensor | Losses"]
-
-
-class MinimizeInputs(NamedTuple):
-    """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by.
-
-    `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
-    `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked. `spares` have
-    no weight: where tensors are cut, each rank makes as many passes as the one with most. `rows`: what micro-batches
-    ask for of the networks' tables, where they have some. `rule` weighs losses by their gradients.
-    """
-
-    step: int
-    call: int
-    micros: Sequence[MicroBatch]
-    counts: Mapping[str, int]
-    limits: Mapping[str, float] = MappingProxyType({})
-    probe: Probe | None = None
-    gaps: bool = False
-    recompute: Recompute | None = None
-    spares: Sequence[MicroBatch] = ()
-    rows: StepRows | None = None
-    rule: LossWeights | None = None
 
 
 class Engine:

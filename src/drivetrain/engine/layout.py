@@ -196,13 +196,18 @@ def _tie(name: str, network: nn.Module, tied: list[list[str]]) -> None:
     """Weights that stages share, of which some are here for their names' sake only, are one again after sharding."""
     for paths in tied:
         places = [_owner(network, path) for path in paths]
-        sharded = {id(parameter): parameter for module, leaf in places if isinstance(parameter := getattr(module, leaf), DTensor)}
-        if len(sharded) > 1:
-            cause = f"parallel: {' and '.join(paths)} of {name} are one tensor, in stages of one process that are sharded apart"
+        cut: dict[int, DTensor] = {}
+        for module, leaf in places:
+            parameter = getattr(module, leaf)
+            if isinstance(parameter, DTensor):
+                cut[id(parameter)] = parameter
+        if len(cut) > 1:
+            what = f"{' and '.join(paths)} of {name} are one tensor"
+            cause = f"parallel: {what}, in stages of one process, each of which would be sharded by itself"
             raise Failure(Exit.BAD_RECIPE, cause, "use fewer virtual_stages, or leave replicate and shard 1")
-        for parameter in sharded.values():
+        for parameter in cut.values():
             for module, leaf in places:
-                module.register_parameter(leaf, parameter)
+                module.register_parameter(leaf, parameter)  # type: ignore[arg-type] - a DTensor that is one
 
 
 def _owner(network: nn.Module, path: str) -> tuple[nn.Module, str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from drivetrain.engine.execution import Execution
 from drivetrain.engine.layout import reshard
 from drivetrain.engine.losses import SplitLoss, as_losses, objective, require_gradient
 from drivetrain.engine.network_group import NetworkGroup
-from drivetrain.engine.passes import Passes
+from drivetrain.engine.passes import MinimizeInputs, Passes
 from drivetrain.engine.relay import call_whole
 from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.stages import Chunk, stages_of
@@ -36,9 +36,6 @@ from drivetrain.engine.transfer import to_device
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.exits import Exit, Failure
-
-if TYPE_CHECKING:
-    from drivetrain.engine.engine import MinimizeInputs
 
 _SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 _SEVERAL = {"interleaved": ScheduleInterleaved1F1B, "zero_bubble": ScheduleInterleavedZeroBubble}

@@ -15,8 +15,10 @@ from drivetrain.runtime.mistakes import misused
 from drivetrain.spec.exits import Exit, Failure
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool)
-_HEADER = 16
-"""Numbers that tell of a tensor: its type, along which dimension `tensor` cuts it, and its shape."""
+_MOST_DIMENSIONS = 8
+_HEADER = 3 + 2 * _MOST_DIMENSIONS
+"""Numbers that tell of a tensor: its type, along which dimension `tensor` cuts it, how many it has, how long each of
+them is here, and how long in all."""
 
 
 def call_whole(network: nn.Module, stages: Stages, mesh: Mesh) -> Relay:
@@ -66,7 +68,7 @@ class Relay:
     def _received(self, place: int) -> Tensor:
         header = self._header()
         dist.recv(header, src=self._rank(place), group=self._group)
-        x, _ = self._room(header)
+        x = self._room(header)
         dist.recv(x, src=self._rank(place), group=self._group)
         return x
 
@@ -82,13 +84,17 @@ class Relay:
             return x
         header = self._header()
         dist.broadcast(header, src=src, group=self._group)
-        local, cut = self._room(header)
+        local = self._room(header)
         dist.broadcast(local, src=src, group=self._group)
+        _, cut, dimensions, *shapes = header.tolist()
         if cut < 0:
             return local
         from torch.distributed.tensor import DTensor, Shard
 
-        return DTensor.from_local(local, self._mesh.devices["tensor"], (Shard(cut),), run_check=False)
+        whole = torch.empty(shapes[_MOST_DIMENSIONS : _MOST_DIMENSIONS + dimensions], device="meta")
+        devices, placed = self._mesh.devices["tensor"], (Shard(cut),)
+        # With its shape: parts need not be as long as each other.
+        return DTensor.from_local(local, devices, placed, run_check=False, shape=whole.shape, stride=whole.stride())
 
     def _header(self) -> Tensor:
         return torch.zeros(_HEADER, dtype=torch.int64, device=self._mesh.device)
@@ -104,15 +110,15 @@ class Relay:
                 cause = f"parallel.pipeline: a stage makes a tensor that is {placement} along tensor"
                 raise Failure(Exit.BAD_RECIPE, cause, "use parallel.sequence: true, or tensor without pipeline")
             cut, local = placement.dim % x.ndim, x.to_local()
-        if local.dtype not in _TYPES or local.ndim > _HEADER - 3:
+        if local.dtype not in _TYPES or local.ndim > _MOST_DIMENSIONS:
             cause = f"parallel.pipeline: a stage makes a tensor {local.dtype} of {local.ndim} dimensions"
             raise Failure(Exit.BAD_RECIPE, cause, f"pass on one of {_TYPES}")
         header = self._header()
-        numbers = [_TYPES.index(local.dtype), cut, local.ndim, *local.shape]
-        header[: len(numbers)] = torch.tensor(numbers)
-        return header
+        spare = [0] * (_MOST_DIMENSIONS - local.ndim)
+        numbers = [_TYPES.index(local.dtype), cut, local.ndim, *local.shape, *spare, *x.shape, *spare]
+        return header.copy_(torch.tensor(numbers))
 
-    def _room(self, header: Tensor) -> tuple[Tensor, int]:
-        """Memory for what a header tells of, and along which dimension it is cut."""
-        kind, cut, dimensions, *shape = header.tolist()
-        return torch.empty(shape[:dimensions], dtype=_TYPES[kind], device=self._mesh.device), cut
+    def _room(self, header: Tensor) -> Tensor:
+        """Memory for what a header tells of."""
+        kind, _, dimensions, *shape = header.tolist()
+        return torch.empty(shape[:dimensions], dtype=_TYPES[kind], device=self._mesh.device)

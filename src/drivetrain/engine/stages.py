@@ -1,11 +1,11 @@
-"""A network cut into the stages of a pipeline: which modules each one has, and the part of the network that runs here."""
+"""A network cut into the stages of a pipeline: which modules each has, and the part of the network that runs here."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -181,7 +181,11 @@ def keep_stages(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh) -
         module = network.get_submodule(each)
         if each not in own and not any(id(parameter) in kept for parameter in module.parameters()):
             network.set_submodule(each, Absent())
-    network.stages_laid_out = Stages(names, places, here, holders, sizes)  # type: ignore[assignment] - any object
+    stages = Stages(names, places, here, holders, sizes)
+    network.stages_laid_out = stages  # type: ignore[assignment] - any object
+    # For optimizers, whose groups may take nothing here.
+    elsewhere = tuple([each for each in stages.elsewhere if sizes[each][1]])
+    network.trains_elsewhere = elsewhere  # type: ignore[assignment] - any object
 
 
 def with_chunks(network: nn.Module) -> None:
@@ -194,8 +198,7 @@ def with_chunks(network: nn.Module) -> None:
     for number, own in enumerate(stages.names):
         if stages.places[number] == stages.here:
             chunks.append(Chunk(number, network, own, every))
-    made = Stages(stages.names, stages.places, stages.here, stages.holders, stages.sizes, tuple(chunks))
-    network.stages_laid_out = made  # type: ignore[assignment] - any object
+    network.stages_laid_out = replace(stages, chunks=tuple(chunks))  # type: ignore[assignment] - any object
 
 
 def dealt(order: Sequence[str], blocks: set[str], count: int) -> tuple[tuple[str, ...], ...] | None:
@@ -266,7 +269,7 @@ class _Trial:
 
 
 def _misplaced(what: str) -> Failure:
-    hint = "name all modules on the way, in their order, in ParallelPlan.stages, and let each one be given the one before's"
+    hint = "name all modules on the way in ParallelPlan.stages, in their order, each given what the one before has made"
     return Failure(Exit.BAD_RECIPE, f"parallel.pipeline: {what}", hint)
 
 
@@ -313,11 +316,3 @@ def _holders(
         holders[name] = tuple(sorted(at[id(parameter)]))
         sizes[name] = parameter.numel(), parameter.requires_grad
     return holders, sizes
-
-
-def absent_names(network: nn.Module) -> Iterator[str]:
-    """The parameters of a network that other stages have, those that train."""
-    if stages := stages_of(network):
-        for name in stages.elsewhere:
-            if stages.sizes[name][1]:
-                yield name

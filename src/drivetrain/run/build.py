@@ -47,7 +47,7 @@ from drivetrain.loop.metrics import LossMeans
 from drivetrain.loop.task import Part, Task
 from drivetrain.optim.masters import Masters
 from drivetrain.optim.network_optimizer import NetworkOptimizer
-from drivetrain.optim.recipe import Optimizer
+from drivetrain.optim.recipe import Optimizer, OwnOptimizer
 from drivetrain.optim.rows import HalfRows, Stretches
 from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.compiling import compile_network
@@ -302,13 +302,39 @@ def _require_metric(place: str, chosen: str, there: Collection[str]) -> None:
 def require_loss(recipe: Recipe, task: Task) -> None:
     """Raises Failure(78) where a step, or the sets to score, need a loss and the task has none."""
     kind = type(task)
-    if kind.loss is not Task.loss:
+    if kind.loss is not Task.loss or kind.loss_from is not Task.loss_from:
         return
     if kind.update is Task.update:
         raise Failure(Exit.BAD_RECIPE, f"the task {kind.__name__} has no loss", "write one, or an update without it")
     if (recipe.data.validation or recipe.data.test) and kind.evaluate is Task.evaluate:
         cause = f"the task {kind.__name__} has no evaluate, and no loss, by which validation and test sets are scored"
         raise Failure(Exit.BAD_RECIPE, cause, "write one of them, or take the sets out")
+
+
+def require_split(recipe: Recipe, task: Task, networks: Mapping[str, nn.Module]) -> None:
+    """Raises Failure(78) where stages of a network cannot lie between the two parts of the task's loss."""
+    kind = type(task)
+    missing = [name for name in ("inputs", "loss_from") if getattr(kind, name) is getattr(Task, name)]
+    if missing:
+        cause = f"parallel.pipeline: the task {kind.__name__} has no {' and no '.join(missing)}"
+        hint = "write inputs(batch) and loss_from(output, batch) in place of loss; or use shard or tensor"
+        raise Failure(Exit.BAD_RECIPE, cause, hint)
+    if _writer(kind, "loss") is not Task and not issubclass(_writer(kind, "loss_from"), _writer(kind, "loss")):
+        cause = f"parallel.pipeline: {_writer(kind, 'loss').__name__} has a loss that is not made of its loss_from"
+        raise Failure(Exit.BAD_RECIPE, cause, "write loss_from in place of loss; or use shard or tensor")
+    if len(networks) > 1:
+        cause = (
+            f"parallel.pipeline: the task has {len(networks)} networks ({', '.join(networks)}), and stages are of one"
+        )
+        raise Failure(Exit.BAD_RECIPE, cause, "use shard or tensor")
+    if any(isinstance(optimizer, OwnOptimizer) for optimizer in _optimizers(recipe)):
+        cause = "parallel.pipeline: an optimizer of your own keeps what each stage would have of its own"
+        raise Failure(Exit.BAD_RECIPE, cause, "choose a shipped optimizer; or use shard or tensor")
+
+
+def _writer(kind: type, method: str) -> type:
+    """The class that has written a method."""
+    return next(each for each in kind.__mro__ if method in vars(each))
 
 
 def build_networks(task: Task, recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
@@ -337,6 +363,8 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
     if not mesh.replicated:
         require_apart(networks)
         _stop_frozen(recipe, networks)
+    if mesh.sizes.pipeline > 1:
+        require_split(recipe, task, networks)
     tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):

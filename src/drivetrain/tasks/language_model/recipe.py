@@ -112,6 +112,11 @@ class LanguageModel(Component):
         return heads | {"model.context": shape.context}
 
     @property
+    def blocks(self) -> tuple[str, int]:
+        """Layers are what stages share out."""
+        return "model.depth", self.model.depth
+
+    @property
     def tokens_per_sample(self) -> int:
         """So that amounts may be given in tokens."""
         return self.model.context
