@@ -323,9 +323,7 @@ def require_split(recipe: Recipe, task: Task, networks: Mapping[str, nn.Module])
         cause = f"parallel.pipeline: {_writer(kind, 'loss').__name__} has a loss that is not made of its loss_from"
         raise Failure(Exit.BAD_RECIPE, cause, "write loss_from in place of loss; or use shard or tensor")
     if len(networks) > 1:
-        cause = (
-            f"parallel.pipeline: the task has {len(networks)} networks ({', '.join(networks)}), and stages are of one"
-        )
+        cause = f"parallel.pipeline: stages are of one network, and the task has {', '.join(networks)}"
         raise Failure(Exit.BAD_RECIPE, cause, "use shard or tensor")
     if any(isinstance(optimizer, OwnOptimizer) for optimizer in _optimizers(recipe)):
         cause = "parallel.pipeline: an optimizer of your own keeps what each stage would have of its own"

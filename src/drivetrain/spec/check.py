@@ -176,9 +176,8 @@ def _staged(recipe: Recipe) -> Iterator[Contradiction]:
     if parallel.pipeline_schedule == "zero_bubble":
         for path, chosen in _chosen_activations(recipe):
             if chosen == "selective" or (isinstance(chosen, Mapping) and "selective" in chosen.values()):
-                yield Contradiction(
-                    path, "zero_bubble passes back in two parts, and what is kept serves one; recompute"
-                )
+                message = "selective: zero_bubble passes back in two parts, and what is kept serves one; use recompute"
+                yield Contradiction(path, message)
     if recipe.batch is not None and recipe.batch.cost is None:
         yield from _rounds(recipe.batch.sizes, recipe.batch.micro, mesh, parallel.pipeline_schedule)
 
