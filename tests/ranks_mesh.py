@@ -87,6 +87,8 @@ class Case:
     depth: int = 2
     schedule: str = "1f1b"
     """Of the stages, where there are some."""
+    uneven: bool = False
+    """Whether the last lanes have almost nothing to predict, and samples are missing from one."""
 
 
 @dataclass
@@ -187,7 +189,7 @@ def optimizer_of(case: Case) -> Optimizer:
 
 def work_of(mesh: Mesh, step: int, case: Case) -> MinimizeInputs:
     """This rank's share of a step. Where the step is ragged, ranks without samples make passes of no weight."""
-    every = lanes(step)
+    every = [shortened(micro) for micro in lanes(step)] if case.uneven else lanes(step)
     there = every[:1] if case.ragged and step == case.steps else every
     own = LANES // mesh.data.world
     mine = [micro for micro in there if micro.lane // own == mesh.data.rank]
@@ -197,7 +199,20 @@ def work_of(mesh: Mesh, step: int, case: Case) -> MinimizeInputs:
         most = max(sum(micro.lane // own == rank for micro in there) for rank in range(mesh.data.world))
         spares = [every[-1]] * (most - len(mine))
     counts = {"samples": 2 * len(there), "tokens": tokens}
-    return MinimizeInputs(step, 0, mine, counts, gaps=len(there) < len(every), spares=spares)
+    if case.uneven:
+        counts["samples"] -= 1
+    return MinimizeInputs(step, 0, mine, counts, gaps=case.uneven or len(there) < len(every), spares=spares)
+
+
+def shortened(micro: MicroBatch) -> MicroBatch:
+    """The second lane without its second sample, the last one with a single target: token counts are unequal."""
+    if micro.lane == 1:
+        return micro._replace(batch={key: each[:1] for key, each in micro.batch.items()}, size=1, ids=micro.ids[:1])
+    if micro.lane < LANES - 1:
+        return micro
+    targets = micro.batch["targets"].clone()
+    targets.view(-1)[1:] = -100
+    return micro._replace(batch=micro.batch | {"targets": targets, "left_out": (targets == -100).sum(1)})
 
 
 def loss_of(case: Case, step: int) -> Any:

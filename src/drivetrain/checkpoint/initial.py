@@ -75,7 +75,7 @@ def load_initial(
     fresh = [name for name in wanted if name not in given and _matches(settings.fresh, name)]
     expected = {name: _whole(tensor, rows.get(name)) for name, tensor in wanted.items() if name not in fresh}
     # Before anything is copied: a run that is refused has its weights as they were drawn.
-    held = {name: old for name, old in given.items() if name not in rows or rows[name] is not None}
+    held = _held(given, rows)
     found = {name: there.tensors[old] for name, old in held.items()}
     require_same(_narrowed(expected, found), found, settings.from_)
     here = there.read({old: rows.get(name) or box_of(wanted[name]) for name, old in held.items()})
@@ -93,6 +93,11 @@ def load_initial(
         fresh=tuple(fresh),
         left_out=tuple(left_out),
     )
+
+
+def _held(given: Mapping[str, str], rows: Mapping[str, Box | None]) -> dict[str, str]:
+    """Of what is given, by name, that of which this rank holds something."""
+    return {name: old for name, old in given.items() if name not in rows or rows[name] is not None}
 
 
 def _given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -74,7 +75,7 @@ class Engine:
             if network_optimizer.layerwise:
                 self._norms[name] = torch.zeros((), device=execution.device)
         self.groups = NetworkGroups(networks, self.network_optimizers, execution, self._norms)
-        self._passes = self._chosen_passes()
+        self._passes = _passes_of(self)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -173,21 +174,6 @@ class Engine:
         else:
             seen += [p.grad for p in moving.parameters if p.grad is not None]
         return not all(bool(tensor.isfinite().all()) for tensor in seen)
-
-    def _chosen_passes(self) -> Passes:
-        if self.placement.mesh.sizes.pipeline == 1:
-            return Passes(self._pass_over, self._alone)
-        from drivetrain.engine.pipeline import Pipelined  # torch's schedules take a while to import
-
-        assert self._cut is not None, "stages are a cut"
-        (network,) = self.networks.values()
-        return Pipelined(network, self._execution, self.heartbeat, self._cut, self.scaler).passes
-
-    def _alone(self, moving: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs) -> list[Tensor]:
-        losses = self._forward(moving, loss, micro, work)
-        # Without the loss scale, which can make a gradient overflow that is finite by itself.
-        self._backward(moving, losses, work, scaled=False)
-        return [term.value for term in losses.values()]
 
     @contextmanager
     def evaluating(self) -> Iterator[Networks]:
@@ -345,6 +331,26 @@ class Engine:
 
     def _scaler(self, moving: NetworkGroup) -> Scaler | None:
         return self.scaler if moving.precision == "fp16" else None
+
+
+def _passes_of(engine: Engine) -> Passes:
+    """What runs a step's micro-batches."""
+    if engine.placement.mesh.sizes.pipeline == 1:
+        return Passes(engine._pass_over, partial(_alone, engine))
+    from drivetrain.engine.pipeline import Pipelined  # torch's schedules take a while to import
+
+    assert engine._cut is not None, "stages are a cut"
+    (network,) = engine.networks.values()
+    return Pipelined(network, engine._execution, engine.heartbeat, engine._cut, engine.scaler).passes
+
+
+def _alone(
+    engine: Engine, moving: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs
+) -> list[Tensor]:
+    losses = engine._forward(moving, loss, micro, work)
+    # Without the loss scale, which can make a gradient overflow that is finite by itself.
+    engine._backward(moving, losses, work, scaled=False)
+    return [term.value for term in losses.values()]
 
 
 def _require_unseen(work: MinimizeInputs) -> None:

@@ -51,15 +51,14 @@ def derived(network: nn.Module) -> ParallelPlan:
 
 def _around(network: nn.Module, units: tuple[str, ...]) -> tuple[str, ...]:
     """The units with the network's other modules before and behind them, where they are one child's, or children."""
-    holders = {unit.partition(".")[0] for unit in units}
-    if any(unit.count(".") > 1 for unit in units) or (len(holders) > 1 and any("." in unit for unit in units)):
+    if len({unit.rpartition(".")[0] for unit in units}) != 1 or units[0].count(".") > 1:
         return ()
     found: list[str] = []
     for name, child in network.named_children():
         inner = [unit for unit in units if unit == name or unit.startswith(f"{name}.")]
         if inner or any(True for _ in child.parameters()):
             found += inner or [name]
-    return tuple(found) if units else ()
+    return tuple(found)
 
 
 def _blocks(module: nn.Module, prefix: str) -> Iterator[str]:

@@ -214,7 +214,8 @@ def placed(networks: Mapping[str, nn.Module], mesh: Mesh, tables: Tables | None 
             if f"{network}/{name}" not in rows:
                 places = stages.holders[name] if stages else (0,)
                 held[f"{network}/{name}"] = _held(parameter, mesh, places)
-        elsewhere += [f"{network}/{name}" for name in (stages.elsewhere if stages else ())]
+        if stages:
+            elsewhere += [f"{network}/{name}" for name in stages.elsewhere]
     return Placement(mesh, held, tables=tables, rows=rows, elsewhere=frozenset(elsewhere))
 
 
@@ -265,8 +266,10 @@ def parameter_counts(placement: Placement, network: str, module: nn.Module) -> t
     tables = row_boxes(placement.tables) if placement.tables else {}
     whole = trainable = 0
     if stages := stages_of(module):
-        numbers = list(stages.sizes.values())
-        return sum(size for size, _ in numbers), sum(size for size, trains in numbers if trains)
+        for size, trains in stages.sizes.values():
+            whole += size
+            trainable += size * trains
+        return whole, trainable
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():  # keys of tables
             continue

@@ -148,8 +148,9 @@ def stages_of(network: nn.Module) -> Stages | None:
 
 def roots_in(network: nn.Module) -> list[nn.Module]:
     """What is called of a network: itself, or the stages that are here."""
-    stages = stages_of(network)
-    return [chunk.module for chunk in stages.chunks] if stages else [network]
+    if stages := stages_of(network):
+        return [chunk.module for chunk in stages.chunks]
+    return [network]
 
 
 def present(network: nn.Module, named: Mapping[str, str]) -> dict[str, str]:
@@ -293,7 +294,9 @@ def _require_plain(name: str, network: nn.Module, order: Sequence[str]) -> None:
         if id(parameter) not in known:
             cause = f"parallel.pipeline: {name}.{path} lies in no module that the plan's stages name"
             raise Failure(Exit.BAD_RECIPE, cause, "put it into a module, and name that in ParallelPlan.stages")
-    for path in network.state_dict(keep_vars=True).keys() - dict(network.named_parameters(remove_duplicate=False)):
+    for path in sorted(
+        network.state_dict(keep_vars=True).keys() - dict(network.named_parameters(remove_duplicate=False))
+    ):
         cause = f"parallel.pipeline: {name}.{path} is a buffer that commits keep, and each stage would have its own"
         raise Failure(Exit.BAD_RECIPE, cause, "register it with persistent=False, or use shard or tensor")
     for path, module in network.named_modules():

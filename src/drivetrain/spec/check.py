@@ -164,7 +164,18 @@ def _staged(recipe: Recipe) -> Iterator[Contradiction]:
             message = f"{parallel.virtual_stages}: is for stages on several processes (pipeline)"
             yield Contradiction(("parallel", "virtual_stages"), message)
         return
-    stages = mesh.pipeline * parallel.virtual_stages
+    yield from _blocks(recipe, mesh, mesh.pipeline * parallel.virtual_stages)
+    if parallel.pipeline_schedule == "zero_bubble":
+        for path, chosen in _chosen_activations(recipe):
+            if chosen == "selective" or (isinstance(chosen, Mapping) and "selective" in chosen.values()):
+                message = "selective: zero_bubble passes back in two parts, and what is kept serves one; use recompute"
+                yield Contradiction(path, message)
+    if recipe.batch is not None and recipe.batch.cost is None:
+        yield from _rounds(recipe.batch.sizes, recipe.batch.micro, mesh, parallel.pipeline_schedule)
+
+
+def _blocks(recipe: Recipe, mesh: MeshSizes, stages: int) -> Iterator[Contradiction]:
+    """Tasks that have no blocks for stages, or too few; of one of the user's own its plan tells, once it is loaded."""
     if isinstance(recipe.task, HasBlocks):
         path, blocks = recipe.task.blocks
         if blocks < stages:
@@ -173,13 +184,6 @@ def _staged(recipe: Recipe) -> Iterator[Contradiction]:
     elif recipe.task is not None and not isinstance(recipe.task, Custom):
         message = f"{mesh.pipeline}: the loss of this task is not made in two parts that stages lie between; use shard"
         yield Contradiction(("parallel", "pipeline"), message)
-    if parallel.pipeline_schedule == "zero_bubble":
-        for path, chosen in _chosen_activations(recipe):
-            if chosen == "selective" or (isinstance(chosen, Mapping) and "selective" in chosen.values()):
-                message = "selective: zero_bubble passes back in two parts, and what is kept serves one; use recompute"
-                yield Contradiction(path, message)
-    if recipe.batch is not None and recipe.batch.cost is None:
-        yield from _rounds(recipe.batch.sizes, recipe.batch.micro, mesh, parallel.pipeline_schedule)
 
 
 def _rounds(sizes: Sequence[int], micro: int | None, mesh: MeshSizes, schedule: str) -> Iterator[Contradiction]:

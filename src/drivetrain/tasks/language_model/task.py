@@ -51,7 +51,6 @@ class LanguageModelTask(Task):
 
     def __init__(self, settings: LanguageModel) -> None:
         self._settings = settings
-        self._bounds = settings.documents
         self._model = settings.model
         self.text_tokens: TextTokens | None = None
         """How text becomes tokens, for `generate` and exports, where that is known."""
@@ -75,37 +74,15 @@ class LanguageModelTask(Task):
         Raises Failure(78) where documents are to be kept apart and a user's own source does not tell them.
         """
         if isinstance(samples, Stacked) or isinstance(samples[0], Mapping):
-            return self._packed(samples)
+            return _packed(samples, self._settings)
         if self._settings.needs_documents:
             raise _no_documents("arrays of tokens")
         windows = torch.from_numpy(np.asarray(samples).astype(np.int64))
         return {"tokens": windows[:, :-1], "targets": windows[:, 1:]}
 
-    def _packed(self, samples: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Tensor]:
-        """Samples of packed documents; where nothing is to be predicted, the target is `IGNORED`."""
-        if self._settings.needs_documents and "documents" not in samples[0]:
-            raise _no_documents("samples without the key 'documents'")
-        names = ["tokens", "targets", "mask"]
-        if self._settings.needs_documents:
-            names.append("documents")
-        parts = {name: stacked(samples, name) for name in names}
-        predicted, targets = parts["mask"].astype(bool), parts["targets"]
-        # `documents` has context + 1 places: i + 1 is that of the target of input i.
-        if self._bounds.loss == "within":
-            predicted = predicted & (parts["documents"][:, 1:] == parts["documents"][:, :-1])
-            targets = np.where(predicted, targets, IGNORED)
-        batch = {"tokens": parts["tokens"], "targets": targets, "left_out": (~predicted).sum(axis=1)}
-        if self._bounds.attention == "within":
-            batch["documents"] = np.ascontiguousarray(parts["documents"][:, :-1])
-        return {name: torch.from_numpy(part) for name, part in batch.items()}
-
     def counts(self, batch: Mapping[str, Tensor]) -> dict[str, int]:
         """Tokens that are predicted."""
         return {"tokens": _predicted(batch)}
-
-    def loss(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> Losses:
-        """Cross-entropy in nats, summed over tokens."""
-        return self.loss_from(nets["model"](*self.inputs(batch)), batch)
 
     def inputs(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Tokens, and their documents where attention keeps within them."""
@@ -181,6 +158,25 @@ class LanguageModelTask(Task):
     def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """From Hugging Face's Llama layout, or as it is."""
         return lambda tensors: from_llama_layout(tensors, self._model)
+
+
+def _packed(samples: Sequence[Mapping[str, np.ndarray]], settings: LanguageModel) -> dict[str, Tensor]:
+    """Samples of packed documents; where nothing is to be predicted, the target is `IGNORED`."""
+    if settings.needs_documents and "documents" not in samples[0]:
+        raise _no_documents("samples without the key 'documents'")
+    names = ["tokens", "targets", "mask"]
+    if settings.needs_documents:
+        names.append("documents")
+    parts = {name: stacked(samples, name) for name in names}
+    predicted, targets = parts["mask"].astype(bool), parts["targets"]
+    # `documents` has context + 1 places: i + 1 is that of the target of input i.
+    if settings.documents.loss == "within":
+        predicted = predicted & (parts["documents"][:, 1:] == parts["documents"][:, :-1])
+        targets = np.where(predicted, targets, IGNORED)
+    batch = {"tokens": parts["tokens"], "targets": targets, "left_out": (~predicted).sum(axis=1)}
+    if settings.documents.attention == "within":
+        batch["documents"] = np.ascontiguousarray(parts["documents"][:, :-1])
+    return {name: torch.from_numpy(part) for name, part in batch.items()}
 
 
 def _decoder(nets: Mapping[str, nn.Module]) -> Llama:
