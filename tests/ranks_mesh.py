@@ -229,7 +229,7 @@ def loss_of(case: Case, step: int) -> Any:
     return poisoned
 
 
-def is_third(step: int, batch: dict[str, Tensor]) -> bool:
+def is_third(step: int, batch: Mapping[str, Tensor]) -> bool:
     """Whether it is the batch of a step's third lane."""
     return torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"])
 

@@ -114,6 +114,7 @@ def test_stages_one_after_the_other_come_to_the_bits_of_the_whole_network_dropou
             network.train(not training)  # the next time
         whole.train(training)
         torch.manual_seed(5)
+        assert received is not None
         assert torch.equal(received, whole(x)), training
 
 

@@ -24,7 +24,7 @@ class Absent(nn.Module):
 
     draws = 0
 
-    def forward(self, x: Any, *_: Any, **__: Any) -> Any:
+    def forward(self, x: Any, *_args: Any, **_kwargs: Any) -> Any:
         """The first argument."""
         if self.training:
             for _ in range(self.draws):

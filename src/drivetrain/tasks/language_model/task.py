@@ -103,7 +103,9 @@ class LanguageModelTask(Task):
 
     def evaluate(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor], metrics: Mapping[str, Mean]) -> None:
         """Add the batch's cross-entropy to every metric."""
-        total, count = float(self.loss(nets, batch)["loss"].value), _predicted(batch)
+        losses = self.loss(nets, batch)
+        assert isinstance(losses, Losses), "`loss_from` gives some"
+        total, count = float(losses["loss"].value), _predicted(batch)
         for metric in metrics.values():
             metric.add(total, count)
 
