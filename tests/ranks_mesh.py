@@ -431,7 +431,7 @@ def state_of(engine: Engine, step: int) -> RunState:
 def commit(engine: Engine, run: Path, step: int) -> None:
     """As the loop does: each rank its part, and a commit of all."""
     group = engine.placement.group
-    writer = Committer(run, None, Retention(9), rank=group.rank, in_parts=not engine.placement.replicated)
+    writer = Committer(run, None, Retention(20), rank=group.rank, in_parts=not engine.placement.replicated)
     tree = state_of(engine, step).tree()
     folder = group.broadcast_json(writer.next_folder(step))
     if engine.placement.replicated:

@@ -231,7 +231,8 @@ def _shard(name: str, network: nn.Module, units: list[str], plan: ParallelPlan, 
     tied = _shared_places(network)
     for module in [*map(network.get_submodule, reversed(units)), *roots_in(network)]:
         fully_shard(module, mesh=devices, mp_policy=policy, ignored_params=apart)
-    _tie(name, network, tied)
+    if stages_of(network):
+        _tie(name, network, tied)
     for module in shards_of(network):
         _require_knobs(module)
         # Both: gloo has no scaled sums, and a factor of one alone would ask for one.

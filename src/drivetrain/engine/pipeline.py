@@ -76,6 +76,7 @@ class Pipelined:
     ) -> None:
         stages = stages_of(network)
         assert stages is not None, "it was cut into stages"
+        _require_torch()
         self._network, self._stages, self._cut, self._scaler = network, stages, cut, scaler
         self._execution, self._heartbeat = execution, heartbeat
         mesh = execution.placement.mesh
@@ -100,6 +101,8 @@ class Pipelined:
         device, kind = self._execution.device, self._execution.schedule
         passes = [_Pass(micro, to_device(micro.batch, device), 1.0) for micro in work.micros]
         passes += [_Pass(micro, to_device(micro.batch, device), 0.0) for micro in work.spares]
+        if not passes:  # no rank has a sample
+            return
         rows = max(one.micro.size for one in passes)
         if work.gaps:  # ranks may have read less, and all make passes of one size
             rows = max(self._data.gather_json(rows))
@@ -132,9 +135,13 @@ class Pipelined:
             output = chunk(self._inputs(one), received)
         return output if chunk.number == len(self._stages.places) - 1 else output.contiguous()
 
-    def backward(self) -> bool:
-        """A backward pass begins; whether gradients are summed over ranks when all are made."""
+    def begin_backward(self) -> None:
+        """A stage begins a backward pass."""
         self._heartbeat.enter("backward")
+
+    @property
+    def sums_over_ranks(self) -> bool:
+        """Whether gradients are summed over ranks when all are made, and not only looked at."""
         return self._now.sums_over_ranks
 
     def _loss(self, output: Tensor, number: Tensor) -> Tensor:
@@ -264,13 +271,19 @@ class _Stage(PipelineStage):
 
     def backward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         """Torch's."""
-        self.pipeline.backward()
+        self.pipeline.begin_backward()
         return super().backward_maybe_with_nosync(*args, **kwargs)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Torch's, unless gradients are only looked at."""
-        if self.pipeline.backward():
+        if self.pipeline.sums_over_ranks:
             super().perform_reduce_grad(grad_scale_factor)
+
+
+def _require_torch() -> None:
+    if not hasattr(PipelineStage, "perform_reduce_grad"):
+        cause = f"parallel.pipeline: torch {torch.__version__} has no PipelineStage.perform_reduce_grad"
+        raise Failure(Exit.BAD_RECIPE, cause, "use torch 2.13, or shard or tensor")
 
 
 def fitting(kind: str, passes: int, places: int) -> int:
