@@ -78,7 +78,7 @@ class Pipelined:
         assert stages is not None, "it was cut into stages"
         _require_torch()
         self._network, self._stages, self._cut, self._scaler = network, stages, cut, scaler
-        self._execution, self._heartbeat = execution, heartbeat
+        self._execution, self.heartbeat = execution, heartbeat
         mesh = execution.placement.mesh
         self._data = execution.placement.data
         self._ranks = mesh.stages(tuple(range(mesh.sizes.pipeline)))
@@ -126,27 +126,18 @@ class Pipelined:
 
     def forward(self, chunk: Chunk, number: int, received: Tensor | None) -> Tensor:
         """What a stage makes of a micro-batch."""
-        work = self._now
+        work = self.now
         one = work.passes[number]
-        self._heartbeat.enter("forward")
+        self.heartbeat.enter("forward")
         # By place and never by count: whoever computes this micro-batch, and after whatever else, draws the same.
         self._seed(one)
         with self._execution.autocast(work.precision):
             output = chunk(self._inputs(one), received)
         return output if chunk.number == len(self._stages.places) - 1 else output.contiguous()
 
-    def begin_backward(self) -> None:
-        """A stage begins a backward pass."""
-        self._heartbeat.enter("backward")
-
-    @property
-    def sums_over_ranks(self) -> bool:
-        """Whether gradients are summed over ranks when all are made, and not only looked at."""
-        return self._now.sums_over_ranks
-
     def _loss(self, output: Tensor, number: Tensor) -> Tensor:
         """The part of the objective that a micro-batch has, of the last stage's output."""
-        work = self._now
+        work = self.now
         micro, batch, weight = work.passes[int(number)]
         with self._execution.autocast(work.precision):
             if micro.size < self._rows:
@@ -160,19 +151,20 @@ class Pipelined:
         return objective(losses, work.step.counts) * (work.scale * weight)
 
     @property
-    def _now(self) -> _Work:
+    def now(self) -> _Work:
+        """What the schedule that runs works on."""
         assert self._work is not None, "a schedule runs"
         return self._work
 
     def _seed(self, one: _Pass) -> None:
-        work, micro = self._now.step, one.micro
+        work, micro = self.now.step, one.micro
         path = work.step, work.call, micro.lane, micro.part
         seed_generators(self._execution.device, mix(self._execution.seed, *path))
 
     def _inputs(self, one: _Pass) -> tuple[Any, ...]:
         """The network's inputs, filled up to as many samples as all passes have: messages have one shape. Of what is
         filled in, the loss sees nothing."""
-        given = self._now.split.inputs(one.batch)
+        given = self.now.split.inputs(one.batch)
         if not isinstance(given, tuple):
             given = (given,)
         shapes = [tuple(leaf.shape[1:]) for leaf in tree_leaves(given) if isinstance(leaf, Tensor) and leaf.ndim]
@@ -213,7 +205,7 @@ class Pipelined:
 
     def _step(self, kind: str) -> None:
         """Run a schedule over the work."""
-        numbers = torch.arange(len(self._now.passes))
+        numbers = torch.arange(len(self.now.passes))
         told: dict[str, Any] = {"micro": numbers}
         if self._stages.here == self._stages.last:
             told |= {"target": numbers, "losses": []}
@@ -271,12 +263,12 @@ class _Stage(PipelineStage):
 
     def backward_maybe_with_nosync(self, *args: Any, **kwargs: Any) -> Any:
         """Torch's."""
-        self.pipeline.begin_backward()
+        self.pipeline.heartbeat.enter("backward")
         return super().backward_maybe_with_nosync(*args, **kwargs)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Torch's, unless gradients are only looked at."""
-        if self.pipeline.sums_over_ranks:
+        if self.pipeline.now.sums_over_ranks:
             super().perform_reduce_grad(grad_scale_factor)
 
 
