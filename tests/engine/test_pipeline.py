@@ -63,11 +63,14 @@ def schedules_of(sizes: dict) -> list[str]:
 
 
 def cases_of(sizes: dict) -> dict[tuple[str, str], Case]:
-    """All of them by the first schedule, some by the others. `make test` has all for two processes."""
+    """By the first schedule, and some of them by the others. `make test` has some."""
     first, *others = schedules_of(sizes)
-    found, cases = {}, CASES
-    if sizes != MESHES[0] and "DRILL" not in os.environ:
-        cases = {name: CASES[name] for name in ("tied, dropout", "ragged", "poisoned")}
+    found, cases = {}, dict(CASES)
+    if "DRILL" not in os.environ:
+        some = ["tied, dropout", "ragged", "poisoned"]
+        if sizes == MESHES[0]:
+            some += ["double", "fp16", "recompute", "selective", "unequal counts"]
+        cases = {name: CASES[name] for name in some}
     for name, case in cases.items():
         among = [first]
         if sizes.keys() == {"pipeline"} or "virtual_stages" in sizes:
