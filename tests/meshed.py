@@ -18,12 +18,15 @@ from drivetrain.tasks.language_model.task import LanguageModelTask
 from drivetrain.worker import main
 
 SAMPLES, CONTEXT = 240, 16
-MODEL = Llama(width=16, depth=1, heads=2, context=CONTEXT, dropout=0.1)
+MODEL = Llama(width=16, depth=2, heads=2, context=CONTEXT, dropout=0.1)
 MESHES = {
     "shard": {"shard": 2},
     "tensor": {"tensor": 2},
     "replicate x shard": {"replicate": 2, "shard": 2},
     "shard x tensor": {"shard": 2, "tensor": 2},
+    "pipeline": {"pipeline": 2},
+    "pipeline x shard": {"pipeline": 2, "shard": 2},
+    "pipeline x tensor": {"pipeline": 2, "tensor": 2},
 }
 
 
@@ -44,9 +47,9 @@ class Decoder(LanguageModelTask):
         super().__init__(LanguageModel(model=MODEL, sample=Sample(prompt="abc", tokens=20, temperature=0)))
         self._bad = {float("nan"): nan, 1000.0: spike}
 
-    def loss(self, nets, batch):
-        losses = super().loss(nets, batch)
-        if nets["model"].training:
+    def loss_from(self, output, batch):
+        losses = super().loss_from(output, batch)
+        if output.requires_grad:  # while it trains
             for factor, samples in self._bad.items():
                 if torch.isin(batch["tokens"][:, 0], torch.tensor(samples, dtype=torch.long)).any():
                     losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * factor)

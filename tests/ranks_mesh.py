@@ -84,6 +84,11 @@ class Case:
     """Of forward and backward passes; with fp16 the loss scale is too large at the start, and grows again."""
     sequence: bool = True
     kv_heads: int = 2
+    depth: int = 2
+    schedule: str = "1f1b"
+    """Of the stages, where there are some."""
+    uneven: bool = False
+    """Whether the last lanes have almost nothing to predict, and samples are missing from one."""
 
 
 @dataclass
@@ -103,12 +108,19 @@ class Told:
     averages: dict[str, list] = field(default_factory=dict)
 
 
+def mesh_of(group: Group, sizes: Mapping[str, int]) -> Mesh:
+    """The mesh of these sizes, `virtual_stages` among them."""
+    sizes = dict(sizes)
+    virtual = sizes.pop("virtual_stages", 1)
+    return Mesh(group, MeshSizes(**sizes), virtual_stages=virtual)
+
+
 def network(case: Case) -> Llama:
     torch.manual_seed(0)
     settings = Settings(
         vocabulary=64 if case.wide else VOCABULARY,
         width=128 if case.wide else 32,
-        depth=2,
+        depth=case.depth,
         heads=4,
         kv_heads=case.kv_heads,
         hidden=128 if case.wide else 48,
@@ -164,7 +176,8 @@ def engine_of(mesh: Mesh, case: Case) -> Engine:
     half = case.precision == "fp16"
     scaler = Scaler(Scaling(start=2.0**22, window=3), torch.device("cpu")) if half else None
     precision = "bf16" if case.parameters else case.precision
-    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=half or case.poisoned is not None)
+    skips = half or case.poisoned is not None
+    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=skips, schedule=case.schedule)
     return Engine(networks, built, execution, scaler=scaler, averages=averages)
 
 
@@ -176,7 +189,7 @@ def optimizer_of(case: Case) -> Optimizer:
 
 def work_of(mesh: Mesh, step: int, case: Case) -> MinimizeInputs:
     """This rank's share of a step. Where the step is ragged, ranks without samples make passes of no weight."""
-    every = lanes(step)
+    every = [shortened(micro) for micro in lanes(step)] if case.uneven else lanes(step)
     there = every[:1] if case.ragged and step == case.steps else every
     own = LANES // mesh.data.world
     mine = [micro for micro in there if micro.lane // own == mesh.data.rank]
@@ -186,22 +199,53 @@ def work_of(mesh: Mesh, step: int, case: Case) -> MinimizeInputs:
         most = max(sum(micro.lane // own == rank for micro in there) for rank in range(mesh.data.world))
         spares = [every[-1]] * (most - len(mine))
     counts = {"samples": 2 * len(there), "tokens": tokens}
-    return MinimizeInputs(step, 0, mine, counts, gaps=len(there) < len(every), spares=spares)
+    if case.uneven:
+        counts["samples"] -= 1
+    return MinimizeInputs(step, 0, mine, counts, gaps=case.uneven or len(there) < len(every), spares=spares)
+
+
+def shortened(micro: MicroBatch) -> MicroBatch:
+    """The second lane without its second sample, the last one with a single target: token counts are unequal."""
+    if micro.lane == 1:
+        return micro._replace(batch={key: each[:1] for key, each in micro.batch.items()}, size=1, ids=micro.ids[:1])
+    if micro.lane < LANES - 1:
+        return micro
+    targets = micro.batch["targets"].clone()
+    targets.view(-1)[1:] = -100
+    return micro._replace(batch=micro.batch | {"targets": targets, "left_out": (targets == -100).sum(1)})
 
 
 def loss_of(case: Case, step: int) -> Any:
     task = LanguageModelTask(LanguageModel(model=network(case).settings))
 
+    if not case.in_last_row:
+        return Poisoned(task, case, step).loss
+
     def poisoned(nets, batch):
-        if step != case.poisoned or not torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"]):
+        if step != case.poisoned or not is_third(step, batch):
             return task.loss(nets, batch)
-        if case.in_last_row:
-            return spoiled_behind(nets["model"].embed, lambda: task.loss(nets, of_last_token(batch)))
-        losses = task.loss(nets, batch)
-        losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * float("nan"))
-        return losses
+        return spoiled_behind(nets["model"].embed, lambda: task.loss(nets, of_last_token(batch)))
 
     return poisoned
+
+
+def is_third(step: int, batch: Mapping[str, Tensor]) -> bool:
+    """Whether it is the batch of a step's third lane."""
+    return torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"])
+
+
+class Poisoned(LanguageModelTask):
+    """The decoder's loss; the third lane's is not finite in the step that the case says."""
+
+    def __init__(self, task: LanguageModelTask, case: Case, step: int) -> None:
+        vars(self).update(vars(task))
+        self._at = case.poisoned == step and step
+
+    def loss_from(self, output, batch):
+        losses = super().loss_from(output, batch)
+        if self._at and is_third(self._at, batch):
+            losses["loss"] = losses["loss"]._replace(value=losses["loss"].value * float("nan"))
+        return losses
 
 
 def of_last_token(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -359,7 +403,7 @@ def adversaries(job, place, descriptors):
     """Train both on the mesh; each rank says what became of it."""
     group = joined(place, descriptors)
     torch.set_num_threads(1)
-    mesh = Mesh(group, MeshSizes(**job["overrides"][0]))
+    mesh = mesh_of(group, job["overrides"][0])
     said(job, group, vars(contest(adversaries_of(mesh), job["overrides"][1])))
     group.close()
     return leave(job, place, end(0))
@@ -373,7 +417,7 @@ def tables(job, place, descriptors):
     """Train each of the cases on the mesh; the first rank says what became of it, the others whether they agree."""
     group = joined(place, descriptors)
     torch.set_num_threads(1)
-    mesh, cases = Mesh(group, MeshSizes(**job["overrides"][0])), [Case(**given) for given in job["overrides"][1]]
+    mesh, cases = mesh_of(group, job["overrides"][0]), [Case(**given) for given in job["overrides"][1]]
     found = [train(engine_of(mesh, case), case) for case in cases]
     said(job, group, [vars(told) for told in found])
     group.close()
@@ -387,7 +431,7 @@ def state_of(engine: Engine, step: int) -> RunState:
 def commit(engine: Engine, run: Path, step: int) -> None:
     """As the loop does: each rank its part, and a commit of all."""
     group = engine.placement.group
-    writer = Committer(run, None, Retention(9), rank=group.rank, in_parts=not engine.placement.replicated)
+    writer = Committer(run, None, Retention(20), rank=group.rank, in_parts=not engine.placement.replicated)
     tree = state_of(engine, step).tree()
     folder = group.broadcast_json(writer.next_folder(step))
     if engine.placement.replicated:
@@ -427,7 +471,7 @@ def go_on(job, place, descriptors):
     torch.set_num_threads(1)
     sizes, given, run, last = job["overrides"]
     case = Case(**given)
-    engine = engine_of(Mesh(group, MeshSizes(**sizes)), case)
+    engine = engine_of(mesh_of(group, sizes), case)
     run = Path(run)
     first = load(engine, run) if (run / "checkpoints").is_dir() else 0
     told = train(engine, case, first + 1, last) if last > first else Told()
@@ -442,7 +486,7 @@ def moved(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, cases, folder = job["overrides"]
-    mesh, found = Mesh(group, MeshSizes(**sizes)), {}
+    mesh, found = mesh_of(group, sizes), {}
     for name, given in cases.items():
         case, run = Case(**given), Path(folder) / name
         for each in ("straight", "cut"):
@@ -468,7 +512,7 @@ def pass_on(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, cases, folder = job["overrides"]
-    mesh = Mesh(group, MeshSizes(**sizes))
+    mesh = mesh_of(group, sizes)
     for name, given in cases.items():
         engine, run = engine_of(mesh, Case(**given)), Path(folder) / name
         if run.is_dir():
@@ -504,7 +548,7 @@ def messages(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, given = job["overrides"]
-    mesh, case = Mesh(group, MeshSizes(**sizes)), Case(**given)
+    mesh, case = mesh_of(group, sizes), Case(**given)
     engine, seen = engine_of(mesh, case), Messages()
     train(engine, case, last=1)
     work = work_of(mesh, 2, case)
@@ -520,7 +564,7 @@ def refusals(job, place, descriptors):
     """What is said to each of the cases where it cannot be placed."""
     group = joined(place, descriptors)
     sizes, cases = job["overrides"]
-    mesh, found = Mesh(group, MeshSizes(**sizes)), []
+    mesh, found = mesh_of(group, sizes), []
     for given in cases:
         try:
             engine_of(mesh, Case(**given))
@@ -536,7 +580,7 @@ def given_gradients(job, place, descriptors):
     group = joined(place, descriptors)
     torch.set_num_threads(1)
     sizes, cases = job["overrides"]
-    mesh, found = Mesh(group, MeshSizes(**sizes)), {}
+    mesh, found = mesh_of(group, sizes), {}
     for name, given in cases.items():
         case = Case(**given)
         parts, alone = engine_of(mesh, case), engine_of(Mesh(Group()), case)

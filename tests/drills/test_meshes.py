@@ -48,6 +48,14 @@ def test_a_rank_that_is_killed_changes_no_bit(tiny, tmp_path, expected, fault):
     assert leftovers(tmp_path / "run") == []
 
 
+def test_a_stage_that_is_killed_between_two_others_passes_changes_no_bit(tiny, tmp_path):
+    stages = ("launch.processes=2", "parallel.pipeline=2", "task.model.depth=2")
+    found = drill(tiny, tmp_path / "run", Fault("kill", 1, "backward", 7), *stages)
+    assert found.starts > 1
+    assert found.trace == reference(tiny, tmp_path / "reference", *stages), found.outcome
+    assert leftovers(tmp_path / "run") == []
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_disk_that_is_full_for_one_rank_misses_the_commit_for_all(tiny, tmp_path, expected, rank):
     run = tmp_path / "run"

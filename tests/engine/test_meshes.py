@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from math import prod
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +12,9 @@ import torch
 from drivetrain.checkpoint.commit import load
 from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER
-from drivetrain.launch.job import Job
-from drivetrain.launch.preparation import CUTTING
-from drivetrain.launch.supervisor import supervise
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
+from mesh_tables import apart, off, require_near, started
 from ranks_mesh import CONTEXT, VOCABULARY, Case, adversaries_of, contest, engine_of, train
 
 # One at a time: each starts as many processes as this machine has cores, or more.
@@ -85,29 +81,6 @@ def one():
     torch.set_num_threads(threads)
 
 
-def started(folder: Path, worker: str, sizes: dict, *told) -> list:
-    """What each rank of a mesh says."""
-    job = Job(folder=str(folder), recipe={}, origins={}, processes=prod(sizes.values()), overrides=[sizes, *told])
-    outcome = supervise(job, worker=f"ranks_mesh:{worker}", preload=("torch", CUTTING))
-    assert outcome.code == 0, outcome
-    return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(job.processes)]
-
-
-def off(found: list[float], wanted: list[float]) -> float:
-    """The largest relative difference."""
-    return max((abs(a - b) / abs(b) for a, b in zip(found, wanted, strict=True) if b == b), default=0.0)
-
-
-def apart(found: dict, wanted: dict) -> dict[str, float]:
-    """The relative distance of each tensor."""
-    assert found.keys() == wanted.keys()
-    distances = {}
-    for name, numbers in wanted.items():
-        one, other = torch.tensor(found[name]).double(), torch.tensor(numbers).double()
-        distances[name] = float((one - other).norm() / other.norm())
-    return distances
-
-
 @pytest.mark.parametrize("sizes", MESHES, ids=str)
 def test_a_mesh_comes_to_what_one_process_does(sizes, one, tmp_path, importable):
     cases = cases_of(sizes)
@@ -130,21 +103,6 @@ def test_a_mesh_comes_to_what_one_process_does(sizes, one, tmp_path, importable)
             assert found["averages"][what] == found["not evaluated"][what], "training does not notice evaluations"
     if "fp16" in found:
         assert found["fp16"]["whys"].count("overflow") == 3
-
-
-def require_near(name: str, told: dict, wanted: dict, near: tuple[float, float, float, float]) -> None:
-    """What a mesh tells of a case is what one process does, but for how sums are rounded. The loss is computed in
-    float32 in any case, of parts of the logits where these are split."""
-    losses, norms, gradients, weights = near
-    assert off(told["losses"], wanted["losses"]) < losses, name
-    assert off(told["norms"], wanted["norms"]) < norms, name
-    assert told["whys"] == wanted["whys"], name
-    assert told["scales"] == wanted["scales"], name
-    assert max(apart(told["gradients"], wanted["gradients"]).values()) < gradients, name
-    assert max(apart(told["weights"], wanted["weights"]).values()) < weights, name
-    assert max(apart(told["averages"], wanted["averages"]).values(), default=0.0) < weights, name
-    for found, one in zip(told["scores"], wanted["scores"], strict=True):
-        assert off(found, one) < losses, name
 
 
 @pytest.mark.parametrize("sizes", [{"shard": 2}, {"replicate": 2, "shard": 2}], ids=str)
@@ -187,7 +145,8 @@ def test_any_mesh_loads_the_commits_of_any_other_to_the_bit(tmp_path, importable
     """Weights, moments, averages and the loss scale, through every kind of mesh and back, without a step in between."""
     case, run = asdict(Case(tied=False, average=True, evaluated=False, precision="fp16")), tmp_path / "run"
     run.mkdir()
-    chain = [{}, {"shard": 2}, {"tensor": 2}, {"shard": 4}, {"replicate": 2, "shard": 2}, {"shard": 2, "tensor": 2}, {}]
+    chain = [{}, {"shard": 2}, {"pipeline": 2}, {"tensor": 2}, {"shard": 4}, {"pipeline": 2, "shard": 2}]
+    chain += [{"replicate": 2, "shard": 2}, {"shard": 2, "tensor": 2}, {"pipeline": 2, "tensor": 2}, {}]
     steps = 4  # of which two overflow
     for place, sizes in enumerate(chain):
         folder = tmp_path / str(place)

@@ -41,7 +41,7 @@ def asked(name):
     return meshed.laid_out(meshed.MESHES[name])
 
 
-TABLE = meshes("tensor", "replicate x shard")
+TABLE = meshes("tensor", "replicate x shard", "pipeline")
 
 
 def everything() -> dict:

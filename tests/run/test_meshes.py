@@ -21,13 +21,14 @@ pytestmark = [
 SHARDS = ("launch.processes=2", "parallel.shard=2")
 GROUPS = ("launch.processes=4", "parallel.replicate=2", "parallel.shard=2")
 PARTS = ("launch.processes=2", "parallel.tensor=2")
+STAGES = ("launch.processes=2", "parallel.pipeline=2", "task.model.depth=2")
 
 
 def records(run, kind):
     return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
 
 
-@pytest.mark.parametrize("mesh", [SHARDS, PARTS], ids=["shard", "tensor"])
+@pytest.mark.parametrize("mesh", [SHARDS, PARTS, STAGES], ids=["shard", "tensor", "pipeline"])
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits_and_unpickles_nothing(tiny, tmp_path, mesh, importable):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run_under_supervisor(tiny, whole, *mesh).code is Exit.DONE
@@ -47,9 +48,12 @@ def unpickled(run):
     return [json.loads(path.read_text()) for path in sorted(run.glob("unpickled-*.json"))]
 
 
-@pytest.mark.parametrize("mesh", [SHARDS, PARTS, GROUPS], ids=["shard", "tensor", "replicate x shard"])
+@pytest.mark.parametrize(
+    "mesh", [SHARDS, PARTS, GROUPS, STAGES], ids=["shard", "tensor", "replicate x shard", "pipeline"]
+)
 def test_initial_weights_are_the_same_bits_on_every_mesh(tiny, tmp_path, mesh):
-    still = ("optimizer.lr=0", "optimizer.weight_decay=0")  # so that a commit has what training began with
+    # So that a commit has what training began with.
+    still = ("optimizer.lr=0", "optimizer.weight_decay=0", "task.model.depth=2")
     for run, asked in (("one", ()), ("mesh", mesh)):
         assert run_under_supervisor(tiny, tmp_path / run, *still, *asked, most_steps=1).code is Exit.STOPPED
     one, found = tensors(tmp_path / "one"), tensors(tmp_path / "mesh")

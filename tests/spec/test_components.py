@@ -23,7 +23,7 @@ ARGUMENTS = {
     "plateau": {"metric": "a/loss", "every": Amount(steps=2)},
 }
 DECLARED = {
-    ("task", "language_model"): {"CountsTokens", "KeepsDocuments", "SplitsLayers", "Derives"},
+    ("task", "language_model"): {"CountsTokens", "KeepsDocuments", "SplitsLayers", "HasBlocks", "Derives"},
     ("task", "classification"): {"Derives"},
     ("task", "speech"): {"ReadsKinds", "Derives"},
     ("task", "vocoder"): {"ReadsKinds", "Derives"},
@@ -48,7 +48,7 @@ DECLARED = {
 ASKED = {
     "task": {
         *("ReadsKinds", "LoadsNetworks", "CountsTokens", "KeepsDocuments", "SplitsLayers", "Derives"),
-        *("Nests", "FindsMistakes"),
+        *("Nests", "FindsMistakes", "HasBlocks"),
     },
     "source": {"GivesTokens", "ReadsPart"},
     "optimizer": {"MovesLayers", "MovesParts", "ProjectsGradients"},

@@ -295,7 +295,7 @@ def test_experts_that_cannot_be_are_mistakes(tiny, given, message):
 
 def test_split_layers_and_experts_are_a_mistake(tiny):
     asked = ["task.model.experts={count: 4}", "launch.processes=2", "parallel={tensor: 2}"]
-    with pytest.raises(RecipeMistakes, match="experts are not split"):
+    with pytest.raises(RecipeMistakes, match="experts stay whole"):
         load(tiny, asked)
 
 

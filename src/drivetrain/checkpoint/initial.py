@@ -59,12 +59,12 @@ def load_initial(
     layouts: Mapping[str, Names | None] = MappingProxyType({}),
     group: Group | None = None,
     masters: Mapping[str, Tensor] = MappingProxyType({}),
-    rows: Mapping[str, Box] = MappingProxyType({}),
+    rows: Mapping[str, Box | None] = MappingProxyType({}),
 ) -> Report:
     """Copy weights into the networks as the recipe's `init` says; `layouts` read what was published, by network.
     Weights that are kept in bf16 are rounded from fp32 ones, which their `masters`, by NETWORK/NAME, get as they are.
     Of a commit that has such masters itself, these are the weights.
-    `rows` are those that this rank holds of tables, by the same names.
+    `rows` are those that this rank holds of tables, by the same names; None: other ranks alone hold anything.
 
     The ranks of a group call it together; of a commit each reads what its networks hold. Raises Failure(66) where there
     is nothing at the path, 65 where it is damaged, 78 where a name or pattern means nothing here, 76 with every name
@@ -77,11 +77,12 @@ def load_initial(
     fresh = [name for name in wanted if name not in given and _matches(settings.fresh, name)]
     expected = {name: _whole(tensor, rows.get(name)) for name, tensor in wanted.items() if name not in fresh}
     # Before anything is copied: a run that is refused has its weights as they were drawn.
-    found = {name: there.tensors[old] for name, old in given.items()}
+    held = _held(given, rows)
+    found = {name: there.tensors[old] for name, old in held.items()}
     require_same(_narrowed(expected, found), found, settings.from_)
-    here = there.read({old: rows.get(name) or box_of(wanted[name]) for name, old in given.items()})
+    here = there.read({old: rows.get(name) or box_of(wanted[name]) for name, old in held.items()})
     with torch.no_grad():
-        for name, old in given.items():
+        for name, old in held.items():
             for tensor in (local_of(wanted[name]), masters.get(name)):
                 if tensor is not None:
                     tensor.copy_(here[old])
@@ -94,6 +95,11 @@ def load_initial(
         fresh=tuple(fresh),
         left_out=tuple(left_out),
     )
+
+
+def _held(given: Mapping[str, str], rows: Mapping[str, Box | None]) -> dict[str, str]:
+    """Of what is given, by name, that of which this rank holds something."""
+    return {name: old for name, old in given.items() if name not in rows or rows[name] is not None}
 
 
 def _given(
@@ -120,8 +126,9 @@ def _narrowed(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict
     return found
 
 
-def freeze(settings: Init, networks: Mapping[str, nn.Module]) -> int:
-    """Take the parameters that `init.freeze` names out of training; returns how many.
+def freeze(settings: Init, networks: Mapping[str, nn.Module], elsewhere: Iterable[str] = ()) -> int:
+    """Take the parameters that `init.freeze` names out of training; returns how many. `elsewhere` are those, by
+    NETWORK/NAME, that other ranks alone have.
 
     Raises Failure(78) where a pattern names none.
     """
@@ -141,6 +148,8 @@ def freeze(settings: Init, networks: Mapping[str, nn.Module]) -> int:
             if hits and not _matches(own, full):
                 parameter.requires_grad_(False)
                 frozen += 1
+    for name in elsewhere:
+        used.update(pattern for pattern in patterns if re.search(pattern, name))
     if idle := [pattern for pattern in patterns if pattern not in used]:
         raise Failure(Exit.BAD_RECIPE, f"init.freeze: {idle[0]!r} names no parameter", "names are NETWORK/NAME")
     return frozen

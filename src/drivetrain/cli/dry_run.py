@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,26 @@ def _parts(found: dict[str, Any]) -> Iterator[str]:
     if not found["parts"]:
         return
     yield f"mesh            {found['mesh']}"
+    for number, stage in enumerate(found.get("stages", ())):
+        ranks = ", ".join(map(str, stage["ranks"]))
+        yield f"                stage {number} (rank {ranks}): {', '.join(_folded(stage['modules']))}"
     told: dict[str, str] = {}
+    on_each = "whole on each process of its stage" if found.get("stages") else "whole on every process"
     for name, part in found["parts"].items():
         whole, here = (" x ".join(map(str, part[key])) for key in ("whole", "here"))
-        along = f"{here} here, along {' and '.join(part['along'])}" if part["along"] else "whole on every process"
+        along = f"{here} here, along {' and '.join(part['along'])}" if part["along"] else on_each
         told.setdefault(f"{_ANY.sub('*', name)} {whole}", along)
     for what, along in told.items():
         yield f"                {what}: {along}"
     numbers = ", ".join(f"{count:,}" for count in found["ranks"])
     yield f"                numbers held by process: {numbers}"
+
+
+def _folded(modules: Sequence[str]) -> Iterator[str]:
+    """Modules in their order, of neighbours that differ in a number the first and the last."""
+    for _, alike in groupby(modules, lambda name: _ANY.sub("*", f"{name}.")):
+        first, *others = alike
+        yield f"{first} to {others[-1]}" if others else first
 
 
 def _tables(tables: dict[str, Any]) -> Iterator[str]:

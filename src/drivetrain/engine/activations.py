@@ -22,6 +22,7 @@ from torch.utils.checkpoint import (
 )
 
 from drivetrain.engine.parallel_plan import matching
+from drivetrain.engine.stages import present
 from drivetrain.runtime.seeds import GeneratorStates
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Activations
@@ -67,7 +68,7 @@ def recompute_activations(
     words = {path: patterns[pattern] for path, pattern in named.items()}
     _require_apart(name, words)
     _require_outside(name, words, compiled)
-    for path, word in words.items():
+    for path, word in present(network, words).items():
         if word != "keep":
             module = network.get_submodule(path)
             # In place of the method, and not of the module: names, hooks and what FSDP makes of the class stay.

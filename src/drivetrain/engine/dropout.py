@@ -26,8 +26,12 @@ class Dropout(nn.Dropout):
             return input
         index, _ = self.part
         first = index * _folded(input.shape)[1]
-        seed = torch.randint(-(1 << 31), 1 << 31, (2,), device=input.device).to(torch.int32)
-        return input * kept(input, self.p, seed, first).to(input.dtype) * (1 / (1 - self.p))
+        return input * kept(input, self.p, drawn_seed(input.device), first).to(input.dtype) * (1 / (1 - self.p))
+
+
+def drawn_seed(device: torch.device) -> Tensor:
+    """What one forward pass draws: int32 [2]."""
+    return torch.randint(-(1 << 31), 1 << 31, (2,), device=device).to(torch.int32)
 
 
 def kept(x: Tensor, p: float, seed: Tensor, first: int) -> Tensor:

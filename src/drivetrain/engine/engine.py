@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +16,21 @@ from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import other_tensors
 from drivetrain.engine.average import Averages
 from drivetrain.engine.buffers import Buffers, Kept
-from drivetrain.engine.by_loss import LossWeights, require_names
+from drivetrain.engine.by_loss import require_names
 from drivetrain.engine.counted import StepCounts
 from drivetrain.engine.cut_networks import cut_networks, given_up
 from drivetrain.engine.exact import require_still
 from drivetrain.engine.execution import Execution
 from drivetrain.engine.inspection import Inspection
-from drivetrain.engine.losses import Losses, Term, as_losses, objective
+from drivetrain.engine.losses import Losses, Term, as_losses, objective, require_gradient
 from drivetrain.engine.network_group import NetworkGroup, NetworkGroups
-from drivetrain.engine.recompute import GradientChecksums, Recompute, require_same, traceless
+from drivetrain.engine.passes import MinimizeInputs, Passes
+from drivetrain.engine.recompute import GradientChecksums, require_same, traceless
 from drivetrain.engine.reduction import Unreduced
 from drivetrain.engine.scaler import Scaler
-from drivetrain.engine.statistics import Probe
 from drivetrain.engine.step_result import StepResult, Sums
 from drivetrain.engine.tables.state import row_state
-from drivetrain.engine.tables.tables import StepRows, Tables
+from drivetrain.engine.tables.tables import Tables
 from drivetrain.engine.transfer import to_device
 from drivetrain.engine.vote import StepInputs, bounds, gradient_norm, vote
 from drivetrain.optim.network_optimizer import NetworkOptimizer
@@ -41,30 +41,7 @@ from drivetrain.runtime.seeds import mix, seed_generators, undrawn
 from drivetrain.spec.exits import Exit, Failure
 
 Networks = Mapping[str, nn.Module]
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LossFunction = Callable[[Networks, Any], "Tensor | Losses"]
-
-
-class MinimizeInputs(NamedTuple):
-    """What one `minimize` call works on: this rank's micro-batches, and the global counts the losses are divided by.
-
-    `limits` are the largest acceptable means and norms by name (`loss/NAME`, `norm/NETWORK`); `probe` measures.
-    `gaps`: some rank has no micro-batch. `recompute`: what to compute again, where the step is checked. `spares` have
-    no weight: where tensors are cut, each rank makes as many passes as the one with most. `rows`: what micro-batches
-    ask for of the networks' tables, where they have some. `rule` weighs losses by their gradients.
-    """
-
-    step: int
-    call: int
-    micros: Sequence[MicroBatch]
-    counts: Mapping[str, int]
-    limits: Mapping[str, float] = MappingProxyType({})
-    probe: Probe | None = None
-    gaps: bool = False
-    recompute: Recompute | None = None
-    spares: Sequence[MicroBatch] = ()
-    rows: StepRows | None = None
-    rule: LossWeights | None = None
 
 
 class Engine:
@@ -100,6 +77,7 @@ class Engine:
             if network_optimizer.layerwise:
                 self._norms[name] = torch.zeros((), device=execution.device)
         self.groups = NetworkGroups(networks, self.network_optimizers, execution, self._norms)
+        self._passes = _passes_of(self)
 
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -142,7 +120,7 @@ class Engine:
         losses = len(work.rule.losses) if work.rule else 1
         pulled = _pulled(self._tables, self.heartbeat, work, losses)
         with self._cut.training(names) if self._cut else nullcontext(), pulled:
-            self._pass_over(moving, loss, work, sums, inspection)
+            self._passes.run(moving, loss, work, sums, inspection)
         # Before the sum: after it all ranks agree, on a wrong gradient too.
         if inspection and inspection.checksums:
             self.heartbeat.enter("compare")
@@ -193,10 +171,7 @@ class Engine:
         # The reduction is not armed, so its hooks send nothing, however many micro-batches each rank has.
         for parameter in moving.parameters:
             parameter.grad = None
-        losses = self._forward(moving, loss, micro, work)
-        # Without the loss scale, which can make a gradient overflow that is finite by itself.
-        self._backward(moving, losses, work, scaled=False)
-        seen = [term.value for term in losses.values()]
+        seen = self._passes.alone(moving, loss, micro, work)
         if self._tables:
             seen += [pulled.take_gradient() for pulled in self._tables.pulled]
         if self._cut:
@@ -217,7 +192,7 @@ class Engine:
             averaged = self.averages.in_place() if self.averages else nullcontext()
             cut = self._cut.evaluating() if self._cut else nullcontext()
             tables = self._tables.evaluating() if self._tables else nullcontext()
-            with averaged, torch.no_grad(), _autocast(self.device, self._execution.precision), cut, tables:
+            with averaged, torch.no_grad(), self._execution.autocast(self._execution.precision), cut, tables:
                 yield self.networks
 
     def seed(self, *path: int) -> None:
@@ -299,19 +274,14 @@ class Engine:
         self.span = micro.start, micro.start + micro.size
         if self._tables:
             self._tables.enter(micro.start)
-        with _autocast(self.device, moving.precision), self._cut.losing() if self._cut else nullcontext():
+        with self._execution.autocast(moving.precision), self._cut.losing() if self._cut else nullcontext():
             result = loss(self.networks, to_device(micro.batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
         if work.rule and (wrong := require_names(losses, work.rule.losses)):
             raise returned(loss, wrong, "return Losses with those names")
         if self._cut:
             losses = self._cut.whole(losses)
-        for term in losses.values():
-            if term.value.requires_grad:
-                break
-        else:
-            cause = f"the task's loss ({', '.join(losses)}) depends on no parameter that trains: it has no gradient"
-            raise returned(loss, cause, "compute it of the networks, without detach, item, argmax and torch.no_grad")
+        require_gradient(losses, loss)
         return losses
 
     def _backward(
@@ -370,6 +340,26 @@ class Engine:
         return self.scaler if moving.precision == "fp16" else None
 
 
+def _passes_of(engine: Engine) -> Passes:
+    """What runs a step's micro-batches."""
+    if engine.placement.mesh.sizes.pipeline == 1:
+        return Passes(engine._pass_over, partial(_alone, engine))
+    from drivetrain.engine.pipeline import Pipelined  # torch's schedules take a while to import
+
+    assert engine._cut is not None, "stages are a cut"
+    (network,) = engine.networks.values()
+    return Pipelined(network, engine._execution, engine.heartbeat, engine._cut, engine.scaler).passes
+
+
+def _alone(
+    engine: Engine, moving: NetworkGroup, loss: LossFunction, micro: MicroBatch, work: MinimizeInputs
+) -> list[Tensor]:
+    losses = engine._forward(moving, loss, micro, work)
+    # Without the loss scale, which can make a gradient overflow that is finite by itself.
+    engine._backward(moving, losses, work, scaled=False)
+    return [term.value for term in losses.values()]
+
+
 def _require_unseen(work: MinimizeInputs) -> None:
     """Raises Failure(78) where gradients are looked at that are several while losses are not weighed yet."""
     if work.rule and (work.recompute or (work.probe and work.probe.gradients)):
@@ -405,12 +395,6 @@ def _pass_back(
         if told is error:
             raise
         raise told from error
-
-
-def _autocast(device: torch.device, precision: str) -> AbstractContextManager:
-    if precision not in _DTYPES:
-        return nullcontext()
-    return torch.autocast(device.type, dtype=_DTYPES[precision])
 
 
 @contextmanager

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from drivetrain.engine.placement import Placement
 from drivetrain.engine.recipe import Network
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -27,3 +30,11 @@ class Execution:
     """Whether a step may be left out and training goes on, so that what it did to buffers is undone."""
     network_settings: Mapping[str, Network] = field(default_factory=lambda: defaultdict(Network))
     """The settings of each network; the defaults' for one that the recipe does not name."""
+    schedule: str = "1f1b"
+    """In which order the stages of a pipeline work on micro-batches, where there are some."""
+
+    def autocast(self, precision: str) -> AbstractContextManager:
+        """While entered, forward passes compute so."""
+        if precision not in _DTYPES:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=_DTYPES[precision])

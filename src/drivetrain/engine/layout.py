@@ -23,6 +23,7 @@ from torch.distributed.tensor.placement_types import Placement as Layout
 from drivetrain.engine.cuttable import require_shardable, require_unwatched
 from drivetrain.engine.dropout import Dropout
 from drivetrain.engine.parallel_plan import ParallelPlan, matching
+from drivetrain.engine.stages import keep_stages, present, roots_in, stages_of, with_chunks
 from drivetrain.engine.tables.module import tables_in
 from drivetrain.optim.masters import wide
 from drivetrain.runtime.mesh import Mesh
@@ -50,7 +51,9 @@ def lay_out(
     if mesh.replicated:
         return
     asked = f"the parallel plan of {name}"
-    units, split = matching(network, plan.units, asked), matching(network, plan.split, asked)
+    if mesh.sizes.pipeline > 1:
+        keep_stages(name, network, plan, mesh)
+    units, split = (present(network, matching(network, each, asked)) for each in (plan.units, plan.split))
     require_unwatched(name, network)
     if mesh.sizes.data > 1:
         require_shardable(name, network, list(units))
@@ -59,14 +62,19 @@ def lay_out(
         _require_split(name, network, split)
         _split(name, network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
     between()
-    if mesh.sizes.data > 1:
-        _shard(network, list(units), plan, mesh)
     network.laid_out = mesh.sizes  # type: ignore[assignment] - any object, for a network that wants to know
+    with_chunks(network)
+    if mesh.sizes.data > 1:
+        _shard(name, network, list(units), plan, mesh)
+    if stages := stages_of(network):
+        for chunk in stages.chunks:
+            chunk.connect()
 
 
 def shards_of(network: nn.Module) -> list[FSDPModule]:
     """All units of a network that is sharded, itself among them."""
-    return [module for module in network.modules() if isinstance(module, FSDPModule)]
+    roots = roots_in(network)
+    return [module for root in roots for module in root.modules() if isinstance(module, FSDPModule)]
 
 
 def methods_of(network: nn.Module) -> tuple[str, ...]:
@@ -75,8 +83,8 @@ def methods_of(network: nn.Module) -> tuple[str, ...]:
 
 
 def roots_of(networks: Iterable[nn.Module]) -> list[FSDPModule]:
-    """The networks that are sharded."""
-    return [network for network in networks if isinstance(network, FSDPModule)]
+    """The networks that are sharded, or their stages."""
+    return [root for network in networks for root in roots_in(network) if isinstance(root, FSDPModule)]
 
 
 def settle(network: nn.Module) -> None:
@@ -184,13 +192,31 @@ def _shared_places(network: nn.Module) -> list[list[str]]:
     return [paths for paths in places.values() if len(paths) > 1]
 
 
+def _tie(name: str, network: nn.Module, tied: list[list[str]]) -> None:
+    """Weights that stages share, of which some are here for their names' sake only, are one again after sharding."""
+    for paths in tied:
+        places = [_owner(network, path) for path in paths]
+        cut: dict[int, DTensor] = {}
+        for module, leaf in places:
+            parameter = getattr(module, leaf)
+            if isinstance(parameter, DTensor):
+                cut[id(parameter)] = parameter
+        if len(cut) > 1:
+            what = f"{' and '.join(paths)} of {name} are one tensor"
+            cause = f"parallel: {what}, in stages of one process, each of which would be sharded by itself"
+            raise Failure(Exit.BAD_RECIPE, cause, "use fewer virtual_stages, or leave replicate and shard 1")
+        for parameter in cut.values():
+            for module, leaf in places:
+                module.register_parameter(leaf, parameter)  # type: ignore[arg-type] - a DTensor that is one
+
+
 def _owner(network: nn.Module, path: str) -> tuple[nn.Module, str]:
     """The module that has a parameter, and what it is called there."""
     parent, _, leaf = path.rpartition(".")
     return network.get_submodule(parent), leaf
 
 
-def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh) -> None:
+def _shard(name: str, network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh) -> None:
     """Share out every parameter by rows, unit by unit. Gradients become plain sums: losses are over global counts."""
     devices = mesh.devices["shard"]
     if mesh.sizes.replicate > 1:
@@ -202,8 +228,11 @@ def _shard(network: nn.Module, units: list[str], plan: ParallelPlan, mesh: Mesh)
     numbers = {parameter for parameter in network.parameters() if not parameter.dim()}
     apart = numbers | tables_in(network)
     # The last first: where units lie within each other, the inner one comes before the outer.
-    for path in [*reversed(units), ""]:
-        fully_shard(network.get_submodule(path), mesh=devices, mp_policy=policy, ignored_params=apart)
+    tied = _shared_places(network)
+    for module in [*map(network.get_submodule, reversed(units)), *roots_in(network)]:
+        fully_shard(module, mesh=devices, mp_policy=policy, ignored_params=apart)
+    if stages_of(network):
+        _tie(name, network, tied)
     for module in shards_of(network):
         _require_knobs(module)
         # Both: gloo has no scaled sums, and a factor of one alone would ask for one.

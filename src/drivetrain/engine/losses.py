@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -19,6 +19,19 @@ class Term(NamedTuple):
     over: str = "samples"
     weight: float = 1.0
     times: int = 1
+
+
+@runtime_checkable
+class SplitLoss(Protocol):
+    """A task whose loss is made in two parts, so that a network's stages can lie between them."""
+
+    def inputs(self, batch: Any) -> Any:
+        """What the network is called with: a tuple of arguments."""
+        ...
+
+    def loss_from(self, output: Any, batch: Any) -> Tensor | Losses:
+        """The loss, of what the network has made of them."""
+        ...
 
 
 class Losses(dict[str, Term]):
@@ -58,6 +71,15 @@ def as_losses(
     if not losses:
         raise returned(loss, "the task's loss is Losses() without a name", _RETURNED)
     return losses
+
+
+def require_gradient(losses: Mapping[str, Term], loss: Callable[..., Any]) -> None:
+    """Raises Failure(70), which names the function `loss`, where none of them has a gradient."""
+    for term in losses.values():
+        if term.value.requires_grad:
+            return
+    cause = f"the task's loss ({', '.join(losses)}) depends on no parameter that trains: it has no gradient"
+    raise returned(loss, cause, "compute it of the networks, without detach, item, argmax and torch.no_grad")
 
 
 def objective(losses: Mapping[str, Term], counts: Mapping[str, int]) -> Tensor:

@@ -29,12 +29,15 @@ class ParallelPlan:
     """Modules by name, as `nn.Module.named_modules` has them; `*` stands for one part of a name.
 
     `units` are gathered whole, one after the other, where a network is sharded: its repeated blocks. `split` says what
-    becomes of modules along `tensor`. `methods` of the network are called by the task beside `forward`.
+    becomes of modules along `tensor`. `methods` of the network are called by the task beside `forward`. `stages` are
+    the modules along `pipeline`, in the order in which a pass goes through them, each given what the one before it has
+    made: of these each stage has some, with as many units as the others.
     """
 
     units: tuple[str, ...] = ()
     split: Mapping[str, Split] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
 
 
 def derived(network: nn.Module) -> ParallelPlan:
@@ -42,7 +45,20 @@ def derived(network: nn.Module) -> ParallelPlan:
     say by their classes which modules belong together (`_no_split_modules`), such as layers and embeddings."""
     together = getattr(network, "_no_split_modules", None) or ()
     stated = [name for name, module in network.named_modules() if type(module).__name__ in together]
-    return ParallelPlan(units=tuple(stated or _blocks(network, "")))
+    units = tuple(stated or _blocks(network, ""))
+    return ParallelPlan(units=units, stages=_around(network, units))
+
+
+def _around(network: nn.Module, units: tuple[str, ...]) -> tuple[str, ...]:
+    """The units with the network's other modules before and behind them, where they are one child's, or children."""
+    if len({unit.rpartition(".")[0] for unit in units}) != 1 or units[0].count(".") > 1:
+        return ()
+    found: list[str] = []
+    for name, child in network.named_children():
+        inner = [unit for unit in units if unit == name or unit.startswith(f"{name}.")]
+        if inner or any(True for _ in child.parameters()):
+            found += inner or [name]
+    return tuple(found)
 
 
 def _blocks(module: nn.Module, prefix: str) -> Iterator[str]:

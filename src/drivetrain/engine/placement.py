@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from drivetrain.checkpoint.boxes import box_of, local_of
 from drivetrain.checkpoint.state import AVERAGES, NETWORKS, OPTIMIZERS, Optimizers, state_boxes
+from drivetrain.engine.stages import stages_of
 from drivetrain.engine.tables.state import ROWS, matrix_boxes, row_boxes, row_state_boxes
 from drivetrain.engine.tables.tables import Tables
 from drivetrain.optim.masters import MASTERS, Masters, wide
@@ -29,7 +30,7 @@ from drivetrain.spec.exits import Exit, Failure
 @dataclass(frozen=True)
 class Held:
     """What this rank holds of a parameter; the whole is cut `along` these axes of the mesh. The first of the `holders`,
-    the ranks that hold the same, counts it.
+    the ranks that hold the same, counts it. `places` are those along `pipeline` whose stages have it.
 
     `parameter` is the network's, a DTensor where it is cut; `part` has a plain one on the very memory of what is here.
     """
@@ -38,6 +39,7 @@ class Held:
     part: Part
     holders: tuple[int, ...]
     along: tuple[str, ...]
+    places: tuple[int, ...] = (0,)
 
     @property
     def here(self) -> nn.Parameter:
@@ -59,6 +61,7 @@ class Placement:
     commits give it. `masters` are what optimizers move in place of bf16 weights.
 
     `tables` are those of embeddings, and `rows` what is here of them, by NETWORK/NAME, where ranks share them out.
+    `elsewhere` are the parameters that other stages have.
     """
 
     mesh: Mesh
@@ -67,6 +70,7 @@ class Placement:
     masters: Masters | None = None
     tables: Tables | None = None
     rows: Mapping[str, Held] = field(default_factory=dict)
+    elsewhere: frozenset[str] = frozenset()
 
     def knowing(self, optimizers: Optimizers) -> Placement:
         """The same with the state of these optimizers, by network."""
@@ -115,15 +119,19 @@ class Placement:
         """Whether this rank counts a parameter that its optimizers move, and not another one that holds the same."""
         return parameter not in self._uncounted
 
-    def box(self, name: str, whole: tuple[int, ...]) -> Box:
-        """What this rank wants of a commit's tensor, by the name and shape that it has there."""
+    def box(self, name: str, whole: tuple[int, ...]) -> Box | None:
+        """What this rank wants of a commit's tensor, by the name and shape that it has there; None: nothing."""
+        if _path_of(name) in self.elsewhere:
+            return None
         box = self._box(name)
         return box if box and box.whole == whole else Box.of_whole(whole)
 
     def holders(self, name: str, tensor: Tensor) -> tuple[int, ...]:
         """The ranks that hold the same as this one under a commit's name, where this one holds `tensor`."""
         held = _owner(self.held, name) or _owner(self.rows, name)
-        return held.holders if held and self._part(name, tensor) else self.mesh.sharing(())
+        if held and self._part(name, tensor):
+            return held.holders
+        return self.mesh.sharing((), held.places) if held else self.mesh.sharing(())
 
     def counted(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Those of this rank's tensors that it writes into a commit: of equal parts exactly one rank's.
@@ -170,12 +178,15 @@ class Placement:
 
 def _owner(all_held: Mapping[str, Held], name: str) -> Held | None:
     """The parameter that a commit's name belongs to."""
+    return all_held.get(_path_of(name))
+
+
+def _path_of(name: str) -> str:
+    """The NETWORK/NAME of the parameter that a commit's name belongs to; empty where it belongs to none."""
     kind, _, rest = name.partition("/")
     if kind in (OPTIMIZERS, ROWS):
-        rest = rest.rpartition("/")[0]
-    elif kind not in (NETWORKS, AVERAGES, MASTERS):
-        return None
-    return all_held.get(rest)
+        return rest.rpartition("/")[0]
+    return rest if kind in (NETWORKS, AVERAGES, MASTERS) else ""
 
 
 def _require_memory(held: Mapping[str, Held]) -> None:
@@ -196,11 +207,16 @@ def placed(networks: Mapping[str, nn.Module], mesh: Mesh, tables: Tables | None 
     if mesh.replicated:
         return Placement(mesh, tables=tables, rows=rows)
     held: dict[str, Held] = {}
+    elsewhere: list[str] = []
     for network, module in networks.items():
+        stages = stages_of(module)
         for name, parameter in module.named_parameters():
             if f"{network}/{name}" not in rows:
-                held[f"{network}/{name}"] = _held(parameter, mesh)
-    return Placement(mesh, held, tables=tables, rows=rows)
+                places = stages.holders[name] if stages else (0,)
+                held[f"{network}/{name}"] = _held(parameter, mesh, places)
+        if stages:
+            elsewhere += [f"{network}/{name}" for name in stages.elsewhere]
+    return Placement(mesh, held, tables=tables, rows=rows, elsewhere=frozenset(elsewhere))
 
 
 def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) -> dict[str, Held]:
@@ -223,7 +239,7 @@ def _rows_here(networks: Mapping[str, nn.Module], tables: Tables, mesh: Mesh) ->
     return found
 
 
-def _held(parameter: nn.Parameter, mesh: Mesh) -> Held:
+def _held(parameter: nn.Parameter, mesh: Mesh, places: tuple[int, ...]) -> Held:
     here = parameter
     if local_of(parameter) is not parameter:
         here = nn.Parameter(local_of(parameter.detach()), requires_grad=parameter.requires_grad)
@@ -231,7 +247,7 @@ def _held(parameter: nn.Parameter, mesh: Mesh) -> Held:
             here.grad_dtype = torch.float32
     along = tuple(_cut_along(parameter))
     part = Part(here, box_of(parameter.detach()), mesh.across(along) if along else None)
-    return Held(parameter, part, mesh.sharing(along), along)
+    return Held(parameter, part, mesh.sharing(along, places), along, places)
 
 
 def _cut_along(parameter: Tensor) -> Iterator[str]:
@@ -249,6 +265,11 @@ def parameter_counts(placement: Placement, network: str, module: nn.Module) -> t
     """How many numbers a network's parameters have on all ranks together, and how many of them train."""
     tables = row_boxes(placement.tables) if placement.tables else {}
     whole = trainable = 0
+    if stages := stages_of(module):
+        for size, trains in stages.sizes.values():
+            whole += size
+            trainable += size * trains
+        return whole, trainable
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():  # keys of tables
             continue

@@ -173,15 +173,24 @@ class Parallel(Settings):
         Count | Literal["auto"], cost("processes that split the matrices of a layer and read the same samples")
     ] = 1
     pipeline: Annotated[Count | Literal["auto"], cost("processes that hold some of the layers each")] = 1
+    pipeline_schedule: Annotated[
+        Literal["1f1b", "interleaved", "zero_bubble", "gpipe"],
+        cost("with pipeline: in which order its stages work on a step's micro-batches"),
+    ] = "1f1b"
+    virtual_stages: Annotated[Count, cost("with interleaved or zero_bubble: stages on each process")] = 1
     sequence: Annotated[bool, cost("with tensor: what lies between split layers is shared out by positions")] = True
 
     def __post_init__(self) -> None:
         free = [axis for axis in self._free if axis != "replicate"]
         if len(free) > 1:
             raise ValueError(f"{' and '.join(free)} are auto, and only one can be what is left")
-        for axis in ("context", "pipeline"):
-            if getattr(self, axis) != 1:
-                raise ValueError(f"{axis} {getattr(self, axis)}: this version has 1 only")
+        if self.context != 1:
+            raise ValueError(f"context {self.context}: this version has 1 only")
+        several = self.pipeline_schedule in ("interleaved", "zero_bubble")
+        if self.virtual_stages > 1 and not several:
+            raise ValueError(f"virtual_stages {self.virtual_stages}: {self.pipeline_schedule} has 1 on each process")
+        if self.pipeline_schedule == "interleaved" and self.virtual_stages == 1:
+            raise ValueError("interleaved: give virtual_stages, 2 or more")
 
     def sizes(self, processes: int) -> MeshSizes:
         """The mesh of so many processes. Raises ValueError where they are not its product; the message says what would

@@ -47,6 +47,12 @@ class Sharded:
         # Found once: a walk over all modules takes longer than what is done with those that are sharded.
         self._units = [unit for network in networks.values() for unit in shards_of(network)]
         self._wide = wide_units
+        self._tied: dict[tuple[int, ...], list[Held]] = {}
+        for held in self._all:
+            if len(held.places) > 1:
+                self._tied.setdefault(held.places, []).append(held)
+        # In one order on all ranks, since each pair of stages meets for the first time here.
+        self._ties = {places: placement.mesh.stages(places) for places in sorted(self._tied)}
 
     def reset(self) -> None:
         """Before the first micro-batch: there are no gradients."""
@@ -77,7 +83,7 @@ class Sharded:
             unit.reshard()
         packed = sums.pack()
         own = torch.stack([self._square(of_network, packed) for of_network in self._held])
-        if not self._placement.speaks:  # another rank has computed the same losses
+        if not self._placement.mesh.tells_losses:  # another rank has computed the same ones
             packed.zero_()
         everything = torch.cat([packed, own])
         dist.all_reduce(everything, group=self._placement.group.main)
@@ -116,6 +122,16 @@ class Sharded:
             flat = torch.cat([gradient.flatten() for gradient in open_])
             dist.all_reduce(flat, group=self._placement.mesh.devices["tensor"].get_group())
             for gradient, part in zip(open_, flat.split([one.numel() for one in open_]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+        self._sum_tied()
+
+    def _sum_tied(self) -> None:
+        """Sum the gradients of weights that several stages hold: each of them moves its own by the same."""
+        for places, group in self._ties.items():
+            gradients = [held.here.grad for held in self._tied[places] if held.here.grad is not None]
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            dist.all_reduce(flat, group=group.main)
+            for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
                 gradient.copy_(part.view_as(gradient))
 
     def _sum_numbers(self) -> None:

@@ -36,6 +36,8 @@ _SHOWN = 3  # runs that are named beside a new one
 _LONGEST = 8 << 20  # bytes of a ledger's first line
 CUTTING = "drivetrain.engine.layout"
 """What imports torch's engines for tensors that are cut."""
+STAGING = "drivetrain.engine.pipeline"
+"""What imports torch's schedules for stages."""
 _NAME = 24  # characters of a recipe's name in a token: engines add their own to 63
 
 
@@ -271,4 +273,6 @@ def _needed(recipe: Recipe) -> tuple[str, ...]:
             modules.append(part.factory.partition(":")[0])
     if not recipe.parallel.sizes(recipe.launch.processes).replicated:
         modules.append(CUTTING)
+    if recipe.parallel.sizes(recipe.launch.processes).pipeline > 1:
+        modules.append(STAGING)
     return tuple(dict.fromkeys(modules))

@@ -81,8 +81,21 @@ class Task(Recorded):
         return {}
 
     def loss(self, nets: Mapping[str, nn.Module], batch: Batch) -> Tensor | Losses:
-        """A 0-d tensor, the mean over the batch's samples; or `Losses`, named sums with their units."""
-        raise _unwritten(self, "loss")
+        """A 0-d tensor, the mean over the batch's samples; or `Losses`, named sums with their units. By default what
+        `loss_from` makes of the one network's output."""
+        if type(self).loss_from is Task.loss_from:
+            raise _unwritten(self, "loss")
+        (network,) = nets.values()
+        return self.loss_from(network(*self.inputs(batch)), batch)
+
+    def inputs(self, batch: Batch) -> tuple[Any, ...]:
+        """What the one network is called with. Written in place of `loss`, with `loss_from`, where the network's layers
+        are to lie on stages (key `parallel.pipeline`)."""
+        raise _unwritten(self, "inputs")
+
+    def loss_from(self, output: Any, batch: Batch) -> Tensor | Losses:
+        """The loss of a batch, as `loss` gives it, of what the network has made of its `inputs`."""
+        raise _unwritten(self, "loss_from")
 
     def update(self, step: Step) -> None:
         """Who moves in a step, in which order; by default every network, together, by `loss`."""

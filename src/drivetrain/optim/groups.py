@@ -47,6 +47,7 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
     """Groups of each network's trainable parameters; the first pattern that matches a dotted name takes it.
 
     Parameters with fewer than two dimensions (norms, biases) are not decayed unless their group gives a weight decay.
+    A pattern may take what other processes alone have: a network's attribute `trains_elsewhere` names it.
     Raises Failure(78) for a pattern that is no regular expression, or that takes no parameter of any network, for an
     optimizer of matrices without one, and for a rank, gap or scale of a group without one.
     """
@@ -67,6 +68,9 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
             matrix_counts[index] += matrix
             shared = _Shared(index, *_rates(parameter, settings, groups[index], matrix), matrix)
             members.setdefault(shared, []).append((name, parameter))
+        for name in getattr(module, "trains_elsewhere", ()):
+            if (index := _first_match(patterns, name)) >= 0:
+                taken[index] += 1
         result[network] = []
         for shared in sorted(members):
             result[network].append(_group(shared, members[shared], groups[shared.index], settings))

@@ -96,7 +96,8 @@ def _run(
     group = Group.join(place, device, listen_fd=listen_fd)
     try:
         with _as_failure(context, group):
-            mesh = Mesh(group, _sizes(recipe, group.world), device)
+            virtual = recipe.parallel.virtual_stages
+            mesh = Mesh(group, _sizes(recipe, group.world), device, virtual_stages=virtual)
             with ExitStack() as stack:
                 stack.enter_context(standing(mesh, first_here=place.local_rank == 0))
                 opened = open_run(context, mesh, resumer)

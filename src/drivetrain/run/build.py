@@ -51,7 +51,7 @@ from drivetrain.loop.task import Part, Task
 from drivetrain.loop.tuning import row_rates_of, still_of
 from drivetrain.optim.masters import Masters
 from drivetrain.optim.network_optimizer import NetworkOptimizer
-from drivetrain.optim.recipe import Optimizer
+from drivetrain.optim.recipe import Optimizer, OwnOptimizer
 from drivetrain.optim.rows import HalfRows, Stretches
 from drivetrain.optim.schedules import Horizon
 from drivetrain.runtime.group import Group
@@ -305,13 +305,37 @@ def _require_metric(place: str, chosen: str, there: Collection[str]) -> None:
 def require_loss(recipe: Recipe, task: Task) -> None:
     """Raises Failure(78) where a step, or the sets to score, need a loss and the task has none."""
     kind = type(task)
-    if kind.loss is not Task.loss:
+    if kind.loss is not Task.loss or kind.loss_from is not Task.loss_from:
         return
     if kind.update is Task.update:
         raise Failure(Exit.BAD_RECIPE, f"the task {kind.__name__} has no loss", "write one, or an update without it")
     if (recipe.data.validation or recipe.data.test) and kind.evaluate is Task.evaluate:
         cause = f"the task {kind.__name__} has no evaluate, and no loss, by which validation and test sets are scored"
         raise Failure(Exit.BAD_RECIPE, cause, "write one of them, or take the sets out")
+
+
+def require_split(recipe: Recipe, task: Task, networks: Mapping[str, nn.Module]) -> None:
+    """Raises Failure(78) where stages of a network cannot lie between the two parts of the task's loss."""
+    kind = type(task)
+    missing = [name for name in ("inputs", "loss_from") if getattr(kind, name) is getattr(Task, name)]
+    if missing:
+        cause = f"parallel.pipeline: the task {kind.__name__} has no {' and no '.join(missing)}"
+        hint = "write inputs(batch) and loss_from(output, batch) in place of loss; or use shard or tensor"
+        raise Failure(Exit.BAD_RECIPE, cause, hint)
+    if _writer(kind, "loss") is not Task and not issubclass(_writer(kind, "loss_from"), _writer(kind, "loss")):
+        cause = f"parallel.pipeline: {_writer(kind, 'loss').__name__} has a loss that is not made of its loss_from"
+        raise Failure(Exit.BAD_RECIPE, cause, "write loss_from in place of loss; or use shard or tensor")
+    if len(networks) > 1:
+        cause = f"parallel.pipeline: stages are of one network, and the task has {', '.join(networks)}"
+        raise Failure(Exit.BAD_RECIPE, cause, "use shard or tensor")
+    if any(isinstance(optimizer, OwnOptimizer) for optimizer in _optimizers(recipe)):
+        cause = "parallel.pipeline: an optimizer of your own keeps what each stage would have of its own"
+        raise Failure(Exit.BAD_RECIPE, cause, "choose a shipped optimizer; or use shard or tensor")
+
+
+def _writer(kind: type, method: str) -> type:
+    """The class that has written a method."""
+    return next(each for each in kind.__mro__ if method in vars(each))
 
 
 def build_networks(task: Task, recipe: Recipe, device: torch.device, *, drawn: bool = True) -> dict[str, nn.Module]:
@@ -343,6 +367,8 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
         require_apart(networks)
         _stop_frozen(recipe, networks)
     _choose_kernels(recipe, networks)
+    if mesh.sizes.pipeline > 1:
+        require_split(recipe, task, networks)
     tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
@@ -552,6 +578,7 @@ def execution_of(recipe: Recipe, placement: Placement, device: torch.device, lan
         exact=lanes if recipe.exact else None,
         skips=recipe.guard.skips or _has_half(recipe),
         network_settings=defaultdict(Network, recipe.networks),
+        schedule=recipe.parallel.pipeline_schedule,
     )
 
 

@@ -15,6 +15,7 @@ from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.data.source import Source
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement, parameter_counts
+from drivetrain.engine.stages import stages_of
 from drivetrain.engine.tables.state import row_shares
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.job import DRY_RUN
@@ -23,6 +24,7 @@ from drivetrain.loop.loop import Loop
 from drivetrain.loop.telemetry import held
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.streams import sizes_of
+from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.files import write_json
 
@@ -41,7 +43,7 @@ def dry_run(loop: Loop, opened: OpenedRun) -> Outcome:
         "device": str(engine.device),
         "processes": group.world,
         "lanes": batches.geometry.lanes,
-        **_held_parts(engine.placement),
+        **_held_parts(engine.placement, engine.networks),
         "steps": timetable.steps,
         "samples": timetable.total,
         "sources": sources,
@@ -63,16 +65,31 @@ def _told(batch: LocalBatch) -> list[dict[str, Any]]:
     return [{"samples": micro.size, "batch": _shapes(micro.batch)} for micro in batch.micro_batches]
 
 
-def _held_parts(placement: Placement) -> dict[str, Any]:
-    """What the first rank holds of each parameter, and how many numbers each rank has. Every rank calls it."""
-    parts, own = {}, 0
+def _held_parts(placement: Placement, networks: Mapping[str, nn.Module]) -> dict[str, Any]:
+    """What the first rank that has it holds of each parameter, which modules stages have, and how many numbers each
+    rank has. Every rank calls it."""
+    here, parts, own = {}, {}, 0
     for name, part in placement.held.items():
-        parts[name] = {"whole": list(part.box.whole), "here": list(part.box.shape), "along": list(part.along)}
+        here[name] = {"whole": list(part.box.whole), "here": list(part.box.shape), "along": list(part.along)}
         own += part.box.size
+    everybody = placement.mesh.stages(tuple(range(placement.mesh.sizes.pipeline)))
+    for told in everybody.gather_json(here):
+        parts |= {name: part for name, part in told.items() if name not in parts}
     own += sum(part.box.size for part in placement.rows.values())
     shares = row_shares(placement.tables) if placement.tables else {}
     ranks = placement.group.gather_json(own)
-    return {"mesh": str(placement.mesh.sizes), "parts": parts, "ranks": ranks, "tables": shares}
+    found = {"mesh": str(placement.mesh.sizes), "parts": parts, "ranks": ranks, "tables": shares}
+    return found | {"stages": _told_stages(networks, placement.mesh)}
+
+
+def _told_stages(networks: Mapping[str, nn.Module], mesh: Mesh) -> list[dict[str, Any]]:
+    """The modules of each stage, and the ranks that have it."""
+    found = []
+    for network in networks.values():
+        if stages := stages_of(network):
+            for names, place in zip(stages.names, stages.places, strict=True):
+                found.append({"modules": list(names), "ranks": list(mesh.sharing((), (place,)))})
+    return found
 
 
 def _try_step(loop: Loop, batch: LocalBatch) -> None:

@@ -39,6 +39,7 @@ from drivetrain.run.opened import OpenedRun
 from drivetrain.run.replay import Replay, replayed
 from drivetrain.run.user_code import CodeIdentity, accept, changes, identity, recorded
 from drivetrain.spec.affects import bits_digest, reads_scores
+from drivetrain.spec.box import Box
 from drivetrain.spec.code.scan import files_today
 from drivetrain.spec.recipe import Recipe
 
@@ -132,7 +133,8 @@ def _initialize(
     if masters and masters.lasting and placement.tables and fresh:
         moved |= begin_masters(placement.tables)
     layouts = {name: opened.task.published_layout(name) for name in networks}
-    rows = {name: held.box for name, held in placement.rows.items()}
+    rows: dict[str, Box | None] = {name: held.box for name, held in placement.rows.items()}
+    rows |= dict.fromkeys(placement.elsewhere)
     initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved, rows=rows)
     if initial and placement.tables:
         begin_keys(placement.tables)

@@ -12,14 +12,22 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from drivetrain.runtime.group import Group
 from drivetrain.spec.mesh import MeshSizes
 
-_ENGINE_AXES = ("replicate", "shard", "tensor")
+_ENGINE_AXES = ("pipeline", "replicate", "shard", "tensor")
 
 
 class Mesh:
     """Where this process stands among all. Ranks that read the same samples share a place in the batch."""
 
-    def __init__(self, group: Group, sizes: MeshSizes | None = None, device: torch.device | None = None) -> None:
-        """`sizes` multiply to the processes of the group; None: all of them are replicas. Every rank calls it."""
+    def __init__(
+        self,
+        group: Group,
+        sizes: MeshSizes | None = None,
+        device: torch.device | None = None,
+        *,
+        virtual_stages: int = 1,
+    ) -> None:
+        """`sizes` multiply to the processes of the group; None: all of them are replicas. `virtual_stages` lie at each
+        place along `pipeline`. Every rank calls it."""
         self.group = group
         self.sizes = sizes or MeshSizes(replicate=group.world)
         self.device = device or torch.device("cpu")
@@ -29,7 +37,9 @@ class Mesh:
         mine = self._others_than(("replicate", "shard"))
         self.data = group.part([rank for rank in range(group.world) if self._agree(rank, mine)])
         """One rank for each place in the batch, this one among them: they share out the lanes."""
+        self.virtual_stages = virtual_stages
         self._across: dict[tuple[str, ...], ProcessGroup] = {}
+        self._stages: dict[tuple[int, ...], Group] = {}
 
     @property
     def speaks(self) -> bool:
@@ -39,22 +49,38 @@ class Mesh:
 
     @cached_property
     def devices(self) -> DeviceMesh:
-        """Torch's mesh, with the axes replicate, shard and tensor, also where one has a single process. Every rank asks
-        for it."""
-        shape = tuple([getattr(self.sizes, axis) for axis in _ENGINE_AXES])
+        """Torch's mesh, with the axes replicate, shard and tensor, also where one has a single process, and pipeline
+        where there is one. Every rank asks for it."""
+        axes = _ENGINE_AXES if self.sizes.pipeline > 1 else _ENGINE_AXES[1:]
+        shape = tuple([getattr(self.sizes, axis) for axis in axes])
         # The default group is gloo on every device, and a mesh would take that.
-        backends: dict[int | str, str] = dict.fromkeys(_ENGINE_AXES, self.group.backend)
+        backends: dict[int | str, str] = dict.fromkeys(axes, self.group.backend)
         return init_device_mesh(
             self.device.type,
             shape,
-            mesh_dim_names=_ENGINE_AXES,
+            mesh_dim_names=axes,
             backend_override=backends,  # type: ignore[arg-type]
         )
 
-    def sharing(self, axes: Collection[str]) -> tuple[int, ...]:
+    @property
+    def tells_losses(self) -> bool:
+        """Whether the losses that this rank has computed, if any, count for its place in the batch."""
+        return not any(self.at[axis] for axis in self._others_than(("pipeline", "replicate", "shard")))
+
+    def sharing(self, axes: Collection[str], places: Collection[int] | None = None) -> tuple[int, ...]:
         """The ranks that stand where this one does along these axes: those that hold the same part of what is cut
-        along them."""
-        return tuple([rank for rank in range(self.group.world) if self._agree(rank, axes)])
+        along them. Of these, those at some `places` along `pipeline`: who has those stages."""
+        found = [rank for rank in range(self.group.world) if self._agree(rank, axes)]
+        if places is not None:
+            found = [rank for rank in found if self.sizes.place(rank)["pipeline"] in places]
+        return tuple(found)
+
+    def stages(self, places: tuple[int, ...]) -> Group:
+        """The ranks at these places along `pipeline`, this one among them, that stand where it does along all others.
+        Each of them asks, in the same order."""
+        if places not in self._stages:
+            self._stages[places] = self.group.part(self.sharing(self._others_than(("pipeline",)), places))
+        return self._stages[places]
 
     def across(self, axes: tuple[str, ...]) -> ProcessGroup:
         """The ranks that stand where this one does along all axes but these: between them they hold all of what is cut

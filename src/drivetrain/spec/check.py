@@ -16,6 +16,7 @@ from drivetrain.spec.components import (
     FindsMistakes,
     FollowsScore,
     GivesTokens,
+    HasBlocks,
     HasLength,
     KeepsDocuments,
     LoadsNetworks,
@@ -52,6 +53,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _task,
         _batch,
         _parallel,
+        _staged,
         _meshed,
         _divided,
         _networks,
@@ -176,6 +178,61 @@ def _parallel(recipe: Recipe) -> Iterator[Contradiction]:
         if number % mesh.tensor and (recipe.parallel.sequence or not path.endswith("context")):
             message = f"{mesh.tensor} processes do not share {path} {number}; {_divisors(number)} would"
             yield Contradiction(("parallel", "tensor"), message)
+
+
+def _staged(recipe: Recipe) -> Iterator[Contradiction]:
+    """Stages that the task's blocks, or a step's micro-batches, do not make."""
+    mesh, parallel = _mesh(recipe), recipe.parallel
+    if mesh is None or parallel is None:
+        return
+    if mesh.pipeline == 1:
+        if parallel.virtual_stages > 1:
+            message = f"{parallel.virtual_stages}: is for stages on several processes (pipeline)"
+            yield Contradiction(("parallel", "virtual_stages"), message)
+        return
+    yield from _blocks(recipe, mesh, mesh.pipeline * parallel.virtual_stages)
+    if parallel.pipeline_schedule == "zero_bubble":
+        for path, chosen in _chosen_activations(recipe):
+            if chosen == "selective" or (isinstance(chosen, Mapping) and "selective" in chosen.values()):
+                message = "selective: zero_bubble passes back in two parts, and what is kept serves one; use recompute"
+                yield Contradiction(path, message)
+    if recipe.batch is not None and recipe.batch.cost is None:
+        yield from _rounds(recipe.batch.sizes, recipe.batch.micro, mesh, parallel.pipeline_schedule)
+
+
+def _blocks(recipe: Recipe, mesh: MeshSizes, stages: int) -> Iterator[Contradiction]:
+    """Tasks that have no blocks for stages, or too few; of one of the user's own its plan tells, once it is loaded."""
+    if isinstance(recipe.task, HasBlocks):
+        path, blocks = recipe.task.blocks
+        if blocks < stages:
+            message = f"{stages} stages (pipeline x virtual_stages) are more than the blocks, {path} {blocks}"
+            yield Contradiction(("parallel", "pipeline"), message)
+    elif recipe.task is not None and not isinstance(recipe.task, Custom):
+        message = f"{mesh.pipeline}: the loss of this task is not made in two parts that stages lie between; use shard"
+        yield Contradiction(("parallel", "pipeline"), message)
+
+
+def _rounds(sizes: Sequence[int], micro: int | None, mesh: MeshSizes, schedule: str) -> Iterator[Contradiction]:
+    """Micro-batches of a step that a schedule does not take."""
+    for size in sizes:
+        share = size // mesh.data
+        passes = -(-share // (micro or max(1, share)))
+        if schedule == "gpipe":
+            continue
+        told = f"{passes} micro-batches a step for {mesh.pipeline} processes in a pipeline"
+        if passes < mesh.pipeline:
+            message = f"{told} leave some idle: take at most {max(1, share // mesh.pipeline)} samples each, or gpipe"
+            yield Contradiction(("batch", "micro"), message)
+        elif schedule != "1f1b" and passes % (passes // mesh.pipeline):
+            message = f"{told} do not go round ({schedule}); a multiple of {mesh.pipeline} would, or 1f1b"
+            yield Contradiction(("batch", "micro"), message)
+
+
+def _chosen_activations(recipe: Recipe) -> Iterator[tuple[Path_, Any]]:
+    """What is said of activations, and where."""
+    yield ("activations",), recipe.activations
+    for name, own in (recipe.networks or {}).items():
+        yield ("networks", name, "activations"), own.activations
 
 
 def _meshed(recipe: Recipe) -> Iterator[Contradiction]:

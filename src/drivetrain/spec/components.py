@@ -56,6 +56,16 @@ class SplitsLayers(Protocol):
 
 
 @runtime_checkable
+class HasBlocks(Protocol):
+    """A task whose repeated blocks can lie on stages (`parallel.pipeline`)."""
+
+    @property
+    def blocks(self) -> tuple[str, int]:
+        """Where in the task's settings it says how many there are, and how many."""
+        ...
+
+
+@runtime_checkable
 class Derives(Protocol):
     """A task whose sources take from it what the recipe leaves open."""
 

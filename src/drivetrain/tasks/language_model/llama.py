@@ -37,6 +37,7 @@ PLAN = ParallelPlan(
         "norm": "sequence",
         "head": "head",
     },
+    stages=("embed", "layers.*", "norm", "head"),
 )
 """How the decoder is laid out over a mesh."""
 

@@ -202,15 +202,26 @@ class LanguageModel(Component):
         return heads | {"model.context": shape.context}
 
     def mistakes(self, recipe: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What split layers cannot do. Which processes there are may not be known yet."""
-        if recipe.parallel is None or recipe.parallel.tensor == 1:
+        """What split layers and stages cannot do. Which processes there are may not be known yet."""
+        if recipe.parallel is None:
             return
-        given = f"parallel.tensor is {recipe.parallel.tensor}"
+        if recipe.parallel.tensor != 1:
+            yield from self._refused(
+                f"parallel.tensor is {recipe.parallel.tensor}", "each process has its part of the logits already"
+            )
+        if recipe.parallel.pipeline != 1:
+            yield from self._refused(f"parallel.pipeline is {recipe.parallel.pipeline}", "stages pass one tensor on")
+
+    def _refused(self, given: str, chunk: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.model.experts is not None:
-            yield ("model", "experts"), f"{given}, and experts are not split: share them out by parallel.shard"
+            yield ("model", "experts"), f"{given}, and experts stay whole: share them out by parallel.shard"
         if self.logits_chunk is not None:
-            message = f"{given}: each process has its part of the logits already; leave it out, or use parallel.shard"
-            yield ("logits_chunk",), message
+            yield ("logits_chunk",), f"{given}: {chunk}; leave it out, or use parallel.shard"
+
+    @property
+    def blocks(self) -> tuple[str, int]:
+        """Layers are what stages share out."""
+        return "model.depth", self.model.depth
 
     @property
     def tokens_per_sample(self) -> int:

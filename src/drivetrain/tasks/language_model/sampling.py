@@ -38,6 +38,8 @@ def _following(model: Llama, tokens: Tensor, past: Past) -> Tensor:
     context = model.settings.context
     if model.laid_out.tensor > 1:
         return _following_of_parts(model, tokens[:, -context:])
+    if model.laid_out.pipeline > 1:  # each stage would have a past of its own
+        return model(tokens[:, -context:])[:, -1]
     # Not by calling the model: where it is compiled, each length would be compiled for itself. Where it is sharded, its
     # weights are gathered for calls only.
     asked: Callable[..., Any] = model.forward if model.laid_out.replicated else model

@@ -89,15 +89,16 @@ class LanguageModelTask(Task):
         """Tokens that are predicted."""
         return {"tokens": _predicted(batch)}
 
-    def loss(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor]) -> Losses:
-        """Cross-entropy in nats, summed over tokens; in training also how uneven experts are, where there are some."""
-        asked = [batch["tokens"], batch.get("documents")]
-        if self._settings.logits_chunk is not None:  # then the network makes the loss
-            asked.append(batch["targets"])
-        return self.loss_from(nets["model"](*asked), batch)
+    def inputs(self, batch: Mapping[str, Tensor]) -> tuple[Tensor | None, ...]:
+        """Tokens, their documents where attention keeps within them, and targets where the network makes the loss."""
+        documents = batch.get("documents")
+        if self._settings.logits_chunk is not None:
+            return batch["tokens"], documents, batch["targets"]
+        return (batch["tokens"],) if documents is None else (batch["tokens"], documents)
 
     def loss_from(self, output: Tensor | tuple[Tensor, Tensor], batch: Mapping[str, Tensor]) -> Losses:
-        """The losses of what the network has come to."""
+        """Cross-entropy in nats, summed over tokens, of logits [samples, context, vocabulary] or as the network made it;
+        in training also how uneven experts are, where there are some."""
         result, balance = output if isinstance(output, tuple) else (output, None)
         if self._settings.logits_chunk is None:
             logits = result.float().flatten(0, 1)
@@ -115,7 +116,9 @@ class LanguageModelTask(Task):
 
     def evaluate(self, nets: Mapping[str, nn.Module], batch: Mapping[str, Tensor], metrics: Mapping[str, Mean]) -> None:
         """Add the batch's cross-entropy to every metric."""
-        total, count = float(self.loss(nets, batch)["loss"].value), _predicted(batch)
+        losses = self.loss(nets, batch)
+        assert isinstance(losses, Losses), "`loss_from` gives some"
+        total, count = float(losses["loss"].value), _predicted(batch)
         for metric in metrics.values():
             metric.add(total, count)
 

@@ -205,7 +205,7 @@ TOP: Mapping[str, Rule] = {
     "sequence_parallel_size": Lost("samples are not cut over processes yet (parallel.context)", off=(1, None)),
     "expert_parallel": LostWhole("there are no experts"),
     "use_data_before_expert_parallelism": Lost("there are no experts"),
-    "pipeline": LostWhole("layers are not laid out over processes yet (parallel.pipeline)", off=()),
+    "pipeline": LostWhole("stages are laid out by parallel.pipeline, which counts processes", off=()),
     "activation_checkpointing": LostWhole(_RECOMPUTE, off=()),
     "checkpoint": Nested(
         {

@@ -1,0 +1,52 @@
+"""Runs of ranks on a mesh, and how far what they tell is from what one process does."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+
+import torch
+
+from drivetrain.launch.job import Job
+from drivetrain.launch.preparation import CUTTING
+from drivetrain.launch.supervisor import supervise
+
+
+def started(folder: Path, worker: str, sizes: dict, *told) -> list:
+    """What each rank of a mesh says."""
+    world = prod(size for axis, size in sizes.items() if axis != "virtual_stages")
+    job = Job(folder=str(folder), recipe={}, origins={}, processes=world, overrides=[sizes, *told])
+    outcome = supervise(job, worker=f"ranks_mesh:{worker}", preload=("torch", CUTTING))
+    assert outcome.code == 0, outcome
+    return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(job.processes)]
+
+
+def off(found: list[float], wanted: list[float]) -> float:
+    """The largest relative difference."""
+    return max((abs(a - b) / abs(b) for a, b in zip(found, wanted, strict=True) if b == b), default=0.0)
+
+
+def apart(found: dict, wanted: dict) -> dict[str, float]:
+    """The relative distance of each tensor."""
+    assert found.keys() == wanted.keys()
+    distances = {}
+    for name, numbers in wanted.items():
+        one, other = torch.tensor(found[name]).double(), torch.tensor(numbers).double()
+        distances[name] = float((one - other).norm() / other.norm())
+    return distances
+
+
+def require_near(name: str, told: dict, wanted: dict, near: tuple[float, float, float, float]) -> None:
+    """What a mesh tells of a case is what one process does, but for how sums are rounded. The loss is computed in
+    float32 in any case, of parts of the logits where these are split."""
+    losses, norms, gradients, weights = near
+    assert off(told["losses"], wanted["losses"]) < losses, name
+    assert off(told["norms"], wanted["norms"]) < norms, name
+    assert told["whys"] == wanted["whys"], name
+    assert told["scales"] == wanted["scales"], name
+    assert max(apart(told["gradients"], wanted["gradients"]).values()) < gradients, name
+    assert max(apart(told["weights"], wanted["weights"]).values()) < weights, name
+    assert max(apart(told["averages"], wanted["averages"]).values(), default=0.0) < weights, name
+    for found, one in zip(told["scores"], wanted["scores"], strict=True):
+        assert off(found, one) < losses, name
