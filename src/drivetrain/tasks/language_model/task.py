@@ -97,8 +97,8 @@ class LanguageModelTask(Task):
         return (batch["tokens"],) if documents is None else (batch["tokens"], documents)
 
     def loss_from(self, output: Tensor | tuple[Tensor, Tensor], batch: Mapping[str, Tensor]) -> Losses:
-        """Cross-entropy in nats, summed over tokens, of logits [samples, context, vocabulary] or as the network made it;
-        in training also how uneven experts are, where there are some."""
+        """Cross-entropy in nats, summed over tokens: of logits [samples, context, vocabulary], or as the network has
+        made it. In training also how uneven experts are, where there are some."""
         result, balance = output if isinstance(output, tuple) else (output, None)
         if self._settings.logits_chunk is None:
             logits = result.float().flatten(0, 1)
