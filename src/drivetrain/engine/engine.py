@@ -298,10 +298,10 @@ class Engine:
             scale = scaler.scale * weight
         self.heartbeat.enter("backward")
         # With one network all that requires a gradient moves; naming the inputs costs time, so only others do it.
-        inputs = None if self._cut or len(self.networks) == 1 else moving.parameters
-        if inputs is not None and self._tables:
-            inputs = list(inputs)
-            for pulled in self._tables.pulled:
+        inputs: list[Tensor] | None = None
+        if not self._cut and len(self.networks) > 1:
+            inputs = [*moving.parameters]
+            for pulled in self._tables.pulled if self._tables else ():
                 inputs += pulled.leaves
         by_loss, cut = moving.by_loss, self._cut is not None
         if by_loss is None:

@@ -17,10 +17,10 @@ _PASSES = 3
 
 
 class Mixture(NamedTuple):
-    """Experts in the place of MLPs, in all layers but the first `dense`: a token passes `taken` of `count`, and
+    """Experts in the place of MLPs, in all layers but the first `dense`: a token passes `taken` of `experts`, and
     `shared`, of `hidden` features each, and a router."""
 
-    count: int
+    experts: int
     taken: int
     shared: int
     hidden: int
@@ -111,8 +111,8 @@ def _mlps(shape: Shape, *, passed: bool) -> int:
     mixture = shape.mixture
     if mixture is None:
         return shape.depth * of_mlp
-    experts = mixture.shared + (mixture.taken if passed else mixture.count)
-    of_experts = experts * matrices * shape.width * mixture.hidden + mixture.count * shape.width
+    experts = mixture.shared + (mixture.taken if passed else mixture.experts)
+    of_experts = experts * matrices * shape.width * mixture.hidden + mixture.experts * shape.width
     return mixture.dense * of_mlp + (shape.depth - mixture.dense) * of_experts
 
 

@@ -421,12 +421,7 @@ class Ranking(Component):
         yield from self._looked_up()
         if recipe.embeddings is not None:
             yield from self._held(recipe.embeddings.hold)
-        if self.group is None:
-            for name, label in self.labels.items():
-                for metric in label.scored_by:
-                    if metric.startswith("grouped_"):
-                        message = f"{metric} compares within the values of a column: name it as task.group"
-                        yield Mistaken(("labels", name, "metrics"), message)
+        yield from self._grouped()
         if hasattr(self.model, "mistakes"):
             yield from self.model.mistakes(self)
         else:
@@ -457,6 +452,16 @@ class Ranking(Component):
             if self.dim_of(feature) % 4:
                 path = ("dim",) if feature.dim is None else ("features", name, "dim")
                 yield Mistaken(path, f"{self.dim_of(feature)}, which is no multiple of 4, {own}")
+
+    def _grouped(self) -> Iterator[Mistaken]:
+        """Metrics that compare within groups which nothing says."""
+        if self.group is not None:
+            return
+        for name, label in self.labels.items():
+            for metric in label.scored_by:
+                if metric.startswith("grouped_"):
+                    message = f"{metric} compares within the values of a column: name it as task.group"
+                    yield Mistaken(("labels", name, "metrics"), message)
 
     def _looked_up(self) -> Iterator[Mistaken]:
         """Features of tables that are not there, and tables of which there is no feature."""
