@@ -211,7 +211,11 @@ def test_columns_that_are_missing_or_of_other_lengths_are_told():
         served({"a": ["x"], "b": []}, specs)
 
 
-@pytest.mark.parametrize("given_", ["u1", b"u1", 7, None, {"u1"}, {"u1": 1}, np.array(7), iter(["u1"])], ids=str)
+@pytest.mark.parametrize(
+    "given_",
+    ["u1", b"u1", 7, None, {"u1"}, {"u1": 1}, np.array(7), iter(["u1"])],
+    ids=lambda given: type(given).__name__,
+)
 def test_a_single_value_in_a_columns_place_is_told_with_its_column(given_):
     features = {"user": Feature(hash=9)}
     encoder = FeatureEncoder(Ranking(features=features, labels={}), {}, labelled=False)

@@ -23,7 +23,14 @@ ARGUMENTS = {
     "plateau": {"metric": "a/loss", "every": Amount(steps=2)},
 }
 DECLARED = {
-    ("task", "language_model"): {"CountsTokens", "KeepsDocuments", "SplitsLayers", "HasBlocks", "Derives"},
+    ("task", "language_model"): {
+        "CountsTokens",
+        "KeepsDocuments",
+        "SplitsLayers",
+        "HasBlocks",
+        "FindsMistakes",
+        "Derives",
+    },
     ("task", "classification"): {"Derives"},
     ("task", "speech"): {"ReadsKinds", "Derives"},
     ("task", "vocoder"): {"ReadsKinds", "Derives"},

@@ -223,6 +223,6 @@ def test_a_null_beside_an_amount_takes_nothing_away(texts):
 
 
 def test_a_keyed_table_that_each_process_is_to_hold_is_told_by_the_recipe_alone():
-    held = ["task.features.user={keyed: {rows: 999}}", 'embeddings.hold={"^us": each}']
+    held = ["task.features.user={buckets: null, keyed: {rows: 999}}", 'embeddings.hold={"^us": each}']
     with pytest.raises(RecipeMistakes, match=r"task.features.user.*holds? 'user', and a key has one owner"):
         load("movielens", held)

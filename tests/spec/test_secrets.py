@@ -77,7 +77,7 @@ def test_no_part_of_a_recipe_holds_a_credential(place, url):
 )
 def test_no_command_tells_a_credential_again(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(command.format(HELD[0]).split()) is Exit.BAD_COMMAND
+    assert main([part.format(HELD[0]) for part in command]) is Exit.BAD_COMMAND
     told = "".join(capsys.readouterr())
     assert "password in a URL" in told
     assert "hunter2" not in told

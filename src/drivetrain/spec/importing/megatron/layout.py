@@ -21,8 +21,9 @@ def take_layout(keys: Keys) -> int | None:
     Lost("samples are not cut over processes yet (parallel.context)", off=(1,)).apply(keys, _CONTEXT)
     sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE}
     if keys.value(("--num-experts",)) is not ABSENT:
-        del sizes["tensor"]
-        Lost("experts are not split: they are shared out along parallel.shard", off=(1,)).apply(keys, _TENSOR)
+        sizes = {}
+        for key in (_TENSOR, _PIPELINE):
+            Lost("experts stay whole: they are shared out along parallel.shard", off=(1,)).apply(keys, key)
     group = 1
     for axis, key in sizes.items():
         size = keys.whole(key)
@@ -50,6 +51,8 @@ def _take_sequence(keys: Keys) -> None:
 
 def _take_stages(keys: Keys) -> None:
     stages, layers = keys.whole(_PIPELINE) or 1, keys.whole(("--num-layers",))
+    if keys.value(("--num-experts",)) is not ABSENT:
+        stages = 1
     per_stage, several = keys.whole(_PER_STAGE), keys.whole(_VIRTUAL)
     if stages == 1:
         for key in (_PER_STAGE, _VIRTUAL):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from drivetrain.spec.importing.deepspeed.table import power_of_two
@@ -20,6 +21,7 @@ _RATE: Key = ("--lr",)
 _LEAST: Key = ("--min-lr",)
 _STYLE: Key = ("--lr-decay-style",)
 _FRACTION: Key = ("--lr-warmup-fraction",)
+_SHAPE: Key = ("--lr-wsd-decay-style",)
 _FROM: Key = ("--lr-warmup-init",)
 _KINDS = {
     "constant": "constant",
@@ -93,12 +95,9 @@ def _take_ramp(keys: Keys) -> None:
 
 def _take_rates(keys: Keys) -> None:
     Needed("optimizer.lr", "the peak learning rate", 1e-4, number).apply(keys, _RATE)
-    style = keys.value(_STYLE)
-    named = "linear" if style is ABSENT else style
-    if named not in _KINDS:
-        keys.mistake(_STYLE, f"is one of {', '.join(_KINDS)}, not {shown(named)}")
+    kind = _one_of(keys, _STYLE, _KINDS, "linear")
+    if kind is None:
         return
-    kind = _KINDS[named]
     keys.take(_STYLE, "schedule.kind", kind)
     unit, suffix = ("samples", "samples") if keys.value(_SAMPLES) is not ABSENT else ("steps", "iters")
     other = "iters" if suffix == "samples" else "samples"
@@ -108,7 +107,7 @@ def _take_rates(keys: Keys) -> None:
             keys.mistake(wrong, f"is in {other}, and the run's length is in {unit}")
     length: Key = (f"--lr-decay-{suffix}",)
     if kind in ("constant", "inverse_sqrt"):
-        keys_spare(keys, length, f"{named} has no end")
+        keys_spare(keys, length, "has no end")
     else:
         To(f"schedule.length.{unit}", convert=whole, auto="where the decay ends").apply(keys, length)
     _take_warmup(keys, length, unit, suffix)
@@ -117,13 +116,20 @@ def _take_rates(keys: Keys) -> None:
         Needed(f"schedule.decay.{unit}", "how long the decay at the end is", 1).apply(
             keys, (f"--lr-wsd-decay-{suffix}",)
         )
-        shape = keys.value(("--lr-wsd-decay-style",))
-        keys.take(
-            ("--lr-wsd-decay-style",), "schedule.shape", _SHAPES.get("exponential" if shape is ABSENT else shape, shape)
-        )
+        if shape := _one_of(keys, _SHAPE, _SHAPES, "exponential"):
+            keys.take(_SHAPE, "schedule.shape", shape)
     else:
         for name in ("style", "iters", "samples"):
             keys_spare(keys, (f"--lr-wsd-decay-{name}",), "is for WSD")
+
+
+def _one_of(keys: Keys, key: Key, words: Mapping[str, str], default: str) -> str | None:
+    """Our word for one of these; None, and a mistake, where it is another."""
+    value = default if keys.value(key) is ABSENT else keys.value(key)
+    if isinstance(value, str) and value in words:
+        return words[value]
+    keys.mistake(key, f"is one of {', '.join(words)}, not {shown(value)}")
+    return None
 
 
 def _take_warmup(keys: Keys, length: Key, unit: str, suffix: str) -> None:
