@@ -64,7 +64,8 @@ drill-slurm: $(READY)
 
 # Every mesh with every optimizer, every way to keep weights, and what strikes them; `make test` has a sample of it.
 drill-meshes: $(READY)
-	DRILL=1 $(BIN)/python -m pytest -o timeout=900 tests/engine tests/run/test_mesh_table.py tests/run/test_mesh_tasks.py tests/run/test_tracing.py
+	DRILL=1 $(BIN)/python -m pytest -o timeout=900 tests/engine tests/run/test_mesh_table.py tests/run/test_mesh_tasks.py tests/run/test_tracing.py \
+		tests/run/test_compiling.py
 	PYTHONPATH=tests $(BIN)/python -m mutants
 	PYTHONPATH=tests $(BIN)/python -m drills --only "kill sweep on meshes"
 	PYTHONPATH=tests $(BIN)/python -m drills --only "kills on meshes" --minutes $(MINUTES) --seed $(SEED)

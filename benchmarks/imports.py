@@ -1,9 +1,10 @@
-"""Every configuration of a clone of TorchEasyRec as a recipe. `python benchmarks/ranking/easyrec.py CLONE`.
+"""Every configuration of another system's repository as a recipe: `python benchmarks/imports.py easyrec CLONE`, or
+`megatron CLONE`.
 
-Each `.config` of the clone's newest commit is imported as `drivetrain recipe import` does it, and the recipe that is
-written is read and checked again, with something in each place that its user fills in. The table says of each: what is
-to be filled in and how much has no counterpart, or the one error that it ends with. The fields of the clone's `.proto`
-files are compared with those that the importer knows. Exit 1 where a configuration ends in a traceback, or an error
+Each file of the clone's newest commit is imported as `drivetrain recipe import` does it, and the recipe that is written
+is read and checked again, with something in each place that its user fills in. The table says of each: what is to be
+filled in and how much has no counterpart, or the one error that it ends with. Of TorchEasyRec the fields of the clone's
+`.proto` files are compared with those that the importer knows. Exit 1 where a file ends in a traceback, or an error
 names no line, or a recipe does not pass the check.
 """
 
@@ -18,29 +19,34 @@ from pathlib import Path
 
 from drivetrain.spec.exits import Failure
 from drivetrain.spec.importing.compose import Composed, compose
-from drivetrain.spec.importing.easyrec.importer import EasyRec
 from drivetrain.spec.importing.easyrec.schema import schema
 from drivetrain.spec.importing.findings import Findings, Source
-from drivetrain.spec.importing.importers import require_sound
+from drivetrain.spec.importing.importers import importer_of, require_sound
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import dotted
 
+FILES = {"easyrec": (".config",), "megatron": (".sh", "model_config.yaml")}
+"""How the names of their files end, by kind."""
+MARKS = {"easyrec": "", "megatron": "--num-layers"}
+"""What is in the text of those that are a training's."""
 _FIELD = re.compile(r"(?:optional|required|repeated)?\s*(?:map<[^>]*>|[\w.]+)\s+(\w+)\s*=\s*\d+\s*(?:\[[^\]]*\])?;")
 
 
-def files(clone: Path, suffix: str) -> dict[str, str]:
-    """Names and texts of the newest commit's files with a suffix."""
+def files(clone: Path, endings: tuple[str, ...]) -> dict[str, str]:
+    """Names and texts of the newest commit's files whose names end so."""
     listed = subprocess.check_output(["git", "-C", clone, "ls-tree", "-r", "HEAD", "--name-only"], text=True)
     found = {}
     for name in listed.splitlines():
-        if name.endswith(suffix):
+        if name.endswith(endings):
             found[name] = subprocess.check_output(["git", "-C", clone, "show", f"HEAD:{name}"], text=True)
     return found
 
 
-def imported(name: str, text: str, to: Path) -> tuple[Findings, Composed]:
+def imported(kind: str, name: str, text: str, to: Path) -> tuple[Findings, Composed]:
     """What `recipe import` finds and writes. Raises Failure as it does."""
-    findings = EasyRec().read(Source(name, text))
+    source = Source(name, text)
+    _, importer, _ = importer_of(source, kind)
+    findings = importer.read(source)
     require_sound(findings)
     return findings, compose(findings, to, None)
 
@@ -49,7 +55,7 @@ def unknown_fields(clone: Path) -> set[str]:
     """Fields of the clone's messages of which the importer knows no name."""
     known = {name for fields in schema().messages.values() for name in fields}
     found: set[str] = set()
-    for text in files(clone, ".proto").values():
+    for text in files(clone, (".proto",)).values():
         found |= set(_FIELD.findall(re.sub(r"//[^\n]*", "", text)))
     return found - known
 
@@ -57,13 +63,17 @@ def unknown_fields(clone: Path) -> set[str]:
 def main() -> int:
     """Import all, and tell of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=list(FILES))
     parser.add_argument("clone", type=Path)
-    clone = parser.parse_args().clone
+    given = parser.parse_args()
+    kind, clone = given.kind, given.clone
     counts, wrong, seconds = Counter(), 0, time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in files(clone, ".config").items():
+        for name, text in files(clone, FILES[kind]).items():
+            if MARKS[kind] not in text:
+                continue
             try:
-                findings, composed = imported(name, text, Path(folder) / "new.yaml")
+                findings, composed = imported(kind, name, text, Path(folder) / "new.yaml")
                 load(composed.filled)
             except Failure as failure:
                 told = str(failure.details or failure.outcome.cause).splitlines()[0]
@@ -79,8 +89,9 @@ def main() -> int:
     print(
         f"{counts.total()} configurations in {seconds:.1f} s: {', '.join(f'{n} {what}' for what, n in counts.items())}"
     )
-    new = unknown_fields(clone)
-    print(f"fields that the importer does not know: {', '.join(sorted(new)) or 'none'}")
+    if kind == "easyrec":
+        new = unknown_fields(clone)
+        print(f"fields that the importer does not know: {', '.join(sorted(new)) or 'none'}")
     return int(wrong > 0)
 
 
