@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-
-import torch
 
 from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.engine.by_loss import LossWeights
@@ -16,6 +12,7 @@ from drivetrain.engine.transfer import to_device
 from drivetrain.ledger.records import NoteRecord
 from drivetrain.loop.step import Step
 from drivetrain.loop.task import Task
+from drivetrain.runtime.compiling import eager
 
 _COMPARED = 1 << 35  # the seed's "minimize call", which no step has
 
@@ -49,10 +46,8 @@ def compare_kernels(task: Task, engine: Engine, batch: LocalBatch, counts: Mappi
     if not kernels:
         return None
     engine.heartbeat.enter("evaluation")
-    # The compiler would look into what compares; where nobody has loaded it, nothing is compiled.
-    loaded = "torch._dynamo" in sys.modules
-    eager = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
-    with eager, comparing(kernels, engine.device):
+    # The compiler would look into what compares.
+    with eager(), comparing(kernels, engine.device):
         task.update(_Losses(engine, batch, counts))
     had_samples = bool(batch.micro_batches) or batch.spare is not None
     wrong = first_wrong(kernels) if had_samples else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NamedTuple
 
 from drivetrain.runtime.heartbeat import Heartbeat
@@ -37,6 +37,15 @@ class Compiler(NamedTuple):
     """Seconds that it has worked since this was last asked."""
     found: Callable[[], Sequence[Compilation]] = tuple
     """What it has made since this was last asked."""
+
+
+def eager() -> AbstractContextManager:
+    """While entered, what was compiled runs as it is written. Where nobody has loaded the compiler nothing was."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    import torch  # it is loaded by now
+
+    return torch.compiler.set_stance("force_eager")
 
 
 class CompileClock:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from drivetrain.loop.sampling import Sampling
+from drivetrain.runtime.compiling import eager
 from drivetrain.tasks.language_model.llama import Llama, Past
 
 
@@ -22,7 +20,8 @@ def generate(model: Llama, prompt: Tensor, how: Sampling, end: int | None = None
     """
     tokens, past = prompt, Past(model.settings.depth)
     for _ in range(how.tokens):
-        logits = _following(model, tokens, past).float()
+        with eager():  # each length would be compiled for itself
+            logits = _following(model, tokens, past).float()
         if how.temperature == 0:
             following = logits.argmax(dim=-1, keepdim=True)
         else:
@@ -40,13 +39,10 @@ def _following(model: Llama, tokens: Tensor, past: Past) -> Tensor:
         return _following_of_parts(model, tokens[:, -context:])
     if model.laid_out.pipeline > 1:  # each stage would have a past of its own
         return model(tokens[:, -context:])[:, -1]
-    # Not by calling the model: where it is compiled, each length would be compiled for itself. Where it is sharded, its
-    # weights are gathered for calls only.
-    asked: Callable[..., Any] = model.forward if model.laid_out.replicated else model
     if tokens.shape[1] <= context:
-        return asked(tokens[:, past.length :], past=past)[:, -1]
+        return model(tokens[:, past.length :], past=past)[:, -1]
     # Every token is at another place now than it was, so nothing of the past can be used again.
-    return asked(tokens[:, -context:])[:, -1]
+    return model(tokens[:, -context:])[:, -1]
 
 
 def _following_of_parts(model: Llama, tokens: Tensor) -> Tensor:
