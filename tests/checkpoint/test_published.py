@@ -92,7 +92,7 @@ def test_a_part_of_what_is_published_takes_the_memory_of_the_part(tmp_path):
     box = Box((16 << 20, 2), (5, 0), (1 << 20, 2))
     part = published.read({"model/weight": box})["model/weight"]
     assert part.equal(torch.ones(1 << 20, 2))
-    assert own_memory() - before < 16 << 20
+    assert own_memory() - before < 32 << 20  # of 128 MB that the whole would take
 
 
 def test_a_file_that_is_written_while_it_is_read_is_65(tmp_path):

@@ -59,10 +59,13 @@ def test_only_what_differs_in_the_recipes_is_told_by_dotted_key(make):
 
 
 def test_a_password_in_a_recipe_is_not_told(make):
-    source = {"kind": "mine:Rows", "url": "https://me:secret@example.org/rows"}
+    source = {"kind": "mine:Rows", "url": "https://example.org/rows"}
     own = {"name": "own", "task": {"kind": "mine:Mine"}, "data": {"train": {"sources": [source]}}}
     own |= {"batch": {"size": 2, "micro": 2}, "budget": {"steps": 2}, "optimizer": {"kind": "sgd", "lr": 0.1}}
-    told = compared(make("one", trained(2), recipe=own), make("two", trained(2)))["recipe"]
+    one = make("one", trained(2), recipe=own)
+    resolved = one / "resolved.json"  # as a version wrote it that did not refuse one yet
+    resolved.write_text(resolved.read_text().replace("https://", "https://me:secret@"))
+    told = compared(one, make("two", trained(2)))["recipe"]
     assert told["data.train.sources[0].url"] == {"one": "https://example.org/rows"}
 
 

@@ -137,7 +137,7 @@ def show(console: Console, runs: Mapping[str, Run], found: Mapping[str, Any]) ->
 
 def _open(path: Path) -> Run:
     told = summary_of(path)
-    return Run(path, told, without_secrets(load(path).tree))
+    return Run(path, told, without_secrets(load(path, whole=False).tree))
 
 
 def _modes(runs: Sequence[Run]) -> dict[str, Mode]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from annotated_types import Ge, Lt
 
 from drivetrain.plan.flops import Mixture, Shape
@@ -188,6 +187,8 @@ class LanguageModel(Component):
 
     def blank_samples(self, size: int) -> Any:
         """As many samples as sources give, all tokens 0: for a plan, which need not read data then."""
+        import numpy as np  # recipes are read where it is not
+
         tokens = np.zeros((size, self.model.context + 1), dtype=np.int64)
         if not self.needs_documents:
             return tokens

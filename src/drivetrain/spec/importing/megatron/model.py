@@ -50,7 +50,7 @@ def keys_spare(keys: Keys, key: Key, why: str) -> None:
 def _take_hidden(keys: Keys) -> None:
     width = keys.whole(_WIDTH)
     if keys.value(_HIDDEN) is not ABSENT:
-        To("task.model.hidden", 0, whole, auto="features inside an MLP").apply(keys, _HIDDEN)
+        To("task.model.hidden", 64, whole, auto="features inside an MLP").apply(keys, _HIDDEN)
     elif width is not None:
         gated = keys.flag(("--swiglu",))
         size = 4 * width * 2 // 3 // 64 * 64 if gated else 4 * width
