@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from drivetrain.checkpoint.boxes import Box
 from drivetrain.checkpoint.commit import StateTree
 from drivetrain.checkpoint.initial import freeze, load_initial
 from drivetrain.checkpoint.recipe import Init
@@ -92,6 +93,14 @@ def test_what_a_map_or_a_pattern_never_meets_is_a_mistake(run):
     failure(Exit.INCOMPATIBLE, "two tensors the name", init(run, map={"head.": "body."}), {"model": net()})
     with pytest.raises(Failure, match="'nothing' names no parameter"):
         freeze(init(run, freeze=("nothing",)), {"model": net()})
+
+
+def test_a_table_is_not_frozen_by_a_pattern(run):
+    rows = {"model/table_user": Box((9, 2), (0, 0), (9, 2)), "model/elsewhere": None}
+    with pytest.raises(Failure, match=r"'user\$' names the table model/table_user.*lr 0") as failed:
+        freeze(init(run, freeze=("body", "user$")), {"model": net()}, rows)
+    assert failed.value.outcome.code is Exit.BAD_RECIPE
+    assert freeze(init(run, freeze=("body", "elsewhere")), {"model": net()}, rows) == 2
 
 
 def test_one_part_of_several_networks(run):

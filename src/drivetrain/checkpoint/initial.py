@@ -126,11 +126,12 @@ def _narrowed(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> dict
     return found
 
 
-def freeze(settings: Init, networks: Mapping[str, nn.Module], elsewhere: Iterable[str] = ()) -> int:
-    """Take the parameters that `init.freeze` names out of training; returns how many. `elsewhere` are those, by
-    NETWORK/NAME, that other ranks alone have.
+def freeze(
+    settings: Init, networks: Mapping[str, nn.Module], rows: Mapping[str, Box | None] = MappingProxyType({})
+) -> int:
+    """Take the parameters that `init.freeze` names out of training; returns how many. `rows` as for `load_initial`.
 
-    Raises Failure(78) where a pattern names none.
+    Raises Failure(78) where a pattern names none, or a table.
     """
     patterns: Sequence[str] = ()
     own: Sequence[str] = ()  # of those: parameters that were drawn here, and so have to train
@@ -148,11 +149,21 @@ def freeze(settings: Init, networks: Mapping[str, nn.Module], elsewhere: Iterabl
             if hits and not _matches(own, full):
                 parameter.requires_grad_(False)
                 frozen += 1
-    for name in elsewhere:
+    for name in rows:
         used.update(pattern for pattern in patterns if re.search(pattern, name))
+    if settings.freeze is not True:  # else the network as a whole stays as it is
+        _require_no_table(patterns, rows)
     if idle := [pattern for pattern in patterns if pattern not in used]:
         raise Failure(Exit.BAD_RECIPE, f"init.freeze: {idle[0]!r} names no parameter", "names are NETWORK/NAME")
     return frozen
+
+
+def _require_no_table(patterns: Sequence[str], rows: Mapping[str, Box | None]) -> None:
+    for name, box in rows.items():
+        hits = [pattern for pattern in patterns if re.search(pattern, name)]
+        if hits and box is not None:
+            cause = f"init.freeze: {hits[0]!r} names the table {name}, whose rows are moved by `embeddings`"
+            raise Failure(Exit.BAD_RECIPE, cause, "give it a group there with lr 0, or freeze the whole network")
 
 
 def _chosen(settings: Init, networks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:

@@ -169,7 +169,7 @@ class Resumer:
         for settings in each_init(self.recipe.init):
             report = load_initial(settings, networks, layouts, group, masters, rows) if fresh else None
             # In every attempt: a commit has weights, not whether they train.
-            frozen = freeze(settings, networks, [name for name, box in rows.items() if box is None])
+            frozen = freeze(settings, networks, rows)
             if report:
                 still = f"; {frozen} parameters do not train" if frozen else ""
                 self.notes.append(f"initial weights from {settings.from_}: {report}{still}")
