@@ -144,13 +144,13 @@ def freeze(
     for network, module in _chosen(settings, networks).items():
         for name, parameter in module.named_parameters():
             full = f"{network}/{name}"
-            hits = [pattern for pattern in patterns if re.search(pattern, full)]
+            hits = _hits(patterns, full)
             used.update(hits)
             if hits and not _matches(own, full):
                 parameter.requires_grad_(False)
                 frozen += 1
     for name in rows:
-        used.update(pattern for pattern in patterns if re.search(pattern, name))
+        used.update(_hits(patterns, name))
     if settings.freeze is not True:  # else the network as a whole stays as it is
         _require_no_table(patterns, rows)
     if idle := [pattern for pattern in patterns if pattern not in used]:
@@ -158,9 +158,13 @@ def freeze(
     return frozen
 
 
+def _hits(patterns: Sequence[str], name: str) -> list[str]:
+    return [pattern for pattern in patterns if re.search(pattern, name)]
+
+
 def _require_no_table(patterns: Sequence[str], rows: Mapping[str, Box | None]) -> None:
     for name, box in rows.items():
-        hits = [pattern for pattern in patterns if re.search(pattern, name)]
+        hits = _hits(patterns, name)
         if hits and box is not None:
             cause = f"init.freeze: {hits[0]!r} names the table {name}, whose rows are moved by `embeddings`"
             raise Failure(Exit.BAD_RECIPE, cause, "give it a group there with lr 0, or freeze the whole network")
