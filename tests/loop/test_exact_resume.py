@@ -83,10 +83,14 @@ def test_p11_killed_without_warning_equals_never_stopped(tiny, tmp_path, process
     outcome = run_under_supervisor(tiny, tmp_path / "killed")
     thread.join()
     assert outcome.code == Exit.DONE
-    made = attempts(list(read(tmp_path / "killed" / "ledger.jsonl")))
+    records = list(read(tmp_path / "killed" / "ledger.jsonl"))
+    made = attempts(records)
     assert len(made) == 2
-    lost = made[0].to_step - made[1].from_step
-    assert lost <= (1 if processes > 1 else 10)
+    if processes > 1:  # a peer has what the killed one had
+        assert made[0].to_step - made[1].from_step <= 1
+    else:  # how old the newest commit may be is the disk's to say: they are written beside training
+        before = records[: [record["kind"] for record in records].index("attempt", 1)]
+        assert made[1].from_step >= max(record["step"] for record in before if record["kind"] == "commit")
     assert trace(tmp_path / "killed") == trace(tmp_path / "straight")
 
 
