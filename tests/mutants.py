@@ -168,7 +168,7 @@ MUTANTS = (
     ),
     Mutant(
         "7 torch's dropout is taken where layers are split",
-        "engine/layout.py",
+        "engine/dropout.py",
         "if isinstance(module, nn.Dropout) and module.p and not isinstance(module, Dropout):",
         "if False:",
         "tests/engine/test_cuttable.py::"

@@ -25,7 +25,7 @@ from drivetrain.checkpoint.mirror import Mirror, fetch
 from drivetrain.ledger.ledger import LedgerFile, read
 from drivetrain.spec.code.kept import put
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.secrets import without_secrets
+from drivetrain.spec.secrets import error_without_secrets
 from processes import wait_until
 from states import same, save_in_parts, state
 
@@ -623,7 +623,7 @@ def test_without_obstore_it_says_what_to_install(tmp_path, monkeypatch):
 def test_secrets_and_queries_are_cut_out_of_errors(monkeypatch):
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2026&sig=abcdef")
     error = OSError("GET https://x/y?sig=123 with sv=2026&sig=abcdef\nDebug source:\nmore")
-    assert without_secrets(error) == "GET https://x/y?... with ***"
+    assert error_without_secrets(error) == "GET https://x/y?... with ***"
 
 
 # Commits in parts: each rank uploads what it wrote, the manifest comes last.

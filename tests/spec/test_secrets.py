@@ -5,7 +5,7 @@ import pytest
 from drivetrain.cli.main import run as main
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
-from drivetrain.spec.secrets import require_no_secret, secret_in, without_secrets
+from drivetrain.spec.secrets import error_without_secrets, require_no_secret, secret_in
 
 HELD = [
     "https://u:hunter2@host/x.csv",
@@ -88,4 +88,4 @@ def test_no_command_tells_a_credential_again(command, tmp_path, monkeypatch, cap
 def test_what_others_say_of_an_error_is_told_without_what_is_secret(monkeypatch):
     monkeypatch.setenv("STORE_TOKEN", "hunter2")
     error = OSError("403 of https://u:hunter3@host/x?sig=hunter4 with hunter2")
-    assert without_secrets(error) == "403 of https://host/x?... with ***"
+    assert error_without_secrets(error) == "403 of https://host/x?... with ***"

@@ -74,7 +74,7 @@ def load_initial(
     wanted = named_tensors(chosen)
     there = _there(settings, chosen, layouts, group or Group())
     given, renamed, left_out = _given(there.tensors, settings)
-    fresh = [name for name in wanted if name not in given and _matches(settings.fresh, name)]
+    fresh = [name for name in wanted if name not in given and _hits(settings.fresh, name)]
     expected = {name: _whole(tensor, rows.get(name)) for name, tensor in wanted.items() if name not in fresh}
     # Before anything is copied: a run that is refused has its weights as they were drawn.
     held = _held(given, rows)
@@ -146,7 +146,7 @@ def freeze(
             full = f"{network}/{name}"
             hits = _hits(patterns, full)
             used.update(hits)
-            if hits and not _matches(own, full):
+            if hits and not _hits(own, full):
                 parameter.requires_grad_(False)
                 frozen += 1
     for name in rows:
@@ -275,10 +275,6 @@ def _renamed(old: str, network: str, rest: str, key: str, value: str | None) -> 
         new = value + rest.removeprefix(key)
         return new if "/" in value else f"{network}/{new}"
     return value + old.removeprefix(key)
-
-
-def _matches(patterns: Sequence[str], name: str) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ from drivetrain.checkpoint.store import (
 )
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import own_name, sync_folder
-from drivetrain.spec.secrets import without_secrets
+from drivetrain.spec.secrets import error_without_secrets
 
 
 class Mirror:
@@ -112,7 +112,9 @@ class Mirror:
             except (Unavailable, Unfit, OSError) as error:
                 self._note(f"mirror: cannot upload {name}: {error}, tried again with the next commit")
             except BaseException as error:  # a panic in obstore is no Exception; the thread has to outlive it
-                self._note(f"mirror: cannot upload {name}: {without_secrets(error)}, tried again with the next commit")
+                self._note(
+                    f"mirror: cannot upload {name}: {error_without_secrets(error)}, tried again with the next commit"
+                )
 
     def _note(self, text: str) -> None:
         with self._changed:

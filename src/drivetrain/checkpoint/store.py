@@ -14,7 +14,7 @@ from typing import IO, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.secrets import without_secrets
+from drivetrain.spec.secrets import error_without_secrets
 
 _SCHEMES = ("s3", "gs", "az", "file")
 _WAITS = (1.0, 4.0, 16.0)  # seconds before each further try
@@ -162,7 +162,7 @@ class ObjectStore:
                 if missing and isinstance(error, FileNotFoundError):
                     raise
                 if wait is None or _lasting(error):
-                    raise Unavailable(without_secrets(error)) from None
+                    raise Unavailable(error_without_secrets(error)) from None
                 self._sleep(wait)
         raise AssertionError
 

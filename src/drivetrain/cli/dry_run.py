@@ -56,11 +56,16 @@ def _with_kept_traceback(outcome: Outcome, folder: Path) -> Outcome:
     return outcome
 
 
-def _lines(found: dict[str, Any]) -> Iterator[str]:
+def task_line(found: dict[str, Any]) -> str:
+    """The task, and the parameters of its networks."""
     networks = []
     for name, own in found["networks"].items():
         networks.append(f"{name} ({own['parameters']:,} parameters, {own['trainable']:,} of them train)")
-    yield f"task            {found['task']}: {', '.join(networks)}"
+    return f"task            {found['task']}: {', '.join(networks)}"
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    yield task_line(found)
     yield f"sources         {_counted(found['sources'])}"
     for part in ("validation", "test"):
         sizes = {name: tried["samples"] for name, tried in found[part].items()}

@@ -107,12 +107,10 @@ def _limit(memory: str | None, chip: str | None) -> Limit | None:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
+    from drivetrain.cli.dry_run import task_line
     from drivetrain.plan.picture import readable
 
-    networks = []
-    for name, own in found["networks"].items():
-        networks.append(f"{name} ({own['parameters']:,} parameters, {own['trainable']:,} of them train)")
-    yield f"task            {found['task']}: {', '.join(networks)}"
+    yield task_line(found)
     yield f"mesh            {found['mesh']} (processes: {found['processes']:,})"
     yield f"length          {_length(found['length'])}"
     yield from _flops(found["flops"], found["processes"])

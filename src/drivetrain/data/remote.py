@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.secrets import without_secrets
+from drivetrain.spec.secrets import error_without_secrets
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MARKS = ("size", "ETag", "etag", "version_id", "md5Hash", "crc32c", "content_md5", "Content-MD5", "Digest")
@@ -99,7 +99,7 @@ def told(url: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise Failure(
-            Exit.INPUT_MISSING, f"{url}: {without_secrets(error)}", "pip install what it names", file=url
+            Exit.INPUT_MISSING, f"{url}: {error_without_secrets(error)}", "pip install what it names", file=url
         ) from error
     except Exception as error:
         raise _failure(url, error) from error
@@ -117,12 +117,12 @@ def _failure(url: str, error: Exception) -> Failure:
         return Failure(Exit.INPUT_MISSING, f"{url}: it may not be read", _CREDENTIAL_HINT, file=url)
     if isinstance(error, ValueError):
         if "Protocol not known" in str(error):
-            what = f"{url}: {without_secrets(error)}"
+            what = f"{url}: {error_without_secrets(error)}"
             return Failure(Exit.BAD_RECIPE, what, "give a URL that fsspec knows", file=url)
         if re.search("range requests|Cannot seek", str(error)):
             what = f"{url}: its server gives whole files only"
             return Failure(Exit.BAD_DATA, what, "copy it to where parts of files can be read", file=url)
-    what = f"{url} cannot be read: {type(error).__name__}: {without_secrets(error)}"
+    what = f"{url} cannot be read: {type(error).__name__}: {error_without_secrets(error)}"
     return Failure(Exit.PEER_UNAVAILABLE, what, "look at the network and its server; the same command goes on")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.runtime.hashing import FIRST, GOLDEN, lowbias32
+from drivetrain.spec.exits import Exit, Failure
 
 
 class Dropout(nn.Dropout):
@@ -27,6 +28,15 @@ class Dropout(nn.Dropout):
         index, _ = self.part
         first = index * _folded(input.shape)[1]
         return input * kept(input, self.p, drawn_seed(input.device), first).to(input.dtype) * (1 / (1 - self.p))
+
+
+def require_ours(axis: str, name: str, network: nn.Module, draws: str) -> None:
+    """Raises Failure(78) for a dropout of torch's in a network that is cut along this axis; `draws` says what is wrong
+    with its numbers there."""
+    for path, module in network.named_modules():
+        if isinstance(module, nn.Dropout) and module.p and not isinstance(module, Dropout):
+            cause = f"parallel.{axis}: {name}.{path} is torch's Dropout, which draws {draws}"
+            raise Failure(Exit.BAD_RECIPE, cause, "use drivetrain.Dropout, whose numbers are those of the place")
 
 
 def drawn_seed(device: torch.device) -> Tensor:

@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement as Layout
 
 from drivetrain.engine.cuttable import require_shardable, require_unwatched
-from drivetrain.engine.dropout import Dropout
+from drivetrain.engine.dropout import Dropout, require_ours
 from drivetrain.engine.parallel_plan import ParallelPlan, matching
 from drivetrain.engine.stages import keep_stages, present, roots_in, stages_of, with_chunks
 from drivetrain.engine.tables.module import tables_in
@@ -112,10 +112,7 @@ def _require_split(name: str, network: nn.Module, split: Mapping[str, str]) -> N
     if not split:
         cause = f"parallel.tensor: nothing says how the layers of {name} are split"
         raise Failure(Exit.BAD_RECIPE, cause, "state it in the task's parallel_plan, or use parallel.shard")
-    for path, module in network.named_modules():
-        if isinstance(module, nn.Dropout) and module.p and not isinstance(module, Dropout):
-            cause = f"parallel.tensor: {name}.{path} is torch's Dropout, which draws the same on all parts of a sample"
-            raise Failure(Exit.BAD_RECIPE, cause, "use drivetrain.Dropout, whose numbers are those of the place")
+    require_ours("tensor", name, network, "the same on all parts of a sample")
 
 
 def _require_named(name: str, network: nn.Module, split: Mapping[str, str]) -> None:

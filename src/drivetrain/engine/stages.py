@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from drivetrain.engine.dropout import Dropout, drawn_seed
+from drivetrain.engine.dropout import Dropout, drawn_seed, require_ours
 from drivetrain.engine.parallel_plan import ParallelPlan, matching
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Exit, Failure
@@ -299,10 +299,7 @@ def _require_plain(name: str, network: nn.Module, order: Sequence[str]) -> None:
     ):
         cause = f"parallel.pipeline: {name}.{path} is a buffer that commits keep, and each stage would have its own"
         raise Failure(Exit.BAD_RECIPE, cause, "register it with persistent=False, or use shard or tensor")
-    for path, module in network.named_modules():
-        if isinstance(module, nn.Dropout) and module.p and not isinstance(module, Dropout):
-            cause = f"parallel.pipeline: {name}.{path} is torch's Dropout, which draws other numbers on each stage"
-            raise Failure(Exit.BAD_RECIPE, cause, "use drivetrain.Dropout, whose numbers are those of the place")
+    require_ours("pipeline", name, network, "other numbers on each stage")
 
 
 def _holders(

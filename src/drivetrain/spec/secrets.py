@@ -58,12 +58,16 @@ def require_no_secret(text: str, what: str) -> None:
         raise Failure(Exit.BAD_COMMAND, f"{what} has {found} in a URL", _HINT)
 
 
-def without_secrets(error: BaseException) -> str:
+def without_users(text: str) -> str:
+    """A text without the user and password of any URL in it."""
+    return re.sub(r"(?<=://)[^/@\s]+@", "", text)
+
+
+def error_without_secrets(error: BaseException) -> str:
     """An error in one short line, without users of URLs, without the values of secret variables of the environment, and
     without queries, where tokens stand."""
     text = " ".join(str(error).partition("Debug source:")[0].split()) or type(error).__name__
     for name, value in os.environ.items():
         if len(value) >= 6 and _VARIABLE.search(name.upper()):
             text = text.replace(value, "***")
-    text = re.sub(r"(?<=://)[^/@\s]+@", "", text)
-    return re.sub(r"\?\S+", "?...", text)[:300]
+    return re.sub(r"\?\S+", "?...", without_users(text))[:300]

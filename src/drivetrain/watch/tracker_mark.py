@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from drivetrain.ledger.records import (
     TrainingRecord,
 )
 from drivetrain.ledger.throughput import full_rate
+from drivetrain.spec.secrets import without_users
 from drivetrain.watch.tensorboard import histograms, scalars
 
 _WORDS = 500  # characters of an attempt's cause
@@ -181,7 +181,7 @@ class Mark:
 def without_secrets(value: Any) -> Any:
     """Plain data without the user and password of any URL in it."""
     if isinstance(value, str):
-        return re.sub(r"(?<=://)[^/@\s]+@", "", value)
+        return without_users(value)
     if isinstance(value, Mapping):
         return {key: without_secrets(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

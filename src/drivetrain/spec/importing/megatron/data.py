@@ -6,9 +6,8 @@ from typing import Any
 
 from drivetrain.spec.importing.findings import Gap
 from drivetrain.spec.importing.megatron.arguments import is_open
-from drivetrain.spec.importing.megatron.model import keys_spare
 from drivetrain.spec.importing.megatron.table import several
-from drivetrain.spec.importing.rules import ABSENT, Key, Keys, To, whole
+from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Spare, To, whole
 
 _BLEND: Key = ("--data-path",)
 _TRAIN: Key = ("--train-data-path",)
@@ -19,20 +18,20 @@ _WHAT = "the path of Megatron's .bin and .idx without suffix, or of what `drivet
 
 def take_data(keys: Keys) -> None:
     """`data`: sources with weights, and parts of them for validation and test."""
-    keys_spare(keys, ("--mock-data",), "there is no made-up data: `drivetrain data prepare` makes files of texts")
+    Spare("there is no made-up data: `drivetrain data prepare` makes files of texts").apply(keys, ("--mock-data",))
     blend = _blend(keys.value(_BLEND))
     apart = _blend(keys.value(_TRAIN))
     if apart:
-        keys_spare(keys, _BLEND, "--train-data-path is given")
+        Spare("--train-data-path is given").apply(keys, _BLEND)
         _take_sources(keys, _TRAIN, "data.train.sources", apart)
         for name, part in (("valid", "validation"), ("test", "test")):
             _take_set(keys, (f"--{name}-data-path",), part)
-        keys_spare(keys, _SPLIT, "each part has files of its own")
+        Spare("each part has files of its own").apply(keys, _SPLIT)
         return
     if not blend:
         keys.findings.gaps.append(Gap(("data", "train", "sources", 0, "path"), _WHAT, "tokens"))
         keys.take(_BLEND, "data.train.sources.0.kind", "documents")
-        keys_spare(keys, _SPLIT, "say it as the sources' split")
+        Spare("say it as the sources' split").apply(keys, _SPLIT)
         return
     _take_sources(keys, _BLEND, "data.train.sources", blend)
     if keys.value(_SPLIT) is not ABSENT and (shares := _shares(keys)):
@@ -47,12 +46,12 @@ def take_evaluation(keys: Keys, batch: int | None) -> None:
     if count and batch:
         keys.take(passes, "evaluate.budget.samples", count * batch, f"{count} x {batch}, the same ones each time")
     else:
-        keys_spare(keys, passes, "whole sets are scored, unless evaluate.budget says less")
+        Spare("whole sets are scored, unless evaluate.budget says less").apply(keys, passes)
     To("checkpoint.every.steps", convert=whole, auto="steps between commits").apply(keys, ("--save-interval",))
     start, stop, ranks = ("--profile-step-start",), ("--profile-step-end",), ("--profile-ranks",)
     if not keys.flag(_PROFILE):
         for key in (start, stop, ranks):
-            keys_spare(keys, key, "is for --profile")
+            Spare("is for --profile").apply(keys, key)
         return
     first, last = keys.whole(start, 0) or 10, keys.whole(stop) or 12
     keys.spare(_PROFILE, "profile.start says when")

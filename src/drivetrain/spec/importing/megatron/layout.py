@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from drivetrain.spec.importing.findings import Gap, Taken
-from drivetrain.spec.importing.megatron.model import keys_spare
-from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Lost
+from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Lost, Spare
 from drivetrain.spec.tree import dotted
 
 _TENSOR: Key = ("--tensor-model-parallel-size",)
@@ -46,7 +45,7 @@ def _take_sequence(keys: Keys) -> None:
     if "parallel.tensor" in [dotted(taken.path) for taken in keys.findings.taken] and keys.whole(_TENSOR) != 1:
         keys.take(_SEQUENCE, "parallel.sequence", keys.flag(_SEQUENCE))
     else:
-        keys_spare(keys, _SEQUENCE, "is for tensor parallelism")
+        Spare("is for tensor parallelism").apply(keys, _SEQUENCE)
 
 
 def _take_stages(keys: Keys) -> None:
@@ -56,7 +55,7 @@ def _take_stages(keys: Keys) -> None:
     per_stage, several = keys.whole(_PER_STAGE), keys.whole(_VIRTUAL)
     if stages == 1:
         for key in (_PER_STAGE, _VIRTUAL):
-            keys_spare(keys, key, "is for pipelines")
+            Spare("is for pipelines").apply(keys, key)
         return
     key = _PER_STAGE if per_stage else _VIRTUAL
     if per_stage and layers:
@@ -65,12 +64,12 @@ def _take_stages(keys: Keys) -> None:
         keys.take(key, "parallel.pipeline_schedule", "interleaved")
         keys.take(key, "parallel.virtual_stages", several)
     else:
-        keys_spare(keys, key, "one stage on each process")
+        Spare("one stage on each process").apply(keys, key)
 
 
 def _take_shard(keys: Keys) -> None:
     asked = [key for key in _SHARDED if keys.flag(key)]
-    keys_spare(keys, ("--data-parallel-sharding-strategy",), "parameters, gradients and state are shared out")
+    Spare("parameters, gradients and state are shared out").apply(keys, ("--data-parallel-sharding-strategy",))
     if not asked:
         return
     note = ""
@@ -91,7 +90,7 @@ def _processes(keys: Keys, group: int) -> int | None:
     nodes: Key = ("--nnodes",)
     if given is not None:
         for key in (each, nodes):
-            keys_spare(keys, key, "--processes says how many")
+            Spare("--processes says how many").apply(keys, key)
         if given % group:
             keys.mistake(_TENSOR, f"tensor x pipeline = {group} does not divide {given} processes")
             return None
@@ -102,8 +101,8 @@ def _processes(keys: Keys, group: int) -> int | None:
         count = keys.whole(nodes)
     if per_node is None or count is None or per_node * count % group:
         for key in (each, nodes):
-            keys_spare(keys, key, "says no number that fits; a script has it changed by whoever calls it")
+            Spare("says no number that fits; a script has it changed by whoever calls it").apply(keys, key)
         return None
     keys.take(each, "launch.processes", per_node * count, f"{per_node} x {count} machines")
-    keys_spare(keys, nodes, "`drivetrain submit` asks for machines; launch.processes counts all processes")
+    Spare("`drivetrain submit` asks for machines; launch.processes counts all processes").apply(keys, nodes)
     return per_node * count

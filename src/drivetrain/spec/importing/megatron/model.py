@@ -6,7 +6,7 @@ import re
 
 from drivetrain.spec.importing.findings import Gap
 from drivetrain.spec.importing.megatron.table import Needed, number
-from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Lost, To, whole
+from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Lost, Spare, To, whole
 
 _LAYERS: Key = ("--num-layers",)
 _WIDTH: Key = ("--hidden-size",)
@@ -30,7 +30,7 @@ def take_model(keys: Keys) -> None:
     Needed("task.model.width", "features of a position", _HEAD_SIZE * heads).apply(keys, _WIDTH)
     Needed("task.model.heads", "how many heads", 1).apply(keys, _HEADS)
     Needed("task.model.context", "tokens in a sample", 128).apply(keys, _CONTEXT)
-    keys_spare(keys, ("--max-position-embeddings",), "rotary positions have no table")
+    Spare("rotary positions have no table").apply(keys, ("--max-position-embeddings",))
     _take_hidden(keys)
     _take_heads(keys)
     _take_positions(keys)
@@ -39,12 +39,6 @@ def take_model(keys: Keys) -> None:
     keys.take(untied, "task.model.tied", not keys.flag(untied))
     if keys.value(_EXPERTS) is not ABSENT:
         _take_experts(keys)
-
-
-def keys_spare(keys: Keys, key: Key, why: str) -> None:
-    """Nothing is needed, where the file has the argument."""
-    if keys.value(key) is not ABSENT:
-        keys.spare(key, why)
 
 
 def _take_hidden(keys: Keys) -> None:
@@ -63,7 +57,7 @@ def _take_heads(keys: Keys) -> None:
         keys.spare(("--group-query-attention",), "num-query-groups says how many")
         To("task.model.kv_heads", 1, whole, auto="key and value heads").apply(keys, _GROUPS)
     else:
-        keys_spare(keys, _GROUPS, "--group-query-attention is not given")
+        Spare("--group-query-attention is not given").apply(keys, _GROUPS)
     size, heads, width = (keys.whole(key) for key in (("--kv-channels",), _HEADS, _WIDTH))
     if keys.value(("--kv-channels",)) is ABSENT:
         return
@@ -75,24 +69,24 @@ def _take_heads(keys: Keys) -> None:
 
 def _take_positions(keys: Keys) -> None:
     old: Key = ("--use-rotary-position-embeddings",)
-    keys_spare(keys, old, "positions are rotary")
+    Spare("positions are rotary").apply(keys, old)
     if keys.value(old) is ABSENT:
         Lost("positions are rotary", off=("rope",), default="learned_absolute").apply(keys, _ROPE)
     else:
-        keys_spare(keys, _ROPE, "positions are rotary")
+        Spare("positions are rotary").apply(keys, _ROPE)
 
 
 def _take_vocabulary(keys: Keys) -> None:
     padded: Key = ("--padded-vocab-size",)
     key = padded if keys.given(padded) else ("--vocab-size",)
-    keys_spare(keys, ("--make-vocab-size-divisible-by",), "tables are as large as the vocabulary, not padded")
+    Spare("tables are as large as the vocabulary, not padded").apply(keys, ("--make-vocab-size-divisible-by",))
     if keys.value(key) is ABSENT:
         what = "token ids of the tokenizer that prepared the data"
         keys.findings.gaps.append(Gap(("task", "model", "vocabulary"), what, 2**15))
         return
     To("task.model.vocabulary", 2**15, whole, auto="token ids of the tokenizer").apply(keys, key)
     if key == padded:
-        keys_spare(keys, ("--vocab-size",), "--padded-vocab-size says how large tables are")
+        Spare("--padded-vocab-size says how large tables are").apply(keys, ("--vocab-size",))
 
 
 def _take_experts(keys: Keys) -> None:
@@ -109,11 +103,11 @@ def _take_experts(keys: Keys) -> None:
     kind, weight = ("--moe-router-load-balancing-type",), ("--moe-aux-loss-coeff",)
     named = keys.value(kind)
     if named in (ABSENT, "aux_loss", "seq_aux_loss"):
-        keys_spare(keys, kind, "the loss is by sample")
+        Spare("the loss is by sample").apply(keys, kind)
         To(f"{to}.balance.loss", 0.0, number, "times what is 1 where all have as much").apply(keys, weight)
     else:
         Lost("experts are balanced by a loss or by biases", off=("none",)).apply(keys, kind)
-        keys_spare(keys, weight, "there is no such loss")
+        Spare("there is no such loss").apply(keys, weight)
     biased: Key = ("--moe-router-enable-expert-bias",)
     if keys.flag(biased):
         keys.spare(biased, "moe-router-bias-update-rate says by how much")
@@ -135,7 +129,7 @@ def _take_shared(keys: Keys, hidden: int | None) -> None:
 def _take_dense(keys: Keys) -> None:
     value = keys.value(_FREQUENCY)
     if value in (ABSENT, 1):
-        keys_spare(keys, _FREQUENCY, "every layer has experts")
+        Spare("every layer has experts").apply(keys, _FREQUENCY)
     elif found := _FREQUENCY_TEXT.fullmatch(str(value)):
         keys.take(_FREQUENCY, "task.model.experts.dense", int(found.group(1)), "layers without experts come first")
     else:

@@ -8,9 +8,8 @@ from typing import Any
 
 from drivetrain.spec.importing.deepspeed.table import power_of_two
 from drivetrain.spec.importing.findings import Gap
-from drivetrain.spec.importing.megatron.model import keys_spare
 from drivetrain.spec.importing.megatron.table import Needed, number
-from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Lost, To, path_of, shown, whole
+from drivetrain.spec.importing.rules import ABSENT, Key, Keys, Lost, Spare, To, path_of, shown, whole
 
 _STEPS: Key = ("--train-iters",)
 _SAMPLES: Key = ("--train-samples",)
@@ -59,7 +58,7 @@ def _take_budget(keys: Keys) -> None:
 def _take_batch(keys: Keys, copies: int | None) -> None:
     Needed("batch.micro", "samples per forward pass", 1).apply(keys, _MICRO)
     if keys.value(_RAMP) is not ABSENT:
-        keys_spare(keys, _GLOBAL, "the schedule says every size; with both Megatron-LM does not start")
+        Spare("the schedule says every size; with both Megatron-LM does not start").apply(keys, _GLOBAL)
         _take_ramp(keys)
         return
     micro = keys.whole(_MICRO)
@@ -107,7 +106,7 @@ def _take_rates(keys: Keys) -> None:
             keys.mistake(wrong, f"is in {other}, and the run's length is in {unit}")
     length: Key = (f"--lr-decay-{suffix}",)
     if kind in ("constant", "inverse_sqrt"):
-        keys_spare(keys, length, "has no end")
+        Spare("has no end").apply(keys, length)
     else:
         To(f"schedule.length.{unit}", convert=whole, auto="where the decay ends").apply(keys, length)
     _take_warmup(keys, length, unit, suffix)
@@ -120,7 +119,7 @@ def _take_rates(keys: Keys) -> None:
             keys.take(_SHAPE, "schedule.shape", shape)
     else:
         for name in ("style", "iters", "samples"):
-            keys_spare(keys, (f"--lr-wsd-decay-{name}",), "is for WSD")
+            Spare("is for WSD").apply(keys, (f"--lr-wsd-decay-{name}",))
 
 
 def _one_of(keys: Keys, key: Key, words: Mapping[str, str], default: str) -> str | None:
@@ -135,7 +134,7 @@ def _one_of(keys: Keys, key: Key, words: Mapping[str, str], default: str) -> str
 def _take_warmup(keys: Keys, length: Key, unit: str, suffix: str) -> None:
     to, key = f"schedule.warmup.{unit}", (f"--lr-warmup-{suffix}",)
     if keys.value(_FRACTION) is not ABSENT:
-        keys_spare(keys, key, "--lr-warmup-fraction is given")
+        Spare("--lr-warmup-fraction is given").apply(keys, key)
         budget = keys.whole(length) or keys.whole(_SAMPLES if unit == "samples" else _STEPS)
         share = keys.value(_FRACTION)
         if budget is None or not isinstance(share, (int, float)):
@@ -145,8 +144,8 @@ def _take_warmup(keys: Keys, length: Key, unit: str, suffix: str) -> None:
         else:
             keys.spare(_FRACTION, "no warm-up")
     elif keys.value(key) in (ABSENT, 0):
-        keys_spare(keys, key, "no warm-up")
-        keys_spare(keys, _FROM, "no warm-up")
+        Spare("no warm-up").apply(keys, key)
+        Spare("no warm-up").apply(keys, _FROM)
         return
     else:
         To(to, convert=whole, auto="how long the rate rises").apply(keys, key)
@@ -154,13 +153,13 @@ def _take_warmup(keys: Keys, length: Key, unit: str, suffix: str) -> None:
     if isinstance(first, (int, float)) and isinstance(peak, (int, float)) and first and peak:
         keys.take(_FROM, "schedule.warmup_from", first / peak, f"{first:g} / {peak:g}")
     else:
-        keys_spare(keys, _FROM, "it begins at zero")
+        Spare("it begins at zero").apply(keys, _FROM)
 
 
 def _take_floor(keys: Keys, kind: str) -> None:
     least, peak = keys.value(_LEAST), keys.value(_RATE)
     if kind == "constant" or least in (ABSENT, 0):
-        keys_spare(keys, _LEAST, "the rate does not fall, or to zero")
+        Spare("the rate does not fall, or to zero").apply(keys, _LEAST)
     elif isinstance(least, (int, float)) and isinstance(peak, (int, float)) and peak:
         keys.take(_LEAST, "schedule.floor", least / peak, f"{least:g} / {peak:g}")
     else:
@@ -175,7 +174,7 @@ def _take_optimizer(keys: Keys) -> None:
         keys.take(key, "optimizer.kind", "adamw", "weight decay is decoupled, as there")
         first, second = (_number_at(keys, each, default) for each, default in zip(betas, (0.9, 0.999), strict=True))
         keys.take(betas[0], "optimizer.betas", [first, second])
-        keys_spare(keys, betas[1], "stands beside adam-beta1")
+        Spare("stands beside adam-beta1").apply(keys, betas[1])
         To("optimizer.eps", 1e-8, number).apply(keys, ("--adam-eps",))
     elif named == "sgd":
         keys.take(key, "optimizer.kind", "sgd")
@@ -208,7 +207,7 @@ def _take_precision(keys: Keys) -> None:
         _take_scale(keys)
         return
     for name in ("loss-scale", "initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"):
-        keys_spare(keys, (f"--{name}",), "is for fp16")
+        Spare("is for fp16").apply(keys, (f"--{name}",))
 
 
 def _take_scale(keys: Keys) -> None:
@@ -228,7 +227,7 @@ def _take_activations(keys: Keys) -> None:
     named = keys.value(kind)
     if named in ("full", "selective"):
         keys.take(kind, "activations", "recompute" if named == "full" else "selective")
-        keys_spare(keys, short, "--recompute-granularity says it")
+        Spare("--recompute-granularity says it").apply(keys, short)
     elif keys.flag(short):
         keys.take(short, "activations", "selective")
     elif named is not ABSENT:
