@@ -13,11 +13,11 @@ SITE := $(VENV)/.docs
 quickstart: $(LEAN)
 	$(BIN)/drivetrain train quickstart
 
-# Four workers on two cores: of the groups, which go first and to a worker each, some mostly wait, for a disk that stalls
-# or a patience that ends. Compiled before: Pythons are started by the hundred, and some are told to keep no bytecode.
+# Three workers on two cores: of the groups, which go first and to a worker each, some mostly wait, for a disk that
+# stalls or a patience that ends. Compiled before: Pythons are started by the hundred, and some are told to keep no bytecode.
 test: $(READY) check
 	$(BIN)/python -m compileall -q src
-	$(BIN)/python -m pytest -n 4 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -286,7 +286,7 @@ def batch_path(root: Path) -> list[str]:
 
 def suite(root: Path) -> str:
     """How long the tests take here, by the suite's own clock: what it says last."""
-    command = [sys.executable, "-m", "pytest", "-n", "4", "--dist", "loadgroup"]
+    command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadgroup"]
     done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip().splitlines()[-1]
 

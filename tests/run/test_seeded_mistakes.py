@@ -418,6 +418,8 @@ def seeded(place):
     """Writes the code and the recipe with a mistake, and gives the place that a message has to name."""
 
     def seed(case):
+        # A sink of the test before may have been so slow that it was imported after that one's end.
+        sys.modules.pop("mine_seeded", None)
         code = CODE.read_text()
         assert case.old in code, "the mistake changes the code that works"
         code = code.replace(case.old, case.new, 1) if case.old else code
