@@ -50,11 +50,13 @@ $(SITE): $(LEAN)
 picture: $(READY)
 	$(BIN)/python docs/picture.py
 
-# Golden runs as a user starts them, every fault that can be tried here, then random kills: make drill MINUTES=15 SEED=0
+# Every Python, laws by more examples than `make test` has time for, golden runs as a user starts them, every fault
+# that can be tried here, then random kills: make drill MINUTES=15 SEED=0
 MINUTES ?= 15
 SEED ?= 0
 drill: $(READY)
 	DRILL=1 $(BIN)/python -m pytest tests/test_pythons.py
+	DRILL=1 $(BIN)/python -m pytest -m hypothesis
 	PYTHONPATH=tests $(BIN)/python -m golden compare
 	PYTHONPATH=tests $(BIN)/python -m drills --minutes $(MINUTES) --seed $(SEED)
 

@@ -23,12 +23,14 @@ from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Outcome
 from drivetrain.spec.load import load
+from laws import USUAL
 from warm.popen import ADDRESS, served
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-settings.register_profile("patient", deadline=None)  # a busy machine fails no test
+# A busy machine fails no test. Whoever starts pytest may have asked for fewer examples already: `test_pythons` does.
+settings.register_profile("patient", deadline=None, max_examples=min(settings.default.max_examples, USUAL))
 settings.load_profile("patient")
 
 TEXT = "".join(f"line {n}: the quick brown fox jumps over the lazy dog {n * n % 97}\n" for n in range(400))

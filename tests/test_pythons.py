@@ -1,5 +1,5 @@
 """The rooms that need no torch work on every Python that the package says it runs on, where it is on this machine.
-`make test` tries the oldest, beside the one that it runs on; `make drill` all.
+`make test` tries the oldest, beside the one that it runs on; `make drill` all, and all parameters of each test.
 
 Each Python has a small environment of its own, with what the package requires but torch. It is kept beside the tests'
 environment. Property tests try fewer examples there: it is the language that is tried, not the properties.
@@ -37,10 +37,20 @@ for room in ("spec", "ledger", "watch", "launch"):
 assert "torch" not in sys.modules
 """
 TEST = """
-import sys, hypothesis, pytest
+import os, sys, hypothesis, pytest
 hypothesis.settings.register_profile("few", max_examples=10)
 hypothesis.settings.load_profile("few")  # the tests' own profile builds on this one
-sys.exit(pytest.main(sys.argv[1:]))
+
+class FirstAndLast:
+    """Of each test's parameters: those between ask nothing else of the language. A drill tries all."""
+
+    def pytest_collection_modifyitems(self, items):
+        alike = {}
+        for item in items:
+            alike.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        items[:] = [item for each in alike.values() for item in dict.fromkeys((each[0], each[-1]))]
+
+sys.exit(pytest.main(sys.argv[1:], [] if "DRILL" in os.environ else [FirstAndLast()]))
 """
 
 

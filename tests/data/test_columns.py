@@ -23,6 +23,7 @@ from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
 from encoders import Small, plain
+from laws import examples
 
 WORDS = ["x", "y", "x\ny", 'say "so"', "", "späte", None]
 
@@ -114,7 +115,7 @@ def test_what_the_csv_module_writes_is_read_whatever_chunks_and_blocks_are(tmp_p
         assert lines[int(line) - 1].startswith(f"{values[number][0]},")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8, 25))
 @given(st.integers(1, 60), st.sampled_from([1, 2, 4]), st.integers(0, 9), st.booleans(), st.integers(1, 30), st.data())
 def test_w5_w7_rows_come_once_on_any_ranks_and_a_resume_goes_on_exactly(
     tmp_path_factory, count, lanes, seed, ramped, window, data

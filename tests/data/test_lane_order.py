@@ -10,6 +10,7 @@ from drivetrain.data.blend import Blend, BlendStage, ordering_of
 from drivetrain.data.geometry import Geometry
 from drivetrain.data.lane_order import Blocks, LaneDeal, LaneOrder
 from drivetrain.spec.batches import Batches, Change
+from laws import examples
 
 LANES = st.integers(1, 6)
 
@@ -28,6 +29,7 @@ def orders(draw, lanes=LANES):
     return LaneOrder(Blocks.of(np.array(sizes, np.int64), draw(st.integers(1, 50))), deal, draw(st.integers(0, 99)))
 
 
+@settings(max_examples=examples(30, 100))
 @given(orders(), st.data())
 def test_every_row_comes_once_an_epoch_and_any_stretch_can_be_asked_for(order, data):
     whole = order.compute(np.arange(3 * order.size))
@@ -41,7 +43,7 @@ def test_every_row_comes_once_an_epoch_and_any_stretch_can_be_asked_for(order, d
         assert other.ids(start, stop).tolist() == whole[start:stop].tolist()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 @given(orders(st.sampled_from([1, 2, 4])), st.sampled_from([None, 1, 3]))
 def test_ranks_read_each_row_once_however_many_there_are(order, micro):
     total, batches = order.size, order.deal.batches
@@ -57,7 +59,7 @@ def test_ranks_read_each_row_once_however_many_there_are(order, micro):
     assert all(each == read[1] for each in read.values())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 @given(orders(), st.data())
 def test_windows_hold_what_is_read_and_are_known_ahead(order, data):
     first = data.draw(st.integers(0, 2 * order.size - 1))
