@@ -31,6 +31,7 @@ class CutNetworks:
         self._placement = placement
         self._units: list[FSDPModule] = []
         self._looking = self._passed_back = False
+        # Split layers alone hold their parts all the time: only FSDP gathers, and has to be told when to give up again.
         if placement.mesh.sizes.data > 1:
             from drivetrain.engine.layout import methods_of, shards_of
 
@@ -44,6 +45,7 @@ class CutNetworks:
     def training(self, names: Sequence[str]) -> Iterator[None]:
         """While entered, backward passes make gradients of these networks only: FSDP cannot be told its inputs."""
         still: list[nn.Parameter] = []
+        # Names are NETWORK/PARAMETER.
         for path, held in self._placement.held.items():
             if path.partition("/")[0] not in names and held.parameter.requires_grad:
                 still.append(held.parameter)
@@ -53,6 +55,7 @@ class CutNetworks:
             with self._split_losses():
                 yield
         finally:
+            # Only those that moved before: what a user has frozen stays so.
             for parameter in still:
                 parameter.requires_grad_(True)
 
@@ -73,6 +76,7 @@ class CutNetworks:
         """While entered, backward passes sum nothing over ranks, and leave their gradients for `gradients`."""
         from drivetrain.engine.layout import reshard, roots_of
 
+        # Neither sums over ranks nor ends FSDP's round: the pass that trains comes after this one, and is the last.
         for root in roots_of(self._networks.values()):
             root.set_requires_gradient_sync(False)
             root.set_is_last_backward(False)
@@ -117,6 +121,7 @@ class CutNetworks:
     def _watch(self, result: Any) -> None:
         """Hear of passes back through what a network has come to."""
         for leaf in tree_leaves(result):
+            # Results without a gradient refuse hooks, and nothing passes back through them.
             if isinstance(leaf, Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._hear)
 
@@ -130,6 +135,7 @@ class CutNetworks:
             for parameter in network.parameters():
                 if parameter.grad is not None:
                     found.append(local_of(parameter.grad))
+                    # What is left here would be added to the step's own gradient.
                     parameter.grad = None
         return found
 

@@ -133,6 +133,7 @@ class StepColumns:
         """Forget the steps after this one; returns the seconds that they took and those that they waited for data."""
         row = self.row(step) + 1
         lost = sum(self.seconds[row:]), sum(self.wait[row:])
+        # All in one place: columns of different lengths would tell of a step what another one did.
         for column in (self.step, self.stop, self.samples, self.tokens, self.seconds, self.wait, self.moved):
             del column[row:]
         for curve in (*self.losses.values(), *self.rates.values()):
@@ -142,6 +143,7 @@ class StepColumns:
 
     def row(self, step: int) -> int:
         """The row of a step, or of the last one before it; -1 where there is none."""
+        # Steps may have gaps (guard.skip), but only rise: a row that goes back is cut off first.
         return bisect_right(self.step, step) - 1
 
     def axis(self, by: By) -> Sequence[float]:
@@ -159,6 +161,7 @@ class StepColumns:
         last = len(self) - 1
         found = {}
         for name, curve in self.losses.items():
+            # A loss that the last step did not have is no newest one: another network may have moved in it.
             if curve.rows and curve.rows[-1] == last:
                 found[name] = curve.values[-1]
         return found
@@ -220,6 +223,7 @@ class RunSummary:
         for made in self._tries:
             for bucket, seconds in made.seconds.items():
                 total[bucket] = total.get(bucket, 0.0) + seconds
+            # By difference, so that the uses add up to the whole time, whatever a record leaves out.
             total["other"] += made.ended - made.first.started - sum(made.seconds.values())
         for before, after in pairwise(self._tries):
             total["restart"] += after.first.started - before.ended
@@ -273,6 +277,7 @@ class RunSummary:
             self.records = [record for record in self.records if not is_void(record, begin)]
         # An attempt whose first steps are void begins where the history now ends.
         for made in self._tries:
+            # Rows only shrink here: attempts after it get theirs when they begin.
             made.row = min(made.row, len(self.steps))
 
     def _lose(self, bucket: str, seconds: float) -> None:

@@ -47,6 +47,7 @@ class Contradiction(NamedTuple):
 
 def contradictions(recipe: Recipe) -> list[Contradiction]:
     """All that does not go together. A section that could not be read is None: what depends on it is not checked."""
+    # Each is asked, whatever the others found: all that is wrong is told at once.
     checks = (
         _name,
         _secrets,
@@ -130,6 +131,7 @@ def _batch(recipe: Recipe) -> Iterator[Contradiction]:
     given = f"{named} {', '.join(map(str, sizes))}"
     if recipe.batch.cost is not None:
         yield from _costs(recipe)
+    # The smallest of a ramp: a micro-batch larger than a step would be another size than what was asked for.
     if recipe.batch.micro is not None and recipe.batch.micro > min(sizes):
         yield Contradiction(("batch", "micro"), f"{recipe.batch.micro} is more than {given}")
     if isinstance(lanes, int) and math.gcd(*sizes) % lanes:
@@ -216,6 +218,7 @@ def _rounds(sizes: Sequence[int], micro: int | None, mesh: MeshSizes, schedule: 
     """Micro-batches of a step that a schedule does not take."""
     for size in sizes:
         share = size // mesh.data
+        # Without a size, one micro-batch has all of a process's share.
         passes = -(-share // (micro or max(1, share)))
         if schedule == "gpipe":
             continue
@@ -230,6 +233,7 @@ def _rounds(sizes: Sequence[int], micro: int | None, mesh: MeshSizes, schedule: 
 
 def _chosen_activations(recipe: Recipe) -> Iterator[tuple[Path_, Any]]:
     """What is said of activations, and where."""
+    # A network's own word counts in place of the recipe's, so both are looked at.
     yield ("activations",), recipe.activations
     for name, own in (recipe.networks or {}).items():
         yield ("networks", name, "activations"), own.activations

@@ -47,6 +47,7 @@ def override(tree: Tree, text: str) -> Tree:
     selector cannot be read, and where it chooses nothing.
     """
     origin = Origin("command line", text=text)
+    # The tree is not looked at while the text is read: a mistake in the text is the same whatever the recipe.
     steps, value_text = _Reader(text, origin).read()
     named: list[str | int] = []  # the path, as far as it is known before the selectors have chosen
     for step in steps:
@@ -60,6 +61,7 @@ def override(tree: Tree, text: str) -> Tree:
         value = parse(value_text, origin, mistakes, tuple(named))
     if mistakes:
         raise RecipeMistakes(mistakes)
+    # Kept apart: that one place has nothing for a selector is a mistake only where all places have nothing.
     misses: list[Mistake] = []
     paths = list(_chosen(tree, steps, (), origin, misses))
     if not paths:
@@ -181,6 +183,7 @@ class _Where:
             if found is not None and isinstance(found.value, str):
                 words.append(found.value)
         near = ""
+        # Where the word is there, another sign was asked for: a near word would mislead.
         if isinstance(self.value, str) and self.value not in words:
             near = nearest(self.value, words)
         return f"{self} chooses nothing: {'.'.join(self.field)} is {_listed(parts)}{near}"
@@ -269,6 +272,7 @@ class _Reader:
             raise self._bad(f"[{whole}]: {mistakes[0].message}", refused=any(mistake.refused for mistake in mistakes))
         if not isinstance(value, Value):
             raise self._bad(f"[{whole}]: a field is compared with one word or number; quotes make any text a word")
+        # Texts have an order of their own, by which 10 comes before 9.
         if sign in _ORDER and not _is_number(value.value):
             raise self._bad(f"[{whole}]: {sign} compares numbers, and {shown(value.value)} is none")
         return _Where(field, sign, value.value, whole)
@@ -365,6 +369,7 @@ def _put(tree: Tree | None, path: Path_, value: Tree, origin: Origin) -> Tree:
     if isinstance(key, int):
         assert isinstance(tree, TreeNode)
         items = list(tree.items)
+        # A new list: others may share this tree.
         items[key] = _put(items[key], rest, value, origin)
         return TreeNode(items, tree.origin)
     added = TreeNode({key: _put(_child(tree, key), rest, value, origin)}, origin, {key: origin})

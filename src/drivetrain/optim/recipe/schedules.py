@@ -32,6 +32,7 @@ class Schedule(Component):
     def __post_init__(self) -> None:
         if self.warmup is None and self.warmup_from:
             raise ValueError("warmup_from is where a warm-up begins: give one, or leave it out")
+        # At its end, the first step has a part of the peak already; at its start it would have none.
         if self.warmup is not None and not self.warmup_from and self.read_at != "step_end":
             raise ValueError(
                 f"a warm-up from zero that is read at {self.read_at} begins with steps that move nothing: "
@@ -41,6 +42,7 @@ class Schedule(Component):
     @property
     def end(self) -> Amount | None:
         """Where it ends, from the run's start on; None: with the budget."""
+        # `None` and not the budget: that may be extended on a resume, and the schedule then ends later, too.
         return None
 
 
@@ -103,6 +105,7 @@ class WarmupStableDecay(Decay):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # A fall by equal factors never comes to nothing.
         if self.shape == "exponential" and self.floor == 0:
             raise ValueError("an exponential decay needs a floor above zero")
 
@@ -132,6 +135,7 @@ class InverseSqrt(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # The fall is measured by one of the two: without a length nothing says how fast it is.
         if self.timescale is None and self.warmup is None:
             raise ValueError("inverse_sqrt needs a warm-up or a timescale")
 

@@ -14,6 +14,7 @@ from drivetrain.spec.tree import Path_, TreeNode, dotted, to_data
 
 AUTO = "auto"
 """The value of a key that somebody else fills in."""
+# 0 is in it, too: Python's False is equal to it.
 OFF = (False, None)
 Key = tuple[str, ...]
 """A key with those of the objects that it is in."""
@@ -61,6 +62,7 @@ class Keys:
 
     def take(self, key: Key, to: str, value: Any, note: str = "") -> None:
         """The recipe has this value at the dotted path `to`, on account of this key."""
+        # A default that is taken is told apart in the report: nobody has written it.
         given = self.value(key) is not ABSENT
         taken = Taken(path_of(to), value, dotted(key), self.line(key), note, given)
         self.findings.taken.append(taken)
@@ -97,6 +99,8 @@ class Keys:
         value = self.value(key)
         if value is ABSENT or value is None:
             return default
+        # A word that is no bool still counts as true below: then one mistake is told, and not all that would follow
+        # from an object that seems off.
         if not isinstance(value, bool) and value != AUTO:
             self.mistake(key, f"is true or false, not {shown(value)}")
         return bool(value)
@@ -113,8 +117,10 @@ def path_of(to: str) -> Path_:
 def whole(value: Any, least: int = 1) -> int:
     """A whole number of at least so much. Raises ValueError for all else."""
     number = value
+    # JSON has numbers only, and large ones are written as 5e8.
     if isinstance(value, float) and value.is_integer():
         number = int(value)
+    # Python's True is a whole number, 1.
     if not isinstance(number, int) or isinstance(number, bool) or number < least:
         raise ValueError(f"is a whole number of at least {least}, not {shown(value)}")
     return number
@@ -180,6 +186,7 @@ class Lost:
         """List it."""
         value = keys.value(key)
         if value is ABSENT:
+            # What the other system does unasked is lost like what was asked for.
             if self.default is not ABSENT and self.default not in self.off:
                 keys.lose(key, f"is left out, which means {shown(self.default)}: {self.why}")
         elif value in self.off:
@@ -216,6 +223,7 @@ class Nested:
             return
         for name, rule in self.rules.items():
             rule.apply(keys, (*key, name))
+        # A key that nobody knows is listed and never dropped: it may be newer than this table.
         for name in value.keys() - self.rules.keys():
             near = nearest(name, list(self.rules))
             keys.lose((*key, name), f"{keys.system} has no such key here{near}")
@@ -238,6 +246,7 @@ class Switched:
         if isinstance(keys.value(key), dict) and is_off:
             keys.spare(key, "is off")
             return
+        # `enabled` has been read above, and would be listed as unknown without a rule.
         Nested({"enabled": Spare("the keys beside it say the rest"), **self.rules}).apply(keys, key)
 
 

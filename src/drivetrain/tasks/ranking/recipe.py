@@ -45,6 +45,7 @@ _DEFAULT_METRICS: Mapping[str, tuple[MetricName, ...]] = {
     "softmax": ("accuracy",),
     "mse": ("mae", "mse"),
 }
+# `normalize` stays last: the readings before it make a table, which features may share.
 _READINGS = ("buckets", "hash", "vocab", "keyed", "boundaries", "normalize")
 
 
@@ -129,6 +130,8 @@ class Feature(Settings):
     table: Annotated[str | None, bits("features that name the same table share it; null: one of its own")] = None
 
     def __post_init__(self) -> None:
+        # Nothing is guessed from a column's type: it may differ between files of one source, and a reading decides
+        # which rows are learned.
         given = [name for name in _READINGS if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none"
@@ -141,6 +144,8 @@ class Feature(Settings):
         self._require_fitting_lists()
 
     def _require_fitting_numbers(self) -> None:
+        # A map is one text that `separator` cuts, so it may have one where it gives a number; a list of numbers has a
+        # width instead.
         if self.map_key is not None:
             self._require_fitting_map()
         elif self.normalize is not None:
@@ -151,10 +156,13 @@ class Feature(Settings):
             raise ValueError("width is for numbers (normalize): leave it out")
         if self.boundaries is not None:
             self._require_left_out("is for single numbers", "length", "weights")
+            # The id of a number is how many boundaries lie below it: one that is there twice would make a row that
+            # nothing has.
             if list(self.boundaries) != sorted(set(self.boundaries)):
                 raise ValueError("boundaries ascend: give them in order, each once")
 
     def _require_fitting_map(self) -> None:
+        # A colon stands between a key and its value.
         if self.separator in (None, ":"):
             raise ValueError("map_key takes a separator, which stands between `key:value` and the next one")
         if self.length is not None or self.width != 1 or self.cross is not None:
@@ -224,6 +232,8 @@ class Label(Settings):
     ] = None
 
     def __post_init__(self) -> None:
+        # The number of classes is the width of the network's output, which no data may decide: it would change with the
+        # files.
         if (self.classes is not None) != (self.loss == "softmax"):
             raise ValueError("classes goes with `loss: softmax`, which needs it")
         if self.label_smoothing and self.loss not in ("bce", "softmax"):
@@ -266,6 +276,7 @@ class DeepFM(Component):
         """What it cannot do with this task's features and labels."""
         yield from _needs_labels(task, 1, "deepfm")
         yield from _pooled(task)
+        # By length, the first feature that has it: enough to name one of each in the message.
         dims: dict[int, str] = {}
         for name, feature in task.embedded.items():
             dims.setdefault(task.dim_of(feature), name)
@@ -359,6 +370,8 @@ class TwoTower(Component):
             message = "two_tower takes one label of yes or no (bce), which says what is learned from, or none: all are"
             yield Mistaken(("labels",), message)
         yield from _pooled(task)
+        # An item's vector must not hang on the user, nor the other way round: else items could not be looked up by
+        # their vectors.
         sides = [*self.user, *self.item]
         for side in ("user", "item"):
             path = ("model", side)
@@ -400,6 +413,7 @@ class Ranking(Component):
     @property
     def embedded(self) -> dict[str, Feature]:
         """The features that have vectors, in the order in which a model has them: that of their names."""
+        # By name, since what a recipe's digest does not tell apart, the order of its keys, must not decide a bit.
         return {name: each for name, each in sorted(self.features.items()) if not each.is_number}
 
     @property
@@ -422,12 +436,14 @@ class Ranking(Component):
         if recipe.embeddings is not None:
             yield from self._held(recipe.embeddings.hold)
         yield from self._grouped()
+        # A model of one's own is known only once torch is loaded; what it can do is its own to say.
         if hasattr(self.model, "mistakes"):
             yield from self.model.mistakes(self)
         else:
             yield from _needs_labels(self, 1, "a model of your own")
         if self.weights is not None:
             yield from self.weights.mistakes(self)
+            # The weights follow from each label's own gradient.
             if recipe.compile:
                 yield Mistaken(("weights",), "a compiled network has one backward pass: leave compile out")
         if recipe.embeddings is not None and recipe.embeddings.backend == "torchrec":
@@ -449,6 +465,7 @@ class Ranking(Component):
                 yield Mistaken(("features", name, "keyed"), f"a table that grows {own}")
             if feature.pooling == "none":
                 yield Mistaken(("features", name, "pooling"), f"giving each row of a list {own}")
+            # fbgemm's kernels read four numbers at a time.
             if self.dim_of(feature) % 4:
                 path = ("dim",) if feature.dim is None else ("features", name, "dim")
                 yield Mistaken(path, f"{self.dim_of(feature)}, which is no multiple of 4, {own}")
@@ -477,6 +494,7 @@ class Ranking(Component):
         """Tables of keys that each process is to hold whole: a key has one owner."""
         for name, feature in self.embedded.items():
             table = feature.table or name
+            # The first pattern that fits decides, as it does where tables are laid out.
             ways = [(pattern, way) for pattern, way in hold.items() if re.search(pattern, table)]
             if feature.keyed is not None and ways and ways[0][1] == "each":
                 message = f"embeddings.hold: {ways[0][0]!r} has each process hold {table!r}, and a key has one owner"
@@ -487,6 +505,7 @@ class Ranking(Component):
         first: dict[str, str] = {}
         for name, feature in self.embedded.items():
             other = first.setdefault(feature.table or name, name)
+            # A row means the same to all that look it up only where all make it of a value in the same way.
             for what in ("dim", *_READINGS[:-1]):
                 own, others = getattr(feature, what), getattr(self.features[other], what)
                 if what == "dim":

@@ -46,6 +46,7 @@ class Framed(Settings):
     @property
     def window_size(self) -> int:
         """Samples in a window."""
+        # Of 32 ms the power of two below, since an FFT is fastest there: 256 at 8 kHz, 512 at 16 kHz, 1024 at 44.1 kHz.
         return self.window or 1 << round(self.rate * 0.032).bit_length() - 1
 
     @property
@@ -65,6 +66,7 @@ class Framed(Settings):
         return -(-self.samples // (2 * self.hop_size)) * 2 * self.hop_size
 
     def __post_init__(self) -> None:
+        # Windows fade in and out: farther apart, samples between two of them would be heard of by neither in full.
         if self.hop_size > self.window_size // 2:
             raise ValueError(
                 f"hop {self.hop_size} is more than half of a window of {self.window_size}: sound gets lost"
@@ -230,6 +232,7 @@ class Enhancing(Listening):
     @property
     def denoising(self) -> Denoiser:
         """The denoiser's settings."""
+        # Both look at the same spectrogram: the denoiser's windows cannot be others.
         framed = {each.name: getattr(self.model, each.name) for each in fields(Framed)}
         return Denoiser(**framed, width=self.denoiser.width, depth=self.denoiser.depth, blocks=self.denoiser.blocks)
 
@@ -320,6 +323,7 @@ class SpeechFolders(Mixed):
     @property
     def speech(self) -> Folder:
         """Where the speech lies."""
+        # A source of its own, so that speech, noises and rooms are cut into parts by one rule.
         names = ("path", "include", "key", "part", "split", "by")
         return Folder(**{name: getattr(self, name) for name in names})
 

@@ -90,6 +90,7 @@ def _split(text: str, mark: str) -> list[str]:
     for char in text:
         if quote:
             quote = "" if char == quote else quote
+        # Outside of brackets a quote may be the apostrophe of a value.
         elif char in "\"'" and depth:
             quote = char
         elif char in "[{":
@@ -118,6 +119,7 @@ def _apply(root: Node, key: str, value: Any) -> None:
     *way, last = _steps(key)
     places = [root]
     for step in way:
+        # All places are found before the first is set: an edit must not choose by what it has set itself.
         places = [inner for place in places for inner in _entered(place, step)]
     for place in places:
         _set(place, last, value)
@@ -140,6 +142,7 @@ def _entered(node: Node, step: _Step) -> list[Node]:
         return [each for each in found if isinstance(each, Node)]
     if step.which is not None:
         raise EditError(f"{step.name} is one message, not several: leave [{step.which}] out")
+    # A message without a value of its own is not there; the way to its field makes it, as protobuf's own setters do.
     there = node.node(step.name)
     if there is None:
         _require_free(node, kind, whole=False)
@@ -153,6 +156,7 @@ def _require_free(node: Node, kind: FieldType, *, whole: bool) -> None:
     others = [name for name in schema().group(node.type, kind.group) if name != kind.name and node.has(name)]
     if not kind.group or not others:
         return
+    # On the way to a field nobody has asked for another kind: to switch would throw away all that the old one has.
     if not whole:
         here = f"it is a {others[0]}, not a {kind.name}"
         several = f"choose by a condition, such as [{kind.name}.{_first(kind)}=...]"

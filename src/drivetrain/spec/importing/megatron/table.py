@@ -19,6 +19,7 @@ class Arguments(Keys):
 
     def is_auto(self, key: Key) -> bool:
         """Whether the shell, or whoever calls the script, fills it in."""
+        # A shell's $VARIABLE stands where DeepSpeed has "auto": somebody else's value, which is not guessed.
         return is_open(self.value(key))
 
     def given(self, key: Key) -> bool:
@@ -292,6 +293,7 @@ OTHERS: Mapping[str, Rule] = {
     ),
 }
 
+# The first that fits counts, so a longer beginning stands before a shorter one.
 PREFIXES: tuple[tuple[str, Rule], ...] = (
     ("--log-", Spare(_RECORD)),
     ("--timing-", Spare(_RECORD)),
@@ -336,6 +338,7 @@ RULES: Mapping[str, Rule] = {**MODEL, **TRAINING, **LAYOUT, **DATA, **OTHERS}
 
 def apply_rules(keys: Keys, names: Iterable[str]) -> None:
     """Apply each rule, and say of the file's other arguments what their family is, or that nobody knows them."""
+    # Rules of arguments that the file does not have are asked as well: a default of theirs may be another one here.
     for name, rule in RULES.items():
         rule.apply(keys, (name,))
     for name in names:
@@ -347,4 +350,5 @@ def _rule_of(name: str) -> Rule:
     for prefix, rule in PREFIXES:
         if name.startswith(prefix):
             return rule
+    # Listed whatever its value: of what nobody knows nothing is known to be off.
     return Lost("nothing here is known to do that", off=())
