@@ -41,9 +41,7 @@ import os, sys, hypothesis, pytest
 hypothesis.settings.register_profile("few", max_examples=10)
 hypothesis.settings.load_profile("few")  # the tests' own profile builds on this one
 
-class FirstAndLast:
-    """Of each test's parameters: those between ask nothing else of the language. A drill tries all."""
-
+class FirstAndLast:  # of each test's parameters: those between ask nothing else of the language
     def pytest_collection_modifyitems(self, items):
         alike = {}
         for item in items:

@@ -82,6 +82,7 @@ def names_of(run):
     return dict(newest(run).state.tensors)
 
 
+@pytest.mark.cold  # nor does anything that is imported on the way
 def test_x01_x02_x03_no_load_path_unpickles_anything(tiny, tmp_path):
     """Resume, evaluation and export of a run, with pickles planted all over it, under an audit hook."""
     script = tmp_path / "audited.py"

@@ -120,6 +120,7 @@ def test_p14_the_third_signal_ends_it_at_once(tmp_path):
     assert len(said) == 2
 
 
+@pytest.mark.cold  # all that it starts is below it
 def test_p12_a_killed_supervisor_leaves_nothing_behind(tmp_path):
     process = subprocess.Popen([sys.executable, str(TESTS / "ranks.py"), str(tmp_path)], start_new_session=True)
     deadline = time.time() + 30

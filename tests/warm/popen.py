@@ -16,14 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from warm.server import LARGEST, Request
+from warm.server import LARGEST, Request, is_run
 
 ADDRESS = "DRIVETRAIN_TESTS_WARM"
 """In the environment of whoever may ask the server: where it listens."""
 _BEGIN = "import sys, warm.server; warm.server.main(int(sys.argv[1]))"
 _PARENT = f"""
 import os, subprocess, sys
-sys.path[0] = "" if sys.argv[1] == "-c" else os.getcwd()
+here = "" if sys.argv[1] == "-c" else os.getcwd()
+sys.path[0] = here if sys.argv[1] in ("-c", "-m") else os.path.dirname(os.path.abspath(sys.argv[1]))
 sys.path.append({str(Path(__file__).parent.parent)!r})
 from warm import popen, server
 sys.path.pop()
@@ -162,7 +163,7 @@ def _connected() -> socket.socket:
 def _is_served(asked: dict[str, Any]) -> bool:
     """Whether a Python is asked for whose environment has the server."""
     command, environment = asked["args"], os.environ if asked["env"] is None else asked["env"]
-    is_python = isinstance(command, list) and command[:1] == [sys.executable] and command[1] in ("-c", "-m")
+    is_python = isinstance(command, list) and command[:1] == [sys.executable] and is_run(command[1:])
     return is_python and ADDRESS in os.environ and os.environ[ADDRESS] == environment.get(ADDRESS)
 
 

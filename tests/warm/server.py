@@ -58,8 +58,14 @@ class Request:
     @property
     def own(self) -> list[str]:
         """The folders in which this Python looks for modules before its own."""
-        first = [] if self.environment.get("PYTHONSAFEPATH") else ["" if self.command[0] == "-c" else self.folder]
+        first = [] if self.environment.get("PYTHONSAFEPATH") else [self._first]
         return [*first, *filter(None, self.environment.get("PYTHONPATH", "").split(os.pathsep))]
+
+    @property
+    def _first(self) -> str:
+        if self.command[0] == "-c":
+            return ""
+        return self.folder if self.command[0] == "-m" else str(Path(self.folder, self.command[0]).parent)
 
 
 class Server:
@@ -81,8 +87,7 @@ class Server:
     def alike(self, asked: Request) -> bool:
         """Whether a fork is what the interpreter would be."""
         return (
-            asked.command[0] in ("-c", "-m")
-            and len(asked.command) > 1
+            is_run(asked.command)
             and asked.session in (0, os.getsid(0))
             and _at_import(asked.environment) == self._environment
             and os.path.isdir(asked.folder)
@@ -241,12 +246,23 @@ def _own(trace: TracebackType | None) -> TracebackType | None:
 
 def run(command: list[str]) -> None:
     """What an interpreter does with its command line."""
-    sys.argv[:] = [command[0], *command[2:]]
+    sys.argv[:] = [command[0], *command[1 + command[0].startswith("-") :]]
     sys.orig_argv[:] = [sys.executable, *command]
+    main = vars(sys.modules["__main__"])
     if command[0] == "-m":
         runpy._run_module_as_main(command[1])
+    elif command[0] == "-c":
+        exec(compile(command[1], "<string>", "exec"), main)
     else:
-        exec(compile(command[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+        main["__file__"] = os.path.abspath(command[0])
+        exec(compile(Path(command[0]).read_bytes(), main["__file__"], "exec"), main)
+
+
+def is_run(command: list[Any]) -> bool:
+    """Whether `run` does what an interpreter would with its command line: it knows no options."""
+    if command[:1] in (["-c"], ["-m"]):
+        return len(command) > 1
+    return bool(command) and os.fspath(command[0]).endswith(".py")
 
 
 def _code(end: SystemExit) -> int:

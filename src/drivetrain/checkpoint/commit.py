@@ -112,6 +112,7 @@ def write_manifest(folder: Path, step: int, files: Mapping[str, FileMetadata], m
     """Write the manifest, which makes the folder whole, and make all durable; returns the manifest's SHA-256."""
     parts = {name: asdict(file) for name, file in files.items()}
     manifest = {"format": FORMAT, "step": step, "time": time.time(), "files": parts, **metadata}
+    # One line, and its hash in the next: whoever reads the first can check it without knowing how it was made.
     line = json.dumps(manifest, separators=(",", ":")).encode()
     own = hashlib.sha256(line).hexdigest()
     write_file(folder / MANIFEST, line + b"\n" + own.encode() + b"\n")
@@ -127,6 +128,7 @@ def verify(path: Path) -> dict[str, Any]:
     """
     with opened(path) as folder:
         manifest = manifest_in(folder, path)
+        # Hashing is what takes long: files are read beside each other, and the first that is wrong ends it.
         for _ in ahead(manifest["files"], lambda name: require_hash(folder, name, manifest)):
             pass
         require_complete(folder, manifest)
@@ -162,6 +164,7 @@ def load(path: Path) -> tuple[dict[str, Any], StateTree]:
             with damage(name):
                 contents.add(name, parse_header(data, len(data)))
                 assembly.add(name, parse_tensors(data))
+    # Again after the files: until all headers are read, a tensor that none of them has looks like one to come.
     contents.require_whole()
     return manifest, StateTree(assembly.tensors(), values)
 
@@ -175,6 +178,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def _parts(pieces: Sequence[TensorBytes]) -> Iterable[list[TensorBytes]]:
     """The pieces in runs of about as many bytes, `PART` at most but for a larger piece; at least one run."""
     total = sum(piece.data.numel() for piece in pieces)
+    # Some files for every state, so that small ones are hashed and read beside each other, too, and none so small that
+    # opening it takes longer.
     most = min(PART, max(_LEAST_PART, total // _PARTS))
     part: list[TensorBytes] = []
     size = 0

@@ -111,9 +111,11 @@ class Commits:
 
         Raises Failure(78) after the first step where a commit could not hold what an optimizer has begun.
         """
+        # Optimizers begin their state in the first step that moves; only then is it known what a commit has to hold.
         if not self._tried and self._state.progress.step > self._covered:
             self._tried = True
             self.prepare()
+        # The pulse is the same sum on all ranks, so all of them gather, or none does.
         if ended == group.world:
             self._join(group.gather_json(self._turn()))
         self._record_commit_result(self._storage and self._storage.committer.finished())
@@ -123,6 +125,7 @@ class Commits:
 
         Raises a rank's Failure(74) on every rank where its disk has stalled for too long.
         """
+        # In turns, with a sign of life in each: the watchdog of a rank that waits for another's disk must not end it.
         while True:
             turns = group.gather_json(self._turn())
             if all(turn is None for turn in turns):
@@ -162,6 +165,7 @@ class Commits:
             self._covered = -1
             self._storage.committer.drop()
         elif self._storage.committer.rank:
+            # It has given its part to rank 0, and can begin the next one.
             self._storage.committer.drop()
             if self._storage.mirror:
                 self._storage.mirror.push(name_of(self._covered))  # its files, once the commit is there

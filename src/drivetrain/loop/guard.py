@@ -108,6 +108,7 @@ class Guard:
         """Why this step must not be undone too, if so."""
         earlier = [undone.step for undone in self.undone if undone.step <= step]
         row, following = 1, step
+        # Steps are not told apart by which samples they had: it is the place that goes wrong again.
         for before in sorted(earlier, reverse=True):  # neighbours, or the same step, undone before with other samples
             if before < following - 1:
                 break
@@ -137,6 +138,7 @@ class Guard:
         is. `counts` are the step's, over all ranks."""
         if any(first <= step <= last for first, last in self._listed):
             return "listed"
+        # Over all ranks: they have to leave out the same step, though one of them may have nothing to read in any case.
         if not counts["samples"]:
             return "quarantined"
         return ""
@@ -144,6 +146,7 @@ class Guard:
     @property
     def quarantine(self) -> Quarantine:
         """The samples that are left out."""
+        # From the step after the one that was gone back to: what was made before it has seen these samples, and stays.
         later = [(undone.to + 1, undone.samples) for undone in self.undone]
         return Quarantine([(1, self.settings.quarantine), *later])
 
@@ -184,6 +187,7 @@ class Guard:
                 continue
             arrived = takewhile(lambda pair: pair[0] <= step - _DELAY, pairs)
             values = [value for _, value in arrived][-spike.window :]
+            # Of fewer, a median says little, and the first steps of a run fall fast.
             if len(values) >= spike.window // 2:
                 found[what] = limit(values, spike.deviations)
         return found

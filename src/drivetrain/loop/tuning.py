@@ -70,6 +70,7 @@ class LiveRecipe:
 
     def accept(self, text: str) -> None:
         """From now on the recipe has this."""
+        # Looked at again where another text came in between: what is accepted is what `effect` has told of.
         self.with_text(text)
         assert self._tried is not None
         (_, self._resolved), self._tried = self._tried, None

@@ -59,6 +59,7 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
         matrices = _matrices(module, settings)
         members: dict[_Shared, list[tuple[str, nn.Parameter]]] = {}
         for name, parameter in module.named_parameters():
+            # Frozen ones are in no group: an optimizer would decay them.
             if not parameter.requires_grad:
                 continue
             index = _first_match(patterns, name)
@@ -68,6 +69,7 @@ def assign(networks: Mapping[str, nn.Module], settings: Optimizer) -> dict[str, 
             matrix_counts[index] += matrix
             shared = _Shared(index, *_rates(parameter, settings, groups[index], matrix), matrix)
             members.setdefault(shared, []).append((name, parameter))
+        # A pattern that fits another stage's layer alone is no mistake here, or ranks would disagree.
         for name in getattr(module, "trains_elsewhere", ()):
             if (index := _first_match(patterns, name)) >= 0:
                 taken[index] += 1
@@ -126,6 +128,7 @@ def _matrices(module: nn.Module, settings: Optimizer) -> frozenset[nn.Parameter]
     if choice is None:
         return frozenset()
     pattern = _compile(choice.field, choice.pattern)
+    # The pattern names what is left out then: an output layer looks like any other matrix.
     if choice.hidden:
         return _hidden(module, pattern)
     found = set()

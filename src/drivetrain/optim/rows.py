@@ -57,6 +57,8 @@ class HalfRows:
         if self.by_chance is None:
             return numbers.bfloat16()
         names, starts, first = self.by_chance.names, self.by_chance.at, self.by_chance.first
+        # By the table's own row and name: where a row lies in the matrix follows from the number of processes, and must
+        # decide no bit.
         stretch = torch.searchsorted(starts, rows, right=True) - 1
         place = (rows - starts[stretch] + first[stretch]).unsqueeze(1) * numbers.shape[1]
         keys = torch.tensor([key_of(self.seed, *at, name) for name in names], dtype=torch.int32)[stretch]
@@ -128,6 +130,7 @@ class RowMover(Generic[S]):
     @torch.no_grad()
     def move(self) -> None:
         """Move the rows by their gradient, which is gone then."""
+        # Also where this rank has looked up nothing: a count by rank would be other state on another mesh.
         self.moves += 1
         rows, gradient = self.rows, self.gradient
         self.drop()
@@ -142,6 +145,7 @@ class RowMover(Generic[S]):
             # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
             self.weight.index_add_(0, rows, change)
             return
+        # The master's sum, and not the rounded weight's: else what rounding has taken would be lost in every step.
         moved = change.add_(self.own(rows))
         if MASTER in self.slots:
             self.slots[MASTER].index_copy_(0, rows, moved)

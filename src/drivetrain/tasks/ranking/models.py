@@ -59,6 +59,7 @@ class DeepFM(nn.Module):
     def __init__(self, settings: recipe.DeepFM, shapes: Shapes) -> None:
         super().__init__()
         self._shapes = shapes
+        # All alike: the recipe's own check (`DeepFM.mistakes`) has refused anything else.
         (dim,) = set(shapes.embedded.values())
         self.deep = layers(shapes.width, settings.hidden, settings.dropout)
         self.out = Outputs(settings.hidden[-1] + dim + shapes.width, shapes.labels)
@@ -95,6 +96,7 @@ class MMoE(nn.Module):
         found: dict[str, Tensor] = {}
         for name, gate in self.gates.items():
             mixed = (gate(whole).softmax(-1).unsqueeze(-1) * said).sum(1)
+            # A tower's outputs have the label's name already, as those of the other models do.
             found |= self.towers[name](mixed)
         return found
 
@@ -113,6 +115,8 @@ class TwoTower(nn.Module):
 
     def forward(self, inputs: Inputs) -> dict[str, Tensor]:
         """Vectors of length 1: `user`, [samples, size], and `item`, [samples, candidates, size]."""
+        # Where items are drawn, each sample has several: the key has one id for each, however long lists of other
+        # features are.
         candidates = inputs.ids[self._key].shape[1]
         embedded = {}
         for name in self._item.embedded:
@@ -121,6 +125,7 @@ class TwoTower(nn.Module):
 
     def of_users(self, inputs: Inputs) -> Tensor:
         """Vectors of length 1, [..., size], by the features of users."""
+        # float32, whatever the precision: of vectors of length 1 half precision leaves too little of a product.
         return F.normalize(self.user(side_by_side(inputs, self._user)).float(), dim=-1)
 
     def of_items(self, inputs: Inputs) -> Tensor:
@@ -169,6 +174,7 @@ def side_by_side(inputs: Inputs, shapes: Shapes) -> Tensor:
 
 def linear_flops(network: nn.Module) -> int:
     """FLOPs of the linear layers for one sample, forward and backward: two and four for each weight."""
+    # Looked up rows multiply nothing.
     return 6 * sum(part.weight.numel() for part in network.modules() if isinstance(part, nn.Linear))
 
 
@@ -186,5 +192,6 @@ def _pooled(vectors: Tensor, ids: Tensor, candidates: int, pooling: str) -> Tens
     total = lists.sum(2)
     if pooling == "mean":
         there = (ids >= 0).unflatten(1, (candidates, -1)).sum(2)
+        # Places without an id have vectors of zeros, which a sum may have and a mean may not count.
         total = total / there.clamp(min=1).unsqueeze(-1)
     return total
