@@ -41,6 +41,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_collection_modifyitems(items):
+    """What takes long begins early: at the end one process would work at it, and the others would wait."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _warm():
     """Pythons that tests start have torch loaded already, where it is installed."""

@@ -70,15 +70,15 @@ class Stall:
         assert self.go.wait(30)
 
 
-def sweep(folder: Path, keeps: Sequence[int] = (1, 2)) -> Scoreboard:
-    """Every call, before and after it, with little and with more that stays."""
+def sweep(folder: Path, keeps: Sequence[int] = (1, 2), every: int = 1) -> Scoreboard:
+    """Every call, before and after it, with little and with more that stays. `every` 2: before and after in turn."""
     board = Scoreboard()
     with mock.patch.object(leases, "PATIENCE", PATIENCE):
         for keep in keeps:
             for after in (False, True):
-                number = 0
+                number = after % every
                 while trial(folder / f"{keep}-{after}-{number}", number, keep, after=after, board=board):
-                    number += 1
+                    number += every
     return board
 
 

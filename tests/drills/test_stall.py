@@ -23,7 +23,8 @@ from drivetrain.spec.exits import Exit, Outcome
 
 pytestmark = [pytest.mark.xdist_group("stalls"), pytest.mark.timeout(300), pytest.mark.usefixtures("forked")]
 HANG = "launch.hang_after=3"
-SECONDS = 7.5  # more than twice the watchdog's patience
+SECONDS = 6.5  # more than twice the watchdog's patience
+STEPS = 320  # more than are made until a stall is over, at the pace that it has then
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def hurried(monkeypatch):
 @pytest.fixture
 def long(tiny):
     """A run that goes on for longer than a stall, and commits at its end only."""
-    return tiny | {"budget": {"steps": 400}, "checkpoint": {"every": None}, "evaluate": {"every": None, "batch": 256}}
+    return tiny | {"budget": {"steps": STEPS}, "checkpoint": {"every": None}, "evaluate": {"every": None, "batch": 256}}
 
 
 def kinds(run, kind):
@@ -58,7 +59,7 @@ def test_s20_a_stall_of_the_run_directory_holds_up_no_step_and_is_no_hang(long, 
     assert outcome.code is Exit.DONE, outcome
     assert seen.ended - seen.began > 50  # steps that were made while nothing could be written
     assert len(kinds(run, "attempt")) == 1
-    require_whole(run, 400)
+    require_whole(run, STEPS)
     assert trace(run) == references(long, asked)
 
 
@@ -74,7 +75,7 @@ def test_s20_a_commit_that_is_due_in_a_stall_is_waited_for_and_no_hang(long, tmp
     waited = max(record["waited"] + record["seconds"] for record in kinds(run, "commit"))
     assert waited > SECONDS / 2
     assert len(kinds(run, "attempt")) == 1
-    require_whole(run, 400)
+    require_whole(run, STEPS)
     assert trace(run) == references(long, f"launch.processes={world}")
 
 
@@ -95,7 +96,7 @@ def test_s20_a_stall_that_lasts_longer_than_stop_stall_ends_with_74_and_says_wha
     assert "goes on from the last commit" in outcome.hint
     assert took < 60
     assert train(wanted, run, HANG).code is Exit.DONE
-    assert prove(run, data=False).steps == 400
+    assert prove(run, data=False).steps == STEPS
     assert trace(run) == references(long, "launch.processes=1")
 
 
@@ -147,7 +148,7 @@ def test_s20_killed_in_a_stall_it_goes_on_with_the_same_bits(long, tmp_path, wor
         outcome = train(wanted, run, asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert len(kinds(run, "attempt")) == 2
-    assert prove(run, data=False).steps == 400
+    assert prove(run, data=False).steps == STEPS
     assert trace(run) == references(long, asked)
 
 
@@ -225,7 +226,7 @@ def test_s20_a_file_system_that_is_frozen_and_thawed_again_costs_no_bit(long, tm
         outcome = train(long, run, asked, HANG)
     assert outcome.code is Exit.DONE, outcome
     assert len(kinds(run, "attempt")) == 1
-    require_whole(run, 400)
+    require_whole(run, STEPS)
     assert trace(run) == references(long, asked)
 
 

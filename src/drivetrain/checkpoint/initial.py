@@ -74,6 +74,7 @@ def load_initial(
     wanted = named_tensors(chosen)
     there = _there(settings, chosen, layouts, group or Group())
     given, renamed, left_out = _given(there.tensors, settings)
+    # What is given counts before `fresh`: a pattern may be wide, and says what may be missing.
     fresh = [name for name in wanted if name not in given and _hits(settings.fresh, name)]
     expected = {name: _whole(tensor, rows.get(name)) for name, tensor in wanted.items() if name not in fresh}
     # Before anything is copied: a run that is refused has its weights as they were drawn.
@@ -83,6 +84,8 @@ def load_initial(
     here = there.read({old: rows.get(name) or box_of(wanted[name]) for name, old in held.items()})
     with torch.no_grad():
         for name, old in held.items():
+            # The master gets the numbers before they are rounded: rounded first, the weights would begin elsewhere than
+            # the file says.
             for tensor in (local_of(wanted[name]), masters.get(name)):
                 if tensor is not None:
                     tensor.copy_(here[old])
@@ -136,6 +139,7 @@ def freeze(
     patterns: Sequence[str] = ()
     own: Sequence[str] = ()  # of those: parameters that were drawn here, and so have to train
     if settings.freeze is True:
+        # A head that begins anew beside a frozen body is what the two together are for.
         patterns, own = (".",), settings.fresh
     elif settings.freeze is not False:
         patterns = settings.freeze
@@ -149,6 +153,7 @@ def freeze(
             if hits and not _hits(own, full):
                 parameter.requires_grad_(False)
                 frozen += 1
+    # Tables are no parameters, and a pattern that names one is no idle pattern: it has its own refusal.
     for name in rows:
         used.update(_hits(patterns, name))
     if settings.freeze is not True:  # else the network as a whole stays as it is
@@ -213,6 +218,7 @@ class _There(NamedTuple):
 def _there(settings: Init, networks: Collection[str], layouts: Mapping[str, Names | None], group: Group) -> _There:
     path = Path(settings.from_)
     try:
+        # A run first: its folder may hold safetensors as well, such as an export, and its newest commit is meant.
         if (path / FOLDER).is_dir():
             found = newest(path, group, whole=False)
             if found is None or found.stored is None:

@@ -139,6 +139,8 @@ class _Again:
         self._attributes.restore()
         self._present = [owner._buffers[name] for owner, name, _ in self._buffers]
         for owner, name, value in self._buffers:
+            # Each pass gets a copy: what it changes must not be seen by the one after it, of which there may be
+            # several.
             owner._buffers[name] = value.clone()
         self._inner.__enter__()
 
@@ -181,6 +183,7 @@ class _Attributes(NamedTuple):
         for own, kept in self.owners:
             for name in [name for name, value in own.items() if isinstance(value, _KEPT)]:
                 del own[name]
+            # Into the module's own dict: `setattr` would meet what a class has put in its way.
             own |= kept
         for generator, state in self.states:
             generator.set_state(state)
@@ -190,6 +193,7 @@ def _policy(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPoli
     """Whether what an operation comes to is kept. One that draws is made again: its place among the drawn numbers would
     be another one's."""
     schema = operation._schema
+    # Cheap ones are made again: keeping them would give back what recomputing is there to save.
     if schema.name not in _COSTLY:
         return CheckpointPolicy.PREFER_RECOMPUTE
     for place, argument in enumerate(schema.arguments):

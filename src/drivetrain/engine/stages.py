@@ -54,6 +54,7 @@ class Chunk:
 
     def __call__(self, inputs: tuple[Any, ...], received: Tensor | None, **kwargs: Any) -> Tensor:
         """What goes to the next stage, or the network's output."""
+        # `train()` and `eval()` reach the network that the task knows; the views are copies of its modules.
         for made, original in self._copies:
             made.training = original.training
         self._received = received
@@ -69,6 +70,8 @@ class Chunk:
         handles = []
         for name in self._every:
             module = self.module.get_submodule(name)
+            # Before all other hooks: one that cuts or gathers would hand on another tensor than the module before has
+            # made.
             handles.append(module.register_forward_pre_hook(trial.before(name), prepend=True))
             handles.append(module.register_forward_hook(trial.after(name)))
         for name in self._own:
@@ -95,6 +98,7 @@ class Chunk:
 
     def _view(self, module: nn.Module, prefix: str) -> nn.Module:
         """A module with the same memory, and others in the places of some within it."""
+        # Shallow: the view has the same parameters, so that whoever looks at the network sees what the stages train.
         made = copy(module)
         self._copies.append((made, module))
         for key, value in vars(module).items():
@@ -173,6 +177,7 @@ def keep_stages(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh) -
         cause = f"parallel.pipeline: {name} has {there} repeated blocks, fewer than {count} stages"
         raise Failure(Exit.BAD_RECIPE, cause, f"use at most {max(1, there)} stages (pipeline x virtual_stages)")
     _require_plain(name, network, order)
+    # Dealt in turns: with virtual stages each rank has some from everywhere, which is what keeps all of them busy.
     places = tuple([number % mesh.sizes.pipeline for number in range(count)])
     here = mesh.at["pipeline"]
     holders, sizes = _holders(network, names, places)
@@ -180,6 +185,7 @@ def keep_stages(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh) -
     kept = {id(parameter) for each in own for parameter in network.get_submodule(each).parameters()}
     for each in order:
         module = network.get_submodule(each)
+        # A tied table stays on both stages: its name, and with it its place in commits, belongs to the first of them.
         if each not in own and not any(id(parameter) in kept for parameter in module.parameters()):
             network.set_submodule(each, Absent())
     stages = Stages(names, places, here, holders, sizes)
@@ -235,6 +241,7 @@ class _Trial:
             if not self._left or self._left[0] != name:
                 wanted = self._left[0] if self._left else "its end"
                 raise _misplaced(f"the network calls {name} where the plan's stages have {wanted}")
+            # Identity, not equality: a copy of the same numbers has another gradient's way back.
             if self._last and not (args and args[0] is self._last[1]):
                 what = f"what {name} is given first is not what {self._last[0]} has made"
                 raise _misplaced(f"{what}: in between the network computes something itself, which no stage has")
@@ -310,6 +317,7 @@ def _holders(
     for stage, place in zip(names, places, strict=True):
         for each in stage:
             for parameter in network.get_submodule(each).parameters():
+                # By the parameter itself: a tied one has several names, and one state.
                 at.setdefault(id(parameter), set()).add(place)
     holders, sizes = {}, {}
     for name, parameter in network.named_parameters():

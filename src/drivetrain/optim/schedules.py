@@ -48,6 +48,7 @@ class Horizon:
 
     def since(self, wait: int) -> Horizon:
         """That of a network which stands still for the first `wait` steps."""
+        # In samples: a ramp may have made the first steps smaller.
         before = self.scale.batches.samples(wait)
         scale = replace(self.scale, batches=self.scale.batches.since(wait))
         return Horizon(self.total - before, scale, self.scores, before, self.scale)
@@ -136,6 +137,7 @@ def build_factor(settings: Schedule, horizon: Horizon) -> Factor:
             f"schedule.warmup: {warmup} samples, but the {what} is {total}",
             f"shorten the warm-up or lengthen the {what}",
         )
+    # Here, before the first step, and not where a step would ask for it.
     if settings.read_at == "epoch_start" and horizon.scale.epoch is None:
         cause = "schedule.read_at: epoch_start, and nobody knows how many samples an epoch of these data has"
         raise Failure(Exit.BAD_RECIPE, cause, "read it at step_end or step_start")

@@ -73,6 +73,8 @@ def identity(code: UserCode, history: ResumeIndex) -> CodeIdentity:
     changed = changes(history.late_code, recorded(late))
     if not changed:
         return CodeIdentity(code.digest, late)
+    # By what they are now: the same change made twice is one claim, and a change that is taken back is the first one
+    # again.
     digests = [(change.name, change.new and change.new.digest) for change in changed]
     content = json.dumps([code.digest, digests])
     return CodeIdentity(hashlib.sha256(content.encode()).hexdigest()[:12], late, tuple(changed))
@@ -88,6 +90,7 @@ def accept(
     was = found.metadata.get("user_code", "")
     if was == today.digest:
         return []
+    # A note and no refusal: else no run of before could go on, though its code may be the same.
     if not was and (made is None or made.user_code is None):
         return [f"{found.path.name} was made before runs kept a record of their code, which may have been another"]
     before = made.user_code.files if made and made.user_code else {}
@@ -147,6 +150,7 @@ def record_of(
     if not code.kinds:
         return None
     git = here
+    # Asking git takes milliseconds of a start, and most recipes lie where they are started from.
     if folder is not None and Path(folder).resolve() != Path.cwd():
         git = git_commit(folder)
     return UserCodeRecord(
@@ -178,6 +182,8 @@ def shown(changed: Sequence[CodeChange], old: Contents, new: Contents) -> str:
             lines.append(f"{change}: its content was not kept, or is no text")
             continue
         name = printable(change.name)
+        # Made printable after, line by line: an escape code in a file must not reach the terminal, and must show as a
+        # change.
         raw = unified_diff(before, after, f"{name} (then)", f"{name} (now)", lineterm="")
         made = [printable(line, keep="\t") for line in raw]
         lines += made[:_LINES]
@@ -199,6 +205,7 @@ class LateCode:
         self._run, self._code = run, code
         # What came late when this process trained the same kinds before is there already.
         self._late = _LATE.setdefault(code.kinds, set())
+        # Not `before` alone: a process that trains twice has loaded them already, and they would never look new again.
         self._seen = before - self._late
         self._told: list[dict[str, CodeFile]] = []
 

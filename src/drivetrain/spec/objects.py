@@ -155,6 +155,7 @@ def _import_path(thing: Any) -> str | None:
     """`module:Name` of a class or function, by the outermost package that has it, as people write it (`torch.optim`,
     not `torch.optim.nadam`); None where it can be imported from nowhere."""
     parts = thing.__module__.split(".")
+    # The outermost first: the module in which a class is defined may be private, and move with the next version.
     for end in range(1, len(parts) + 1):
         module = ".".join(parts[:end])
         if vars(sys.modules.get(module, object)).get(thing.__qualname__) is thing:
@@ -180,6 +181,7 @@ def _arguments(thing: Any, section: str) -> dict[str, Any] | None:
         return named
     if is_dataclass(thing):
         named = [each for each in fields(thing) if each.init]
+        # Someone has written another constructor: its fields are not what it was given.
         if {each.name for each in named} != parameters_of(type(thing)).keys():
             return None
         return {each.name: getattr(thing, each.name) for each in named}
@@ -199,6 +201,7 @@ def _named(signature: inspect.Signature, args: tuple[Any, ...], others: Mapping[
     found: dict[str, Any] = {}
     for name, value in bound.items():
         kind = signature.parameters[name].kind
+        # A recipe gives arguments by name only.
         if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
             return None
         if kind is inspect.Parameter.VAR_KEYWORD:
@@ -210,6 +213,7 @@ def _named(signature: inspect.Signature, args: tuple[Any, ...], others: Mapping[
 
 def _data(value: Any) -> Any:
     """A value as JSON has it. Raises _NotData where it cannot."""
+    # Exact types: of a subclass, such as numpy's float64, JSON would give back another one.
     if value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value)):
         return value
     if isinstance(value, os.PathLike):
@@ -244,6 +248,7 @@ def _described(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _unlike(task: Any, path: str, arguments: Mapping[str, Any]) -> str:
     """What of a task is not as its constructor makes it of these arguments; empty where nothing is."""
+    # Built once more, since only the constructor knows what it makes of its arguments.
     built = attributes_of(build_custom(Custom(section="task", kind=path, settings=arguments)))
     own = attributes_of(task)
     for name in sorted(own.keys() | built.keys()):

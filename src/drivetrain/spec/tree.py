@@ -191,11 +191,13 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     """
     if isinstance(upper, Value):
         return _over(lower, upper)
+    # Also over a null: whoever gives a mapping there wants the section back.
     if isinstance(lower, Value):
         return upper
     if not (isinstance(lower.items, dict) and isinstance(upper.items, dict)):
         return upper
     kind, old = upper.items.get("kind"), lower.items.get("kind")
+    # By what is written, and not by which class it leads to: nothing is imported here.
     if kind is not None and old is not None and to_data(kind) != to_data(old):
         return upper
     # An amount is in exactly one unit: merged, `steps` over `epochs` would be two.
@@ -219,6 +221,7 @@ def _gives_amount(tree: TreeNode) -> bool:
 
 def _over(lower: Tree, upper: Value) -> Value:
     """A scalar over something; a null remembers that something was there."""
+    # It is remembered once more where a null is put over one that removed something: it still does.
     there = isinstance(lower, TreeNode) or lower.value is not None or lower.removes
     return replace(upper, removes=there and upper.value is None)
 
