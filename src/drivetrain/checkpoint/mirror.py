@@ -67,13 +67,17 @@ class Mirror:
         self._run = run
         self._written = written
         self._changed = threading.Condition()
+        # One place and no queue: an older commit is worth nothing once there is a newer one, and uploads must not fall
+        # behind.
         self._queued: str | None = None
         self._closing = False
         self._abandoned = threading.Event()
         self._sleep = sleep or self._abandoned.wait
         self._share = Share(*place, self._sleep)
+        # Bounded: a store that stays away for days must not fill the memory with the same line.
         self._said: deque[str] = deque(maxlen=100)
         self._code_there: set[str] = set()  # SHA-256 of sources that the mirror has
+        # A daemon: a request that hangs in the network must not keep an ended run.
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
         self._thread.start()
 
@@ -128,6 +132,7 @@ class Mirror:
         if not leads:  # which alone knows when it is there
             wait_for_commit(self._run / FOLDER / name, self._share, self._abandoned.is_set)
         with ExitStack() as stack:
+            # Opened before the store is asked: rotation may remove the commit meanwhile, and open files stay readable.
             commit = LocalCommit(self._run / FOLDER / name, self._share, stack)
             store = ObjectStore(self._url, self._sleep, self._abandoned, create=True)
             commits = commits_in(store)
@@ -187,6 +192,7 @@ def fetch(
     """
     check_url(url)
     reasons: list[str] = [] if passed_over is None else passed_over
+    # Beside its final place, so that the rename stays on one file system.
     temporary = run / FOLDER / f".tmp-fetch-{own_name()}"
     try:
         store = ObjectStore(url, sleep)
@@ -216,6 +222,7 @@ def _fetch_commit(
     """Download the newest commit that verifies into `folder`, under its name."""
     from drivetrain.checkpoint.commit import verify  # imports torch
 
+    # Newest first, and on to the one before: a mirror that lost a part of one commit has others.
     damage = []
     for name in sorted(commits, key=by_step, reverse=True):
         try:

@@ -65,8 +65,11 @@ def _path(segments: Collection[Segment], newest: bool) -> list[Segment]:
         at = (segment.root, segment.start, segment.previous)
         if at in ends:
             before[segment] = ends[at]
+            # The first way to an end is kept: all ways to it have the same bytes, as the chain's hash says.
             ends.setdefault((segment.root, segment.end, segment.tail), segment)
     path: list[Segment] = []
+    # By time for a reader, since a branch may be shorter and newer; by length for a writer, which looks for what need
+    # not be sent.
     at = max(before, key=lambda s: (s.modified if newest else 0, s.end), default=None)
     while at is not None:
         path.append(at)
@@ -179,10 +182,12 @@ def fetch_ledger(store: ObjectStore, temporary: Path, ledger: Path, reasons: lis
         if damaged is None:
             break
         reasons.append(f"{damaged.key} in the mirror is damaged")
+        # Another way may lead past it: an older, shorter segment with the same records.
         segments.discard(damaged)
     if not path:
         reasons.append("no ledger in the mirror verifies; a new one begins")
         return
+    # Read once more as a ledger is read: what the next start would refuse must not take its place.
     for _ in lines(temporary):
         pass
     if not _continues(temporary, ledger):

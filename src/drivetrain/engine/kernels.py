@@ -76,6 +76,7 @@ def kernels_of(networks: Iterable[nn.Module]) -> list[Kernel]:
 
 def _replaced(path: str, module: nn.Module, settings: OwnKernel) -> Kernel:
     built = build_custom(settings.own, module=module)
+    # A module, or any object with a forward, computes in the module's place; anything else is asked for what does.
     replacement = built.forward if not inspect.isroutine(built) and hasattr(built, "forward") else built(module)
     if not callable(replacement):
         cause = f"kernels: {settings.own.told} gives a {type(replacement).__name__} for {path}"
@@ -83,6 +84,7 @@ def _replaced(path: str, module: nn.Module, settings: OwnKernel) -> Kernel:
     if isinstance(built, nn.Module):
         shared = set(module.parameters())
         for name, parameter in built.named_parameters():
+            # By identity: a copy of a parameter would get a gradient that no optimizer sees.
             if parameter not in shared:
                 cause = f"kernels: {settings.own.told} has a parameter {name!r} that {path} does not have"
                 raise Failure(Exit.BAD_RECIPE, cause, "compute with the module's own: no commit keeps another one")
@@ -106,6 +108,7 @@ def comparing(kernels: Sequence[Kernel], device: torch.device) -> Iterator[None]
 
 
 def _compared(kernel: Kernel, device: torch.device, *args: Any, **kwargs: Any) -> Any:
+    # Once for each module: a comparison takes four passes.
     if kernel.verdict is not None:
         return kernel.original(*args, **kwargs)
     wanted, output = _made(kernel.original, kernel.module, device, args, kwargs)
@@ -181,6 +184,7 @@ def judge(
             return Verdict(float("inf"), 0.0, what)
         allowed = tolerance or max(TOLERANCES.get(kind, 0.0) for kind in (here.dtype, computed_in) if kind)
         difference = _difference(here, there)
+        # By how much of what is allowed it takes: a type that is coarse may be further off and still be right.
         if difference / allowed >= worst.difference / worst.allowed:
             wrong = "" if difference <= allowed else f"{name} differs by {difference:.2g} of its largest number"
             worst = Verdict(difference, allowed, wrong)

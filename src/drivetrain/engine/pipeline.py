@@ -120,6 +120,7 @@ class Pipelined:
         sums = Sums(self._execution.device)
         one = _Pass(micro, to_device(micro.batch, self._execution.device), 1.0)
         self._prepare(_Work([one], split_of(loss), work, sums, moving.precision, sums_over_ranks=False), micro.size)
+        # One micro-batch goes through any schedule alike, and gpipe takes a single one on any number of stages.
         kind = "gpipe" if self._execution.schedule in _SINGLE else self._execution.schedule
         self._step(kind)
         return [torch.as_tensor(value) for value in sums.values]
@@ -133,6 +134,7 @@ class Pipelined:
         self._seed(one)
         with self._execution.autocast(work.precision):
             output = chunk(self._inputs(one), received)
+        # Messages are sent from one stretch of memory; the last stage's output is sent nowhere.
         return output if chunk.number == len(self._stages.places) - 1 else output.contiguous()
 
     def _loss(self, output: Tensor, number: Tensor) -> Tensor:
@@ -181,6 +183,7 @@ class Pipelined:
         """Know how large what stages pass on is, and what each one draws: one pass without a backward tells it, and
         tries that the stages are all there is of the network. Every rank of the pipeline calls it."""
         self._work = work
+        # Memory for messages only grows: smaller steps are filled up, so a ramp makes few schedules.
         if rows <= self._rows:
             return
         self._rows = rows
@@ -235,6 +238,7 @@ class Pipelined:
         count, device = len(self._stages.places), self._execution.device
         received, made = self._made[chunk.number]
         if not chunk.number:
+            # The first stage receives nothing but the micro-batch's number.
             received = torch.empty(1, dtype=torch.int64, device="meta")
         stage = _Stage(chunk.module, chunk.number, count, device, received, made, group=self._pass_on)
         stage.chunk, stage.pipeline = chunk, self

@@ -86,6 +86,7 @@ class LedgerWriter:
     def lap(self, bucket: str) -> float:
         """End a lap that belongs to this bucket, but for what was compiled in it: that is a bucket of its own."""
         seconds = self.watch.lap()
+        # At most the lap: the compiler's own clock may have begun before it, and no moment may count twice.
         if compiled := min(self.compiling(), seconds):
             self._untold = True
             self.seconds["compile"] = self.seconds.get("compile", 0.0) + compiled
@@ -107,6 +108,7 @@ class LedgerWriter:
 
     def step(self, **fields: Any) -> str:
         """The record of one step; what of it is not as it was when an equal claim made it before, if anything."""
+        # Plain fields: a record is made of them only where a callback wants to see it.
         self._kept.append(fields)
         if self.watch.last - self._written >= GROUP:
             self.flush()

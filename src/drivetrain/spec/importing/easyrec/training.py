@@ -79,12 +79,14 @@ def take_training(reader: Reader, root: Node) -> None:
         what = f"its checkpoints ({text}) are pickled: write the weights as safetensors and say init.from"
         reader.lose(train, "fine_tune_checkpoint", what)
     if reader.findings.source.processes is not None:
+        # Line 0: it stands in the command, not in the file.
         processes = Taken(("launch", "processes"), reader.findings.source.processes, "--processes", 0)
         reader.findings.taken.append(processes)
 
 
 def _take_budget(reader: Reader, train: Node) -> None:
     steps, epochs = train.value("num_steps") or 0, train.value("num_epochs") or 0
+    # A failure at once, not one finding among others: without an end nothing of what follows can be computed.
     if bool(steps) == bool(epochs):
         file, name = reader.findings.source.name, "num_epochs" if epochs else "num_steps"
         cause = "neither num_steps nor num_epochs is given: nothing says how long it trains"
@@ -106,6 +108,8 @@ def _take_budget(reader: Reader, train: Node) -> None:
 
 def _take_batch(reader: Reader, train: Node, data: Node) -> None:
     micro, processes = data.value("batch_size"), reader.findings.source.processes or 1
+    # There a step's size follows from the number of processes; here it is the recipe's, and stays on any number of
+    # them.
     size = micro * reader.facts.accumulation * processes
     note = f"of each process there: {micro} x {reader.facts.accumulation} micro-batches x {processes} (--processes)"
     reader.take(data, "batch_size", ("batch", "size"), size, note)
@@ -143,6 +147,7 @@ def _take_optimizer(reader: Reader, node: Node, path: tuple[str, ...], kinds: Ma
     else:
         reader.take(node, name, (*path, "kind"), kind.kind)
     for theirs, ours in kind.fields.items():
+        # Said only where it acts: a decay of 0 is the same for all.
         note = _DECAY if theirs == "weight_decay" and path == ("optimizer",) and inner.value(theirs) else ""
         reader.take(inner, theirs, (*path, ours), inner.value(theirs), note)
     if kind.betas:
@@ -209,6 +214,7 @@ def _take_parts(reader: Reader, dense: Node) -> None:
                 reader.lose(inner, option, "a group has a rate, a weight decay and a schedule of its own, and no more")
         reader.used(inner, *inner.fields)
         reader.used(part, name)
+        # Counted by hand: parts that were lost have no group, and later ones move up.
         place += 1
 
 
@@ -297,6 +303,7 @@ def _take_commits(reader: Reader, train: Node) -> None:
     elif interval:
         for section in ("checkpoint", "evaluate"):
             reader.take(train, name, (section, "every", unit), interval)
+        # There all commits stay then; here the newest few would, so each that is due is kept.
         if not most:
             note = "0, or left out: all are kept"
             reader.take(train, "keep_checkpoint_max", ("checkpoint", "keep_every", unit), interval, note)

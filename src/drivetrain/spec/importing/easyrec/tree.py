@@ -67,6 +67,7 @@ class Node:
     def given(self, name: str) -> Any:
         """The value of a field that is given, which this message need not have; None where it is not."""
         values = self.values(name)
+        # The last: what protobuf's parsers take where a field is given twice.
         return values[-1] if values else None
 
     def node(self, name: str) -> Node | None:
@@ -141,6 +142,7 @@ class Binder:
         if kind.repeated:
             path = (*path, len(there))
         elif there and isinstance(there[0], Node) and isinstance(each.value, Message):
+            # Protobuf merges messages that are given twice, and replaces scalars.
             self._fill(there[0], each.value, path)
             return
         try:
@@ -202,9 +204,11 @@ def _number(scalar: Scalar) -> float | None:
     try:
         if "x" in text:
             return int(text, 16)
+        # Text format has C's numbers: a leading 0 makes them octal, x hexadecimal, f a float.
         if re.fullmatch(r"[-+]?0[0-7]+", text):
             return int(text, 8)
         if re.fullmatch(r"[-+]?[0-9]+", text):
+            # Cut, as Python refuses to read thousands of digits; it is beyond any field's range long before.
             return int(text[:40])
         return float(text.rstrip("f"))
     except ValueError:
@@ -233,6 +237,7 @@ def from_json(tree: TreeNode, type_: str, line: int) -> Message:
     """JSON data of a message as the same fields: protobuf's own names or its camelCase, null for what is left out."""
     fields: list[Field] = []
     known = schema().fields(type_) if type_ != OPAQUE else {}
+    # A name as it is in the schema is found by itself below.
     names = {camel(name): name for name in known}
     for key, value in tree.items.items():
         name = names.get(key, key)
