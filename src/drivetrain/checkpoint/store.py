@@ -98,6 +98,7 @@ class ObjectStore:
         def written() -> str:
             file.seek(0)  # each try begins anew
             seen = hashlib.sha256()
+            # One request for small files: an upload in parts takes three.
             if size <= block:
                 content = file.read(size)
                 seen.update(content)
@@ -107,6 +108,8 @@ class ObjectStore:
             self._see(key, size)
             return seen.hexdigest()
 
+        # Hashed as it was sent: a file that changed while it was read must not lie there under a manifest that has
+        # another hash.
         if self._patient(written) != digest:
             self.remove(key)
             raise Unfit(f"{key.rpartition('/')[2]} does not have its SHA-256 any more")
@@ -162,6 +165,7 @@ class ObjectStore:
                 if missing and isinstance(error, FileNotFoundError):
                     raise
                 if wait is None or _lasting(error):
+                    # Without the error itself: its text may have a signed URL, and a traceback would show it.
                     raise Unavailable(error_without_secrets(error)) from None
                 self._sleep(wait)
         raise AssertionError

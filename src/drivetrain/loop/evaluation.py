@@ -108,6 +108,7 @@ class Evaluator:
         missing = self._missing(len(batch.micro_batches))  # before the passes, in which ranks talk to each other
         with engine.evaluating() as networks:
             for micro in batch.micro_batches:
+                # By lane and not by rank: in exact mode the sums then come in one order on any number of processes.
                 if micro.lane not in lanes:
                     lanes[micro.lane] = self._metrics.fresh(engine.device)
                 engine.seed(batch.step, _TRAINING, micro.start)
@@ -178,6 +179,7 @@ def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.n
     """The blocks of this rank's lanes, lane by lane in each round: number and sample ids. There are as many on every
     rank, some of them short or empty."""
     size, batch, lanes = validation.size, validation.batch, validation.lanes
+    # Rounds are the same on all ranks, so that each pulse finds all of them, also where the last blocks are empty.
     own = lanes // group.world
     for round_ in range(-(-size // (batch * lanes))):
         first = round_ * lanes + group.rank * own

@@ -73,6 +73,7 @@ class Scoring:
     def evaluate(self, progress: Progress) -> None:
         """Score the validation sets, unless that is done. Raises StopAgreed where a stop was heard on the way."""
         step = progress.step
+        # A resumed run comes to the same boundary again, and an evaluation with a record counts once.
         if self._evaluated == step or not self.sets.validation:
             return
         self._ledger.flush()  # it may take long, and nobody else would have these records
@@ -91,6 +92,7 @@ class Scoring:
         self._history.add(step, scores.metrics)
         if self._patience:
             score = score_of(scores.metrics, self._patience.metric)
+            # A set that gathered nothing says neither better nor worse.
             if score is not None:
                 self._scores.append((step, score))
 
@@ -125,6 +127,7 @@ class Scoring:
 
     def forget_after(self, step: int) -> None:
         """The run has gone back to this step: later evaluations are void."""
+        # Else a score that is void could end the run early, or keep it from ending.
         self._scores = [(at, score) for at, score in self._scores if at <= step]
         self._history.forget_after(step)
         if self._evaluated > step:

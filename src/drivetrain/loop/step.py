@@ -40,6 +40,7 @@ class Cache:
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         start, stop = self._engine.span
+        # What one network has left is data to the next: a gradient through it would reach a network that stands still.
         value = value.detach()
         if value.dtype in (torch.float16, torch.bfloat16):
             value = value.float()
@@ -138,6 +139,7 @@ class Step:
             cause = f"step.minimize takes a function loss(nets, batch), and was given a {type(loss).__name__}"
             raise misused(cause, "give the function, and not what it returns")
         call, self._calls = self._calls, self._calls + 1  # the same for a network whether or not another one moves
+        # A network that is frozen as a whole has no optimizer.
         trained = [name for name in names if name in engine.network_optimizers]
         names = tuple([name for name in trained if engine.network_settings[name].moves(self.index)])
         if not names:
@@ -167,6 +169,7 @@ class Step:
         placement = self._engine.placement
         if placement.mesh.replicated or not self._batch.gaps:
             return ()
+        # Asked only where gaps make ranks differ: else each step would wait for this message.
         most = max(placement.data.gather_json(len(micros)))
         if most == len(micros):
             return ()

@@ -159,6 +159,7 @@ class SideTable:
 
     def of(self, keys: Values) -> Encoded:
         """The arrays of samples that have these keys."""
+        # Null's stand-in may be a hash that is there, so null is asked for itself below.
         hashes = keys.by_text(lambda texts: texts.hashes()).astype(np.uint64, copy=False)
         places = np.minimum(self.keys.searchsorted(hashes), len(self.keys) - 1)
         there = (self.keys[places] == hashes) & ~keys.null
@@ -229,6 +230,7 @@ def _crossed(size: int | None, columns: list[Values]) -> np.ndarray:
     together, empty = np.zeros(1, np.uint64), np.ones(1, bool)
     for values in columns:
         hashes = values.by_text(lambda texts: texts.hashes()).astype(np.uint64, copy=False)
+        # In the order of the columns: a crossed with b is another value than b with a.
         together = mix64(together * np.uint64(GOLDEN) + hashes + np.uint64(1))
         empty = empty & values.null
     return np.where(empty, NULL, keys_of(together) if size is None else rows_of(together, size) + 1)
@@ -247,6 +249,7 @@ def _normalized(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:
             bad = numbers[tuple(wrong[0])]
             raise BadValue(int(wrong[0][0]), column, f"log1p takes numbers above -1, not {bad:g}")
         numbers = np.log1p(numbers)
+    # What overflows is told below, with its row.
     with np.errstate(over="ignore"):
         found = numbers.astype(np.float32)
     wrong = np.argwhere(np.isinf(found))
@@ -263,6 +266,7 @@ def _wide(feature: FeatureSpec, reader: ColumnReader) -> np.ndarray:
     if len(wrong):
         raise BadValue(int(wrong[0]), feature.columns[0], f"has {lengths[wrong[0]]} numbers, not {feature.width}")
     numbers = np.full((len(lengths), feature.width), np.nan)
+    # All lists that are there have the width: their values, one after the other, are the rows.
     numbers[lengths > 0] = values.numbers().reshape(-1, feature.width)
     return numbers
 

@@ -104,6 +104,7 @@ class PlainValues:
 
     def by_text(self, found_of: Callable[[Texts], np.ndarray]) -> np.ndarray:
         """What this gives for each value, as text; NULL where it is null."""
+        # What null is hashed as does not matter: it gets its own row below.
         texts = [text or "" for text in self.texts()]
         try:
             found = found_of(PlainTexts(texts))
@@ -127,12 +128,14 @@ class PlainValues:
     def _text(self, index: int, value: Any) -> str | None:
         if value is None:
             return None
+        # Before int, which Python's bool is: as a column has it, true and not 1.
         if isinstance(value, (bool, np.bool_)):
             return str(bool(value)).lower()
         if isinstance(value, str):
             return value
         if isinstance(value, (int, np.integer)) or type(value) is date:
             return str(value)
+        # A float is refused: 0.1 may be written 0.1 or 0.10, and each would hash to another row.
         raise self.place.bad(index, f"{value!r} is no text: of a {type(value).__name__} there are many spellings")
 
     def _whole(self, index: int, value: Any) -> int:

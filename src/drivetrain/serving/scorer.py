@@ -35,6 +35,8 @@ class Scorer:
         folder = Path(folder)
         path = folder / "features.json"
         spec = read_json(path, path.read_bytes())
+        # The hash is a part of the format: by another one all ids would be other rows, and scores wrong without an
+        # error.
         if (spec.get("format"), spec.get("hash")) != (FORMAT, {"function": NAME, "seed": 0}):
             why = f"{spec.get('format')!r}, hash {spec.get('hash')}: written for another version of this"
             raise BadExport(path, why)
@@ -44,6 +46,7 @@ class Scorer:
             self._keys: dict[str, str] = spec["lookups"]
             self._padded, self._nulls = frozenset(spec["padded"]), tuple(spec["nulls"])
             self._weights, self._sides = _apart(tensors, self._keys)
+            # Tensors that only training needs: the program takes exactly its own.
             for name in spec.get("training", ()):
                 del self._weights[name]
             self.outputs: tuple[str, ...] = tuple(spec["outputs"])
@@ -81,6 +84,7 @@ def inputs_of(arrays: Arrays, whole: frozenset[str] | set[str]) -> Inputs:
     Lists of features in `whole` are padded in their place: [samples, longest], ids by -1 and weights by 0.
     """
     inputs: Inputs = {"ids": {}, "offsets": {}, "id_weights": {}, "numbers": {}}
+    # In one order, whatever that of the columns was: the program was exported with this one.
     for key in sorted(arrays):
         part, _, name = key.partition(".")
         array = arrays[key]

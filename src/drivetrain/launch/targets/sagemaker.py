@@ -124,6 +124,7 @@ class SageMaker:
 
     def logs(self, job: Submission, native: str, rank: int | None, follow: bool) -> Iterator[str]:
         """From CloudWatch: what the rank's machine has printed, whenever it was started."""
+        # Hosts are counted from 1; ranks lie on them in order.
         number = 1
         if rank is not None:
             number += rank // self._settings.processes
@@ -258,6 +259,7 @@ def seen_from(told: Mapping[str, Any]) -> JobStatus:
     """What a description of a training job says, by its first word, its second, and what happened between."""
     word, second = told["TrainingJobStatus"], told.get("SecondaryStatus", "")
     state = STATES.get(word, State.RUNNING)
+    # Only of these two the second word says something else: a job that was stopped may have run out of time.
     if word in ("InProgress", "Stopped"):
         state = SECONDARY.get(second, state)
     attempt, began, message = 0, None, ""
@@ -276,6 +278,7 @@ def seen_from(told: Mapping[str, Any]) -> JobStatus:
 
 def _code(reason: str) -> int | None:
     """The exit code in a reason, as `main` left it, or as SageMaker adds it."""
+    # SageMaker keeps no code of its own: what the container has left as a reason has it in words.
     match = re.search(r"exit code:? (\d+)", reason)
     if match is None:
         return None

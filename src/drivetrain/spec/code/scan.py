@@ -125,6 +125,7 @@ def late(code: UserCode, loaded: Collection[str]) -> dict[str, CodeFile]:
         known = code.files.get(module.path)
         if known is not None and known.place == module.file:
             continue
+        # `bits`, since nobody knows what loaded it: too much is refused rather than too little.
         file = _file_of(module, "bits", SyntaxCache())
         if file is not None:
             # Another file of that name was found at the start: this one is told by its place.
@@ -140,6 +141,8 @@ def files_today(code: UserCode, places: Mapping[str, str]) -> dict[str, CodeFile
     """
     files = dict(code.files)
     for name, place in places.items():
+        # In this order: what the scan has found is what will run; the old place is a guess, and the name alone a weaker
+        # one.
         file = files.get(name) or _at(place) or _called(name, code.folder)
         if file is not None:
             files[name] = file
@@ -197,6 +200,7 @@ class _Scan:
                 return
         module, _, name = kind.partition(":")
         seen: set[str] = set()
+        # By hand and not by recursion: user code may import in circles, and as deep as it likes.
         waiting = list(_with_packages(module))
         if waiting == ["__main__"]:
             waiting = self._add_main(name, custom, affects)
@@ -324,6 +328,7 @@ def _below(folder: Path) -> list[str]:
             folders.clear()
             continue
         seen.add(real)
+        # Compiled code follows from the sources, and holds times that would change the digest.
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in names:
             if os.path.isfile(os.path.join(place, name)):
