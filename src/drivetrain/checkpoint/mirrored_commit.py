@@ -98,6 +98,7 @@ class LocalCommit:
         Raises Unavailable where others have not uploaded theirs in ten minutes.
         """
         if MANIFEST in there:
+            # A step may be made twice, by attempts that went other ways: the same name is not yet the same commit.
             if self._same(store, there):
                 return
             if self._share.rank == 0:
@@ -122,6 +123,7 @@ class LocalCommit:
         missing = {rank for rank in self._ranks - {0} if self._mark(rank) not in there}
         for name, files in commits.items():
             done = {int(match[1]) for match in map(_DONE.fullmatch, files) if match}
+            # A rank uploads the newest that is queued: one that has begun a later commit will not come back to this.
             if missing & done and by_step(name) > by_step(self.name):
                 raise Unavailable(f"other ranks have gone on to {name}")
         return not missing
@@ -166,6 +168,7 @@ def wait_for_commit(path: Path, share: Share, abandoned: Callable[[], bool]) -> 
 def retire(store: ObjectStore, commits: Commits, pushed: str, local: Path) -> None:
     """Remove commits that are no longer in `local`, except the newest two and `pushed`; `commits` is from before."""
     there = sorted({*whole(commits), pushed}, key=by_step)
+    # Two, whatever is kept here: were the newest found to be damaged, there has to be another.
     kept = {*there[-2:], pushed, *os.listdir(local)}
     for name in commits.keys() - kept:
         # The manifest first, so that no half-removed commit is taken for one.

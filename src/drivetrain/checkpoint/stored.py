@@ -66,6 +66,7 @@ class StoredCommit:
         """
         checked = _together(group, lambda: _checked(path, group, require, keep))
         manifest = checked.manifest
+        # Each has looked at the directory by itself, and a network file system may show them different ones.
         group.agree("the commit that verifies", [path.name, manifest["sha256"]])
         contents = Contents(checked.boxes, tensor_files(manifest))
         for shared in group.gather_json(checked.headers):
@@ -101,6 +102,7 @@ class StoredCommit:
         with opened(self.path) as folder:
 
             def bytes_of(name: str) -> memoryview:
+                # Taken out, so that its memory goes once the tensors are copied from it.
                 kept = self.kept.pop(name, None)
                 return content(folder, name, self.metadata) if kept is None else kept
 

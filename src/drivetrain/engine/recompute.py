@@ -52,6 +52,7 @@ class GradientChecksums:
 
     def look(self, batch: Any, losses: Mapping[str, Term], network_optimizers: Sequence[NetworkOptimizer]) -> None:
         """After the backward pass of a micro-batch."""
+        # Only the first ones are looked at: checksums of every micro-batch would cost a pass over memory each.
         if self._seen == self._wanted:
             return
         self._seen += 1
@@ -88,6 +89,7 @@ def traceless(networks: Mapping[str, nn.Module]) -> Iterator[None]:
     for network, module in networks.items():
         for path, parameter in module.named_parameters():
             versions.append((f"{network}.{path}", parameter, parameter._version))
+    # Torch's own mode and its own restoring: a user may have set it, and it is one for the whole process.
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
@@ -142,6 +144,7 @@ def _differ(
     """The failure of ranks that differ, in pairs; a rank that is in all of them is the one to look at."""
     first, second = wrong[0]
     once, again = told[first][0], told[second][1]
+    # In the order in which a difference spreads: the first one is nearest to its cause.
     names = [name for name in dict.fromkeys([*once, *again]) if once.get(name) != again.get(name)]
     in_all_pairs = set.intersection(*map(set, wrong))
     suspects = sorted(in_all_pairs or set(chain.from_iterable(wrong)))

@@ -90,6 +90,7 @@ class Masters:
         """Keep none for parameters that do not train."""
         for name, (parameter, _) in self._weights.items():
             if not parameter.requires_grad:
+                # Out of commits, too: it is the weight itself, which never moves, in twice the bytes.
                 del self._of[self._all.pop(name).moved]
 
     @torch.no_grad()
@@ -143,6 +144,7 @@ class Masters:
         """fp32 numbers for a weight; where none lasts, something of its shape without memory of its own."""
         if self.lasting:
             return weight.detach().float()
+        # One number seen as a whole tensor: an optimizer asks shapes, and keeps its state by the parameter itself.
         return torch.zeros((), device=weight.device).expand(weight.shape)
 
     def _chunks(self, optimizer: torch.optim.Optimizer) -> Iterator[list[Master]]:
@@ -167,5 +169,6 @@ def _narrowed(optimizer: torch.optim.Optimizer, some: set[nn.Parameter]) -> Iter
     try:
         yield
     finally:
+        # The same lists come back, since others hold on to them.
         for group, parameters in zip(optimizer.param_groups, everything, strict=True):
             group["params"] = parameters

@@ -93,6 +93,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     if group.leader:
         replay = _replay(opened, history)
         own = _commands(opened, history, commit, replay).to_json()
+    # Only the leader has a ledger; the live recipe follows from it, and must be the same on all ranks.
     commands = ReplayedCommands.from_json(group.broadcast_json(own))
     live = LiveRecipe(context.resolved, commands.texts)
     lanes = _lanes(recipe, opened.mesh.data.world, commit)
@@ -101,12 +102,14 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     initial = _initialize(opened, networks, placement, fresh=commit is None)
     horizon = Horizon(timetable.total, timetable.scale)
     optimizers = optimizers_of(live.recipe, networks, horizon, placement)
+    # After the weights are there: what an optimizer keeps may begin at them.
     optimizers = with_rows(live.recipe, optimizers, placement, horizon)
     placement = placement.knowing({name: each.optimizer for name, each in optimizers.items()})
     execution = execution_of(recipe, placement, opened.device, lanes)
     engine = build_engine(recipe, networks, optimizers, execution, context.heartbeat)
     values = StateValues()
     if commit:
+        # Read only now: which boxes this rank holds is known once networks and optimizers are laid out.
         commit = replace(commit, state=replace(commit.state, tensors=commit.read(placement.box)))
         kept = commit.metadata["data"]
         digests = digests_beside(kept, opened.inputs, recipe, context.folder, opened.task)
@@ -134,6 +137,7 @@ def _initialize(
         moved |= begin_masters(placement.tables)
     layouts = {name: opened.task.published_layout(name) for name in networks}
     rows: dict[str, Box | None] = {name: held.box for name, held in placement.rows.items()}
+    # Named all the same: a pattern of `init` that fits another rank's tables alone is no mistake here.
     rows |= dict.fromkeys(placement.elsewhere)
     initial = opened.resumer.initialize(networks, layouts, opened.group, fresh=fresh, masters=moved, rows=rows)
     if initial and placement.tables:

@@ -90,7 +90,10 @@ class Heartbeat:
         now, number = time.perf_counter(), _NUMBERS[phase]
         self._spent[self._phase] += now - self._since
         self._phase, self._since = number, now
+        # A number and no time: the supervisor's clock alone decides, and a process that is stopped writes none.
         self._moves += 1
+        # Two threads write the first number. It only tells whether something moves, so one that is lost is made up for
+        # by the next.
         _SLOT.pack_into(self._memory, self._at, self._beats, self._moves, self.step, number, self.seconds)
 
     @property
@@ -151,6 +154,7 @@ class HeartbeatMemory:
 
     def clear(self) -> None:
         """Before the processes are started again."""
+        # Else the newly started would look as far as those before had come.
         self._memory[: SIZE * self._processes] = bytes(SIZE * self._processes)
         for rank in range(self._processes):
             _LENGTH.pack_into(self._memory, _place_of_word(self._memory, rank), 0)

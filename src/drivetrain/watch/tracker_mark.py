@@ -113,6 +113,7 @@ class Mark:
     def _attempt(self, record: AttemptRecord) -> Change:
         number, begin = record.attempt, record.from_step
         change = {"full_rate": full_rate(record)}
+        # The rate is taken over even so: it is needed for the steps that follow, whoever sent the attempt.
         if number <= self.attempt:
             return change, None
         values = {"event/attempt": number, "event/from_step": begin, "event/processes": record.world}
@@ -143,6 +144,7 @@ class Mark:
     def _final(self, record: FinalRecord) -> Change:
         number = record.step
         key = f"{record.part}-{number}-{','.join(record.metrics)}"
+        # By name and not by step: sets that were added later are scored at a step that has finals already.
         if key in self.finals:
             return {}, None
         row = TrackerRow("final", key, number, record.time, dict(scalars(record)))
