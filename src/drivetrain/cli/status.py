@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from drivetrain.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from drivetrain.launch.store import Record
 
 Token = Annotated[
     str,
@@ -14,6 +17,15 @@ Token = Annotated[
         metavar="JOB", help="A job, or the beginning or end of its name; TARGET:JOB where it was submitted elsewhere."
     ),
 ]
+
+
+def tell(record: Record, as_json: bool) -> None:
+    """Print how a job stands now, after a command that has changed it."""
+    import json
+
+    from drivetrain.launch.job_status import job_status
+
+    typer.echo(json.dumps(job_status(record)) if as_json else f"{record.token}: {record.state.value}")
 
 
 def status(

@@ -13,7 +13,7 @@ DRY_RUN = "rehearsal.json"
 
 @dataclass(frozen=True, kw_only=True)
 class StartOptions:
-    """What one start is asked for beside its recipe. The fields are those of `Job`; `started` is also its `began`."""
+    """What one start is asked for beside its recipe; what each field means, `Job` says."""
 
     resume: str = "auto"
     override: Sequence[str] = ()
@@ -25,7 +25,7 @@ class StartOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Job(StartOptions):
     """One start of a run.
 
     `recipe` is the resolved tree, `origins` where each of its values comes from, `text` the file as it was written,
@@ -54,12 +54,6 @@ class Job:
     code: str = ""
     preload: Sequence[str] = ()
     overrides: Sequence[str] = ()
-    resume: str = "auto"
-    override: Sequence[str] = ()
-    ignore: Sequence[str] = ()
-    strict_environment: bool = False
-    most_steps: int | None = None
-    replay: str | None = None
     processes: int = 1
     hang_after: float = 0.0
     slow_after: float = 0.0
@@ -71,7 +65,6 @@ class Job:
     most_restarts: int = 0
     after: Mapping[str, Any] | None = None
     output: str | None = None
-    started: float = field(default_factory=time.time)
     began: float = field(default_factory=time.time)
 
     def to_json(self) -> dict[str, Any]:

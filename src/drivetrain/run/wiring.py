@@ -73,7 +73,8 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     control = Control(inbox, group, ledger, _command_history(opened, restored))
     sync = _sync(opened, restored, control)
     evaluator = Evaluator(task, engine, group, placement, sync, recipe.evaluate.metrics)
-    scoring, showing = _evaluations(opened, restored, evaluator, ledger)
+    scoring = _scoring(opened, restored, evaluator, ledger)
+    showing = _showing(opened, restored, evaluator, ledger)
     reader = _reader(opened, restored, guard, sync)
     state = RunState(engine, placement, guard, restored.values, reader.streams)
     _begin(opened, restored, ledger, reader)
@@ -206,13 +207,6 @@ def _reader(opened: OpenedRun, restored: RestoredRun, guard: Guard, sync: StepSy
 
     announce = (lambda ahead: tables.announce(ahead.rows)) if tables else None
     return Reader(batches, sync, names, open_iterator, resumed(opened, restored, batches), announce)
-
-
-def _evaluations(
-    opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, ledger: LedgerWriter
-) -> tuple[Scoring, Showing]:
-    """What uses the evaluator."""
-    return _scoring(opened, restored, evaluator, ledger), _showing(opened, restored, evaluator, ledger)
 
 
 def _scoring(opened: OpenedRun, restored: RestoredRun, evaluator: Evaluator, ledger: LedgerWriter) -> Scoring:
