@@ -128,6 +128,8 @@ class _Server:
 
     def __init__(self, address: Path) -> None:
         self.address = str(address)
+        # The session's own: what the test that asks first has changed would keep all others from being the same.
+        self._environment = dict(os.environ)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen | None = None
 
@@ -144,10 +146,10 @@ class _Server:
     def start(self) -> None:
         if self._process is not None:
             return
-        path = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        path = [str(Path(__file__).parent.parent), *filter(None, [self._environment.get("PYTHONPATH")])]
         self._process = _Python(
             [sys.executable, "-c", _BEGIN, str(self._listener.fileno())],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+            env=self._environment | {"PYTHONPATH": os.pathsep.join(path)},
             stdin=subprocess.PIPE,  # whose end is the server's end: with this process
             pass_fds=[self._listener.fileno()],
         )

@@ -29,9 +29,12 @@ _MOST_FILES = 64
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _AT_IMPORT = (
     *("PYTHON", "LANG", "LC_", "LD_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "TORCH", "PYTORCH", "CUDA"),
-    *("TERM", "COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TYPER"),
+    *("TERM", "FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TYPER"),
 )
 """How variables begin that are read when Python starts or when what is loaded here is imported."""
+_LATER = ("PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR")
+"""Those among them that are not: a fork is given its own path; and torch sets the folder itself where it compiles, so
+that a test which does would keep all that come after it from being forks."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,7 @@ def _tell(caller: socket.socket, number: int) -> None:
 
 
 def _at_import(environment: Any) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(_AT_IMPORT) and k != "PYTHONPATH"}
+    return {k: v for k, v in environment.items() if k.startswith(_AT_IMPORT) and k not in _LATER}
 
 
 def _shadows(folder: str) -> bool:
