@@ -85,6 +85,7 @@ class Projection(Unprojected):
         if right is not None:
             projected = matmul(projected, right)
         if left is not None:
+            # The right side first: what is summed over ranks is then as small as it can be.
             projected = self.part.sum(matmul(left.mT, projected))
         return projected
 
@@ -114,6 +115,7 @@ def projection_of(part: Part, kind: Kind, rank: int) -> Projection:
     rows, columns = _matrix_shape(part.box.whole)
     wide = rows < columns
     left = {"left": True, "right": False, "std": wide, "reverse_std": not wide, "full": True}[kind]
+    # A rank above the shorter side would have directions that no gradient has.
     return Projection(part, min(rank, rows, columns), left, right=not left or kind == "full")
 
 

@@ -67,6 +67,7 @@ class Group:
             dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world, timeout=wait)
             group.side = dist.group.WORLD
             group.backend = dist.get_default_backend_for_device(device)
+            # A group of its own even where both are gloo: side messages must not queue behind gradients.
             group.main = dist.new_group(backend=group.backend)
         except (RuntimeError, ValueError) as error:
             raise Failure(
@@ -78,6 +79,7 @@ class Group:
 
     def part(self, ranks: Sequence[int]) -> Group:
         """Some of the processes, this one among them, as a group of their own; each of them calls it."""
+        # No other group of the same ranks: each has threads and connections of its own.
         if len(ranks) == self.world:
             return self
         part = Group(list(ranks).index(self.rank), len(ranks))
@@ -117,6 +119,7 @@ class Group:
 
     def close(self) -> None:
         """Leave; the other ranks may be gone already."""
+        # It may have failed to join, and is closed all the same.
         if self.world > 1 and dist.is_initialized():
             dist.destroy_process_group()
 

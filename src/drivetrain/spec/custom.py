@@ -200,6 +200,7 @@ def build_custom(custom: Custom, **given: Any) -> Any:
     arguments = _checked(factory, custom)
     if not inspect.isclass(factory):
         return partial(factory, **arguments)
+    # A class need not take what its section has for it: one that only wants `lr` is called without `weight_decay`.
     taken = {name: value for name, value in given.items() if takes(factory, name)}
     try:
         return factory(**taken, **arguments)
@@ -233,12 +234,15 @@ def found_custom(custom: Custom) -> Any:
     factory, point = _find(custom), POINTS[custom.section]
     if is_object(custom.kind) and not _is_made(factory):
         factory = type(factory)
+    # Before the plain check: the message says what of a torch dataset is missing, and not only that it is none.
     if custom.section == "source" and (wrong := unlike_source(factory, custom.kind.partition(":")[0])):
         raise Failure(Exit.BAD_RECIPE, f"{_place(custom)}{custom.kind} is no source, but {wrong}", HINT)
+    # Streams have another form than the sections' own, which `unlike_source` has looked at.
     if custom.section == "source" and is_stream(factory):
         return factory
     if not (_is_class_of(factory, point) if inspect.isclass(factory) else _is_function_of(factory, point)):
         cause = f"{_place(custom)}{custom.kind} is no {custom.section}"
+        # An object was given by whoever runs this; a name in a file may come from anybody.
         code = Exit.BAD_RECIPE if is_object(custom.kind) else Exit.SECURITY
         wanted = HINT if custom.section == "source" else f"{article(custom.section)} is {point.wanted}"
         raise Failure(code, cause, wanted)
@@ -288,6 +292,7 @@ def _find(custom: Custom) -> Any:
     module, _, name = custom.kind.partition(":")
     if is_object(custom.kind):
         return object_of(custom.kind)
+    # For good and not for this import: what the module imports later must be found, too.
     sys.path[:] = module_path(custom.folder)
     try:
         found = import_module(module)

@@ -24,6 +24,7 @@ class _Loader(yaml.SafeLoader):
     `1e-3` is a number. `010`, `1:30` and `2020-01-01`, which YAML 1.1 reads as 8, 90 and a date, are words.
     """
 
+    # Emptied, not extended: PyYAML's own would still take `1:30` for a number.
     yaml_implicit_resolvers = {}
 
 
@@ -151,6 +152,7 @@ class _Builder:
             elif not isinstance(key_node, yaml.ScalarNode):
                 self._mistakes.append(Mistake(path, "a key is a word", at))
             elif self._plain(key_node, path):
+                # As it is written: a key that looks like a number or a truth is a word, too.
                 key = fitting(key_node.value, path, at, self._mistakes)
                 if key in items:
                     first = f"; the first is in line {keys[key].line}" if at.file else ""

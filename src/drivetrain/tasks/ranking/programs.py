@@ -138,6 +138,8 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     given = tensors_for_programs(ranker) | dict(tensors) | _in_order(ranker.embeddings, program, tensors)
     weights = {name: given[name] for name in sorted(given) if name not in keys}
     graph = _traced(network, weights, program)
+    # Traced once to see what it looks at, and again without the rest: a program takes exactly the weights that it is
+    # given.
     unused = _unused(graph, weights)
     if unused:  # those of another tower, say
         weights = {name: tensor for name, tensor in weights.items() if name not in unused}
@@ -150,6 +152,7 @@ def exported(ranker: Ranker, tensors: Weights, program: Program, reading: Readin
     used = {feature.lookup for feature in program.features.values()}
     sides = {name: side for name, side in reading.beside.items() if name in used}
     by = {name: reading.by[name] for name in sides}
+    # In it is all that a service needs beside tensors: it has no recipe, and no package of ours but `serving`.
     spec = {
         "format": FORMAT,
         "hash": {"function": NAME, "seed": 0},
@@ -193,6 +196,7 @@ def _in_order(embeddings: Embeddings, program: Program, tensors: Weights) -> dic
 
 def _traced(network: Served, weights: Weights, program: Program) -> ExportedProgram:
     inputs = _example(program)
+    # From 0 on: a service may be asked about nothing, and torch would make a special case of 1.
     samples, sizes = Dim("samples", min=0), {}
     for name in inputs["ids"]:
         sizes[name] = Dim(f"ids_{name}", min=0)

@@ -52,6 +52,7 @@ class _Starter:
     def add(self, column: str, settings: dict[str, Any], why: str) -> None:
         """A feature that reads a column."""
         name = _plain(column)
+        # Two columns may come to one name, as `a b` and `a-b` do.
         while name in self.features:
             name = f"{name}_"
         if name != column:
@@ -129,6 +130,7 @@ def _add(starter: _Starter, name: str, profile: Mapping[str, Any], rows: int) ->
         starter.left_out.append(f"{name}: {kind} is neither ids nor numbers")
     elif distinct < 2:
         starter.left_out.append(f"{name}: it has {'one value' if distinct else 'no value'}")
+    # Before the checks by values: nearly every row has a time of its own, too, and that is not why it is left out.
     elif _is_time(name, profile):
         starter.left_out.append(f"{name}: it says when, and later rows have other values; an hour comes again")
     elif _is_of_one_row(name, profile, rows):
@@ -167,6 +169,7 @@ def _is_of_one_row(name: str, profile: Mapping[str, Any], rows: int) -> bool:
 
 def _rows(distinct: int) -> int:
     """Rows of a table for so many values: a power of two, so that few share one, and new ones find a place."""
+    # Hashed values share rows by chance: of eight times as many rows few are shared. Large tables can afford less.
     wanted = max(16, distinct * (8 if distinct < 10_000 else 2))
     return min(1 << (wanted - 1).bit_length(), _LARGEST)
 
@@ -174,6 +177,7 @@ def _rows(distinct: int) -> int:
 def _add_number(starter: _Starter, name: str, profile: Mapping[str, Any]) -> None:
     least, most, mean, deviation = (profile[key] for key in ("least", "most", "mean", "deviation"))
     why = f"numbers from {least:.4g} to {most:.4g}, mean {mean:.4g}"
+    # A long tail of large amounts would fill the whole range, were it only shifted and scaled.
     if least >= 0 and most > 10 * mean:
         starter.add(name, {"normalize": "log1p"}, why)
     elif deviation > 0:
