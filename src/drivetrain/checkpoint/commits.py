@@ -112,6 +112,7 @@ def newest(
         # Each rank reads the files itself, and a shared file system may show them different ones.
         group.agree("the commit that verifies", [path.name, metadata["sha256"]])
         return LoadedCommit(path, metadata, state, tuple(reasons), path.parent == volatile)
+    # A rank that sees none beside one that sees some must not begin a fresh run.
     group.agree("the commits", "none")
     if reasons:
         raise Failure(
@@ -220,6 +221,7 @@ class Committer:
         # Training waits until all is written, so the live tensors need no copy.
         take = pieces_of if self.blocking else self._arena.take
         pieces = take(state.tensors)
+        # Plain values are the same on all ranks, so one writes them.
         others = values_file(state.values) if self.rank == 0 else {}
         if self.in_parts and (pieces or self.rank == 0):
             others |= boxes_file(state.boxes, self.rank)
@@ -324,6 +326,7 @@ def oldest_epoch(run: Path) -> int:
     for name in names(run):
         try:
             epochs.append(read_manifest(run / FOLDER / name).get("epoch", 0))
+        # Whose epoch cannot be read may be of the first one: then no takeover is forgotten.
         except (Damaged, Failure):
             return 0
     return min(epochs, default=0)

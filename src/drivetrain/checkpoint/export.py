@@ -115,6 +115,7 @@ def _write_weights(path: Path, made: Exported, forget: Callable[[], None]) -> No
         write(header_of(entries, {"format": "pt"}))
         for name in ordered:
             whole = made.tensors[name].detach().resolve_conj().resolve_neg().contiguous().flatten()
+            # Converted by blocks, too: a copy of a whole table in another type may not fit beside it.
             for block in whole.split(BLOCK):
                 write(block.to(typed[name]).cpu().view(torch.uint8).numpy())
                 forget()
@@ -125,6 +126,7 @@ def tied_names(network: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     found = {}
     for name, tensor in network.state_dict(keep_vars=True).items():
+        # By the object and not its memory: views of one weight are other weights.
         known = first.setdefault(id(tensor), name)
         if known != name:
             found[name] = known
@@ -135,6 +137,7 @@ def require_empty(folder: Path) -> None:
     """Make a folder to write to. Raises Failure(73) where there is something in it, or it cannot be used."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Never into what is there: half an older export beside a new one would load without an error.
         if os.listdir(folder):
             raise Failure(Exit.CANNOT_CREATE, f"{folder} is not empty", "export to a new folder")
     except OSError as error:

@@ -66,6 +66,7 @@ class NetworkGroups:
         Raises Failure(78) where they have different precisions, where only some of them move within the backward pass,
         or where gradients cannot be kept apart by loss; ValueError where a name is given twice.
         """
+        # By the order of names, since gradients lie in it: another order is another sum of norms.
         if (names, rule) not in self._found:
             if len(set(names)) < len(names):
                 raise ValueError(f"minimize: {', '.join(names)}: a network moves once")
@@ -122,6 +123,7 @@ class NetworkGroups:
         network_optimizers = [self._network_optimizers[name] for name in names]
         if move_in_backward(network_optimizers):
             return Layerwise(names, self._network_optimizers, group, self._norms)
+        # Before the reducers: in exact mode sums are made in one order, also on one process.
         if lanes:
             return LaneTree(parameters, group, lanes)
         # On one process too, where nothing is sent: norms are those of projections in every world.
@@ -161,6 +163,7 @@ def move_in_backward(network_optimizers: Sequence[NetworkOptimizer]) -> bool:
         names = " and ".join(network_optimizer.network for network_optimizer in network_optimizers)
         cause = f"{names} move together, but not all of their optimizers are layerwise"
         raise Failure(Exit.BAD_RECIPE, cause, "set optimizer.layerwise for all of them or for none")
+    # With no network at all there is nothing that could move in a pass.
     return found == {True}
 
 

@@ -58,6 +58,7 @@ class Scaling(Settings):
 
     def __post_init__(self) -> None:
         numbers = (self.least, self.start, self.most)
+        # By a power of two a number is scaled and back to the same bits; by any other it is rounded.
         if not all(math.frexp(number)[0] == 0.5 for number in numbers):
             raise ValueError("start, least and most are powers of two")
         if list(numbers) != sorted(numbers):
@@ -114,6 +115,7 @@ class Network(Settings):
 
     def _due(self, step: int) -> bool:
         moves, steps = self.turns
+        # A function of the step alone: a resume needs no counter, and any two ranks agree.
         return step * moves // steps > (step - 1) * moves // steps
 
 
@@ -196,6 +198,7 @@ class Parallel(Settings):
         """The mesh of so many processes. Raises ValueError where they are not its product; the message says what would
         be."""
         free, given = self._free, {axis: getattr(self, axis) for axis in AXES}
+        # `replicate` is auto unless it is given, so another auto is the one that is meant.
         if len(free) > 1:
             given["replicate"] = 1
             free.remove("replicate")
@@ -224,6 +227,7 @@ def scale_of(batch: Batch, tokens: int | None, epoch: int) -> Scale:
     for place, change in enumerate(batch.ramp):
         after = scale.batches.steps(change.from_.samples_at(scale))
         before = changes[-1].after if changes else 0
+        # Also one that rounds to the same step: of two sizes for one step neither would be the recipe's.
         if after <= before:
             cause = f"batch.ramp[{place}] begins after step {after}, not after the one before it"
             raise Failure(Exit.BAD_RECIPE, cause, "list the sizes in the order in which they begin, from beyond 0 on")

@@ -130,6 +130,7 @@ def _new_set(finished: FinishedRun, run: Path, path: str) -> _Asked:
     files = [source for source in sources if not isinstance(source, Custom) and source.kind in _ROWS]
     if not files:
         raise Failure(Exit.BAD_COMMAND, f"--data {path}: the recipe has no source of rows", "name one of its sets")
+    # Opened for what the task learns from them, such as popularity; nothing of them is predicted.
     if type(task).prepare is not Task.prepare and not task.learned:  # it may find in training data what it needs
         open_inputs(only_training(recipe), run, task)
     alike = [source for source in files if Path(source.path).suffix == Path(path).suffix]
@@ -147,6 +148,7 @@ def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: in
     engine, task = finished.engine(replicas(Group())), finished.task
     with engine.evaluating() as networks:
         for block, first in enumerate(range(0, given.size, given.batch)):
+            # Dealt in turn, so that the process that writes can take them one after the other, and holds few.
             if block % processes != rank:
                 continue
             ids = np.arange(first, min(first + given.batch, given.size), dtype=np.int64)
@@ -161,6 +163,7 @@ def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: in
 def _plain_rows(task: Task, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows as another process would have sent them."""
     try:
+        # Also of this process's own rows: else a file would depend on who predicted which block.
         plain = json.loads(json.dumps(list(rows), default=_plain))
     except (TypeError, ValueError) as error:
         raise _no_rows(task, str(error)) from error
