@@ -42,7 +42,7 @@ def told(run, *texts, verb="set"):
 def test_random_commands_are_done_at_one_step_on_all_ranks_and_a_replay_is_bit_equal(tmp_path, processes, kills):
     with one_server():
         count, wrong = commands.told_and_replayed(
-            tmp_path, steps=400, processes=processes, seed=processes, most=60, pause=0.03, kills=kills
+            tmp_path, steps=240, processes=processes, seed=processes, most=40, pause=0.03, kills=kills
         )
     assert wrong == []
     assert count > 10
