@@ -163,7 +163,6 @@ def move_in_backward(network_optimizers: Sequence[NetworkOptimizer]) -> bool:
         names = " and ".join(network_optimizer.network for network_optimizer in network_optimizers)
         cause = f"{names} move together, but not all of their optimizers are layerwise"
         raise Failure(Exit.BAD_RECIPE, cause, "set optimizer.layerwise for all of them or for none")
-    # With no network at all there is nothing that could move in a pass.
     return found == {True}
 
 

@@ -150,7 +150,7 @@ def record_of(
     if not code.kinds:
         return None
     git = here
-    # Asking git takes milliseconds of a start, and most recipes lie where they are started from.
+    # Most recipes lie where they are started from, and that folder has been asked already.
     if folder is not None and Path(folder).resolve() != Path.cwd():
         git = git_commit(folder)
     return UserCodeRecord(
