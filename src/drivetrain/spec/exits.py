@@ -66,6 +66,7 @@ _CLASSES = {
     (Exit.STOPPED, "interrupted"): "interrupted",
 }
 """What a code is called instead, by the `class` that an outcome's `where` has."""
+# What the same command may not meet again: a peer, a disk, a bit, a pause. Code, data and recipe stay as they are.
 _RETRYABLE = {Exit.PEER_UNAVAILABLE, Exit.STORAGE, Exit.STOPPED, Exit.CORRUPTION_SUSPECTED, Exit.HANG}
 
 
@@ -119,6 +120,7 @@ class Outcome:
         if known:
             text += f" ({', '.join(known)})"
         if self.hint:
+            # A cause may end with a guess, such as `did you mean 'optimizer'?`.
             stop = "" if text.endswith("?") else "."
             text += f"{stop} {self.hint}"
         return text
@@ -149,6 +151,8 @@ class Failure(Exception):  # noqa: N818 - it also carries ends that are no error
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Data workers send it to the process that waits for them."""
+        # An exception is pickled by its arguments, which a Failure's `where` would be lost with; what it was raised by
+        # may not be picklable.
         return _sent, (replace(self.outcome, raised=None), self.details, self.trace)
 
 

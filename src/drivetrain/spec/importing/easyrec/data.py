@@ -86,6 +86,7 @@ def take_data(reader: Reader, root: Node) -> None:
 def _scheme(root: Node, data: Node, name: str) -> str:
     """What a path begins with, or what the type of the data set says of it; "" for files."""
     text, kind = root.value(name) or "", data.value("dataset_type")
+    # The path before the type of the data set: that has a default, which files of any kind may have kept.
     if "://" in text:
         return text.partition("://")[0]
     if kind in ("OdpsDataset", "OdpsDatasetV1") and data.has("dataset_type"):
@@ -98,6 +99,7 @@ def _take_source(reader: Reader, root: Node, data: Node, name: str, path: Path_)
     if scheme == "kafka":
         take_topic(reader, root, name, path)
         return
+    # A gap and not a mistake: the rest of the recipe is right, and only the data lie elsewhere.
     if scheme in _ELSEWHERE:
         reader.gap(root, name, (*path, "kind"), f"{text!r}: {_ELSEWHERE[scheme]}", "own:Data")
         return
@@ -141,6 +143,7 @@ def _take_cost(reader: Reader, root: Node, data: Node) -> None:
         for name in fields:
             reader.lose(data, name, refused)
     else:
+        # A lane here is what a process's micro-batch is there: each is cut by its own costs.
         lanes = reader.facts.accumulation * (reader.findings.source.processes or 1)
         note = f"{most} for each of {lanes} lanes, which is a micro-batch of a process there"
         reader.take(data, "batch_cost_size", ("batch", "cost"), most * lanes, note)

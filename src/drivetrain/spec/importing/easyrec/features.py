@@ -46,6 +46,7 @@ class FeatureTaker:
     def take_all(self, columns: Mapping[str, Column]) -> None:
         """All features; what is left out is told."""
         reader = self._reader
+        # Counted first: whether a table is shared decides what its features say, the first one too.
         tables = Counter(column.table for key, column in columns.items() if key in self._pooling)
         for key, (field, line) in self._groups.places.items():
             if key not in columns:
@@ -74,6 +75,7 @@ class FeatureTaker:
         node, into = column.node, "compute it into the data, and add a feature that reads that column"
         if node.given("stub_type"):
             return "it is only a step towards other features"
+        # The columns hold what was computed already, so it does not matter of what.
         if self._reader.facts.encoded:
             return ""
         if column.kind in COMPUTED:
@@ -112,6 +114,7 @@ class FeatureTaker:
         if column.kind == "combo_feature" and reader.facts.raw:
             reader.take(node, "expression", (*path, "cross"), names)
             return True
+        # Where features are not computed on the way, a column is called like its feature, whatever the expression says.
         if not reader.facts.raw or not names:
             reader.used(node, "expression")
             if column.key != column.name:
@@ -140,6 +143,7 @@ class FeatureTaker:
             reader.take(node, name, (*path, "table"), table, f"shared by {sharing} features")
         reader.spare(node, "embedding_name", "no other feature shares it")
         if node.given("trainable") is False:
+            # Rows are moved by `embeddings`, where a rate of 0 is what standing still is.
             group: Path_ = ("embeddings", "groups", self._frozen)
             reader.take(node, "trainable", (*group, "match"), f"^{re.escape(table)}$", "does not train: its rate is 0")
             reader.take(node, "trainable", (*group, "optimizer", "kind"), "sgd")
@@ -170,6 +174,7 @@ class FeatureTaker:
             named = "separator" if node.has("separator") else "feature_name"
             reader.take(node, named, (*path, "length"), LIST_LENGTH, "ids of a list that are read")
             reader.lose(node, named, f"lists have no bound there: the first {LIST_LENGTH} ids are read (length)")
+        # A column of lists needs no separator; of a text the default counts, which a recipe has to say.
         if not self._array(column):
             reader.take(holder, delimiter, (*path, "separator"), holder.value(delimiter))
         reader.used(node, "separator", "sequence_delim", "sequence_length", "value_dim")

@@ -62,6 +62,7 @@ class EasyRec:
             return findings
         if source.edits:
             edit(root, source.edits)
+        # After the edits: they may have made messages, and moved places in lists.
         root.name_all()
         _take_all(root, findings)
         return findings
@@ -90,6 +91,7 @@ def _take_all(root: Node, findings: Findings) -> None:
     if kind in NO_RANKING:
         findings.mistake(model.key(kind), model.line_of(kind), f"has no counterpart: {NO_RANKING[kind]}")
         return
+    # First: how many lanes and steps there are is asked for by the sections after it.
     take_training(reader, root)
     take_data(reader, root)
     groups = read_groups(reader, model, kind in NEAREST)
@@ -100,6 +102,7 @@ def _take_all(root: Node, findings: Findings) -> None:
     taker.take(features.taken)
     take_best(reader, root, taker.labels.named, kind)
     findings.taken.insert(0, Taken(("task", "kind"), "ranking", "model_config", root.line_of("model_config")))
+    # Else what a mistake kept from being read would be listed as if nobody knew it.
     if not findings.mistakes:
         _sweep(reader, root)
 

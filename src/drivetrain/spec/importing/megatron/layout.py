@@ -19,6 +19,7 @@ def take_layout(keys: Keys) -> int | None:
     """Processes that read samples of their own, where their number is known."""
     Lost("samples are not cut over processes yet (parallel.context)", off=(1,)).apply(keys, _CONTEXT)
     sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE}
+    # Experts are shared out along `shard`, and layers with them are neither split nor staged here.
     if keys.value(("--num-experts",)) is not ABSENT:
         sizes = {}
         for key in (_TENSOR, _PIPELINE):
@@ -73,6 +74,7 @@ def _take_shard(keys: Keys) -> None:
     if not asked:
         return
     note = ""
+    # The last of them shares out the least, so it counts only where none of the others is asked.
     if asked[0] == _SHARDED[-1]:
         note = "there the optimizer's state is shared out, here weights are, too"
     keys.take(asked[0], "parallel.replicate", 1)
@@ -99,6 +101,7 @@ def _processes(keys: Keys, group: int) -> int | None:
     per_node, count = keys.whole(each), 1
     if keys.value(nodes) is not ABSENT:
         count = keys.whole(nodes)
+    # A number that does not fit the groups is a stand-in for a variable more often than a mistake.
     if per_node is None or count is None or per_node * count % group:
         for key in (each, nodes):
             Spare("says no number that fits; a script has it changed by whoever calls it").apply(keys, key)

@@ -48,6 +48,7 @@ def _take_budget(keys: Keys) -> None:
     if keys.value(_STEPS) is not ABSENT and keys.value(_SAMPLES) is not ABSENT:
         keys.mistake(_SAMPLES, "--train-iters is given, too: one of them can be")
     elif keys.value(_SAMPLES) is not ABSENT:
+        # The stand-in is larger than any budget, so that no check on lengths trips over it.
         To("budget.samples", 2**40, whole, auto="how many samples").apply(keys, _SAMPLES)
     else:
         Needed("budget.steps", "how many optimizer steps; or --train-samples as budget.samples", 2**40).apply(
@@ -72,6 +73,7 @@ def _take_batch(keys: Keys, copies: int | None) -> None:
     elif keys.value(_GLOBAL) is ABSENT and micro is not None and copies is not None:
         keys.take(_GLOBAL, "batch.size", micro * copies, f"micro-batch-size x {copies} processes")
     else:
+        # The stand-in is divided by any usual number of lanes, processes and samples of a micro-batch.
         Needed("batch.size", "samples per optimizer step, over all processes", 2**10 * 9 * 5 * 7).apply(keys, _GLOBAL)
 
 
@@ -102,6 +104,7 @@ def _take_rates(keys: Keys) -> None:
     other = "iters" if suffix == "samples" else "samples"
     for name in ("decay", "warmup", "wsd-decay"):
         wrong: Key = (f"--lr-{name}-{other}",)
+        # Megatron-LM refuses it, too.
         if keys.value(wrong) not in (ABSENT, 0):
             keys.mistake(wrong, f"is in {other}, and the run's length is in {unit}")
     length: Key = (f"--lr-decay-{suffix}",)
@@ -135,6 +138,7 @@ def _take_warmup(keys: Keys, length: Key, unit: str, suffix: str) -> None:
     to, key = f"schedule.warmup.{unit}", (f"--lr-warmup-{suffix}",)
     if keys.value(_FRACTION) is not ABSENT:
         Spare("--lr-warmup-fraction is given").apply(keys, key)
+        # Of the decay's length, and of the budget where that is left out, as Megatron-LM has it.
         budget = keys.whole(length) or keys.whole(_SAMPLES if unit == "samples" else _STEPS)
         share = keys.value(_FRACTION)
         if budget is None or not isinstance(share, (int, float)):
@@ -213,6 +217,7 @@ def _take_precision(keys: Keys) -> None:
 def _take_scale(keys: Keys) -> None:
     fixed: Key = ("--loss-scale",)
     if keys.value(fixed) is not ABSENT:
+        # A fixed factor is one that can go nowhere.
         for name in ("start", "least", "most"):
             To(f"scaling.{name}", convert=power_of_two).apply(keys, fixed)
         return
