@@ -1,5 +1,6 @@
 """Faults of other recommender trainers by their numbers, and the page that says which test would find each of them."""
 
+import ast
 import re
 import subprocess
 import sys
