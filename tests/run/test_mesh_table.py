@@ -18,7 +18,7 @@ from drivetrain.ledger.ledger import read
 from drivetrain.run.proof import prove
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit
-from drivetrain.tasks.language_model.hugging_face import from_llama_layout
+from drivetrain.tasks.language_model.hugging_face import from_layout
 
 # One at a time: each starts as many processes as this machine has cores, or more.
 pytestmark = [
@@ -98,7 +98,7 @@ def test_commands_read_a_run_of_a_mesh_like_any_other(name, runs, tmp_path, caps
     assert said(capsys, "evaluate", run)["metrics"]["windows"] == pytest.approx(scored, rel=1e-6)
     for weights, kind in (("averaged", "averages"), ("trained", "networks")):
         said(capsys, "export", run, "--to", tmp_path / weights, "--weights", weights)
-        exported = from_llama_layout(load_file(tmp_path / weights / "model.safetensors"), meshed.MODEL)
+        exported = from_layout(load_file(tmp_path / weights / "model.safetensors"), meshed.MODEL)
         there = networks_in(run, kind)
         assert all(torch.equal(tensor, there[f"model/{path}"]) for path, tensor in exported.items())
     assert not torch.equal(there["model/norm.weight"], networks_in(run, "averages")["model/norm.weight"])

@@ -1,19 +1,23 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 import drivetrain
+from drivetrain.checkpoint.snapshot import pieces_of
+from drivetrain.checkpoint.tensors import write_tensors
 from drivetrain.engine.losses import objective
 from drivetrain.loop.sampling import Sampling
 from drivetrain.spec.load import load
 from drivetrain.spec.tree import RecipeMistakes
-from drivetrain.tasks.language_model.hugging_face import llama_layout
+from drivetrain.tasks.language_model.hugging_face import from_layout, to_layout
 from drivetrain.tasks.language_model.llama import Llama, Past
-from drivetrain.tasks.language_model.recipe import LanguageModel
+from drivetrain.tasks.language_model.recipe import Balance, Experts, LanguageModel
 from drivetrain.tasks.language_model.recipe import Llama as Settings
 from drivetrain.tasks.language_model.sampling import generate
 from drivetrain.tasks.language_model.task import LanguageModelTask, Perplexity
@@ -30,7 +34,7 @@ def test_logits_are_those_of_hugging_faces_llama(tied, tmp_path):
     model = Llama(settings).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    tensors, config = llama_layout(model.state_dict(), settings)
+    tensors, config = to_layout(model.state_dict(), settings)
     theirs = LlamaForCausalLM(LlamaConfig(**config)).eval()
     missing, unexpected = theirs.load_state_dict(tensors, strict=False)
     assert not unexpected
@@ -39,6 +43,58 @@ def test_logits_are_those_of_hugging_faces_llama(tied, tmp_path):
     tokens = torch.randint(0, 50, (3, 16))
     with torch.no_grad():
         assert torch.allclose(model(tokens), theirs(tokens).logits, atol=1e-4)
+
+
+EXPERTS = {
+    "Mixtral": Experts(count=4, top_k=2, balance=Balance(rate=0.0)),
+    "GLM": Experts(count=4, top_k=2, scores="sigmoid", shared=2, dense=1),
+    "GLM, one expert and nothing shared": Experts(count=3, top_k=1, scores="sigmoid"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("experts", EXPERTS.values(), ids=EXPERTS)
+def test_experts_are_those_of_a_class_that_routes_alike_and_come_back(experts, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    settings = replace(SETTINGS, depth=3, experts=experts)
+    torch.manual_seed(0)
+    model = Llama(settings).eval()
+    for tensor in [*model.parameters(), *[own for name, own in model.named_buffers() if name.endswith("router.bias")]]:
+        torch.nn.init.normal_(tensor, std=0.3 if experts.scores == "sigmoid" or tensor.ndim > 1 else 0.0)
+    tensors, config = to_layout(model.state_dict(), settings)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_tensors(tmp_path / "model.safetensors", pieces_of(tensors))
+    theirs, told = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(told.values()), "each tensor has its place"
+    tokens = torch.randint(0, 50, (3, 16))
+    with torch.no_grad():
+        assert torch.allclose(model(tokens), theirs.eval()(tokens).logits, atol=1e-4)
+    theirs.save_pretrained(tmp_path / "theirs")
+    back = from_layout(load_file(tmp_path / "theirs" / "model.safetensors"), settings)
+    own = {name: tensor for name, tensor in model.state_dict().items() if name != "head.weight"}
+    assert back.keys() == own.keys()
+    assert all(torch.equal(back[name], own[name]) for name in own)
+
+
+def test_experts_that_no_class_has_keep_their_names_and_a_bias_that_has_no_place_is_told():
+    for changed in ({"capacity": 1.0}, {"shared": 1}, {"dense": 1}, {"top_k": 1}, {"balance": Balance(rate=1e-3)}):
+        task = LanguageModelTask(LanguageModel(model=replace(SETTINGS, experts=replace(EXPERTS["Mixtral"], **changed))))
+        assert task.layout("model") is None, changed
+    settings = replace(SETTINGS, experts=EXPERTS["Mixtral"])
+    moved = Llama(settings)
+    moved.layers[1].mlp.router.bias[2] = 0.1
+    with pytest.raises(drivetrain.Failure, match="biases have moved"):
+        to_layout(moved.state_dict(), settings)
+
+
+def test_what_is_missing_of_published_experts_is_told_by_the_files_own_names():
+    settings = replace(SETTINGS, experts=EXPERTS["Mixtral"])
+    tensors, _ = to_layout(Llama(settings).state_dict(), settings)
+    del tensors["model.layers.1.block_sparse_moe.experts.3.w2.weight"]
+    found = from_layout(tensors, settings)
+    assert "layers.1.mlp.down" not in found
+    assert "model.layers.1.block_sparse_moe.experts.2.w2.weight" in found
 
 
 def test_a_run_is_exported_so_that_transformers_reads_it(tiny, tmp_path):

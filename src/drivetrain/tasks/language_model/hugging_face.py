@@ -1,15 +1,18 @@
-"""The decoder in Hugging Face's Llama layout: tensor names, config.json, and the tokenizer's files."""
+"""The decoder in Hugging Face's layouts, Llama's or that of a class with experts: tensor names, config.json, and the
+tokenizer's files."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from drivetrain.data.text_tokens import TextTokens
+from drivetrain.tasks.language_model import expert_layout
 from drivetrain.tasks.language_model.recipe import Llama
 
 _LAYER = {
@@ -28,18 +31,39 @@ _OUTSIDE = {
     "norm.weight": "model.norm.weight",
     "head.weight": "lm_head.weight",
 }
+_EXPERTS = re.compile(r"layers\.(\d+)\.(mlp\.(?:router\..+|shared\..+|gate|up|down))")
+"""What a layer has of experts: its number, and the name within it."""
 _LAYER_HERE = {theirs: ours for ours, theirs in _LAYER.items()}
 _OUTSIDE_HERE = {theirs: ours for ours, theirs in _OUTSIDE.items()}
 
 
-def llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors under Hugging Face's names, and the configuration that `LlamaForCausalLM.from_pretrained` reads."""
+def has_layout(settings: Llama) -> bool:
+    """Whether a class of Hugging Face's comes to what a decoder of these settings comes to."""
+    return settings.experts is None or expert_layout.comes_to_the_same(settings)
+
+
+def to_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors under Hugging Face's names, and the configuration that `AutoModelForCausalLM.from_pretrained` reads.
+
+    There `has_layout`. Raises Failure(78) where routers have learned what the class has no place for.
+    """
+    experts = expert_layout.layout_of(settings)
     renamed = {}
     for name, tensor in tensors.items():
-        # A tied head is the embedding, under whose name readers look for it.
-        if name != "head.weight" or not settings.tied:
+        if name == "head.weight" and settings.tied:
+            continue  # it is the embedding, under whose name readers look for it
+        match = _EXPERTS.fullmatch(name)
+        if experts is None or match is None:
             renamed[_name(name)] = tensor
-    config = {
+            continue
+        for theirs, part in expert_layout.published(experts, match[2], tensor):
+            renamed[f"model.layers.{match[1]}.{theirs}"] = part
+    return renamed, _config(settings) | dict(experts.config if experts else {})
+
+
+def _config(settings: Llama) -> dict[str, Any]:
+    """As `LlamaForCausalLM` reads it."""
+    return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": settings.vocabulary,
@@ -59,7 +83,6 @@ def llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[s
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    return renamed, config
 
 
 def tokenizer_files(text: TextTokens, context: int) -> dict[str, bytes]:
@@ -114,17 +137,27 @@ def _name(name: str) -> str:
     return f"model.layers.{index}.{_LAYER[rest]}"
 
 
-def from_llama_layout(tensors: Mapping[str, Tensor], settings: Llama) -> dict[str, Tensor]:
+def from_layout(tensors: Mapping[str, Tensor], settings: Llama) -> dict[str, Tensor]:
     """Tensors of Hugging Face's layout under their names here; names that it does not have stay as they are.
 
     Left out are the head of a tied model, which is the embedding, and the frequencies that older files hold.
     """
-    named = {}
+    named: dict[str, Tensor] = {}
+    layers: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, tensor in tensors.items():
         own = _own_name(name)
         if own.endswith("rotary_emb.inv_freq") or (own == "head.weight" and settings.tied):
             continue
-        named[own] = tensor
+        match = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", own)  # what a decoder without experts does not have
+        if match is None:
+            named[own] = tensor
+        else:
+            layers[match[1]][match[2]] = tensor
+    experts = expert_layout.layout_of(settings)
+    for number, layer in layers.items():
+        for name, tensor in (expert_layout.own(experts, layer) if experts else layer).items():
+            before = "model." if name in layer else ""
+            named[f"{before}layers.{number}.{name}"] = tensor
     return named
 
 

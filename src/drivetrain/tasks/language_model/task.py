@@ -23,7 +23,7 @@ from drivetrain.loop.task import Task
 from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
-from drivetrain.tasks.language_model.hugging_face import from_llama_layout, llama_layout, tokenizer_files
+from drivetrain.tasks.language_model.hugging_face import from_layout, has_layout, to_layout, tokenizer_files
 from drivetrain.tasks.language_model.llama import PLAN, Llama
 from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
@@ -159,13 +159,13 @@ class LanguageModelTask(Task):
         return float(flops_per_sample(self._model.shape))
 
     def layout(self, network: str) -> Callable[[Mapping[str, Tensor]], Exported] | None:
-        """Hugging Face's Llama layout, with the tokenizer's files where it is known. None with experts: no class there
-        routes as these do."""
-        if self._model.experts is not None:
+        """Hugging Face's layout, with the tokenizer's files where it is known. None for experts that route as those of
+        no class there."""
+        if not has_layout(self._model):
             return None
 
         def exported(tensors: Mapping[str, Tensor]) -> Exported:
-            renamed, config = llama_layout(tensors, self._model)
+            renamed, config = to_layout(tensors, self._model)
             if self.text_tokens is None:
                 return Exported(renamed, config)
             files = tokenizer_files(self.text_tokens, self._model.context)
@@ -174,10 +174,8 @@ class LanguageModelTask(Task):
         return exported
 
     def published_layout(self, network: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]] | None:
-        """From Hugging Face's Llama layout, or as it is."""
-        if self._model.experts is not None:
-            return None
-        return lambda tensors: from_llama_layout(tensors, self._model)
+        """From Hugging Face's layout, or as it is."""
+        return lambda tensors: from_layout(tensors, self._model)
 
 
 def _packed(samples: Sequence[Mapping[str, np.ndarray]], settings: LanguageModel) -> dict[str, Tensor]:
