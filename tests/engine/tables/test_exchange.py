@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.engine.tables.exchange import AskedAhead, tree_sums
+from drivetrain.engine.tables.exchange import AskedAhead, row_sums, tree_of
 
 ROWS = st.lists(st.lists(st.integers(0, 6), unique=True, max_size=5), min_size=1, max_size=8)
 
@@ -19,7 +19,8 @@ def test_a_rows_sum_is_the_tree_of_the_ranks_that_have_it(asked, seed):
     gradients = torch.randn(len(given_rows), 3, generator=draw)
     by_place = dict(zip(given_rows, gradients, strict=True))
     ranks, rows = (torch.tensor([pair[k] for pair in given_rows], dtype=torch.int64) for k in (0, 1))
-    found_rows, found = tree_sums(rows, ranks, gradients)
+    sums = row_sums(rows, ranks, tree_of(len(asked)))
+    found_rows, found = sums.rows, sums.of(gradients)
 
     def tree(row, ranks):
         if len(ranks) == 1:

@@ -84,7 +84,8 @@ class PulledRows:
     _lanes: TreeAccumulator = field(init=False)
 
     def __post_init__(self) -> None:
-        rows, dim = len(self.plan.addresses), self.source.shape[1]
+        rows = len(self.source if self.addresses is None else self.addresses)
+        dim = self.source.shape[1]
         self.leaf = torch.zeros((), dtype=self.source.dtype).expand(rows, dim).requires_grad_()
         self._lanes = TreeAccumulator(lambda: Flat(torch.empty(rows, self.losses * dim), []))
 
