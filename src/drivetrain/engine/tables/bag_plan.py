@@ -20,7 +20,7 @@ _KINDS = 4
 
 
 class MicroBags(NamedTuple):
-    """One micro-batch: the bags of each lookup (`sizes`), and where they lie among those of the step, for each owner."""
+    """One micro-batch: the bags of each lookup (`sizes`), and where they lie among the step's, for each owner."""
 
     sizes: tuple[int, ...]
     stretches: list[slice]

@@ -45,8 +45,8 @@ def build_tables(
     """The tables of networks, their rows shared out over the ranks of a group; None where there are none.
 
     The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
-    later begin by the run's `seed`, and are summed as `exact` asks. Raises Failure(78) where a network has several `Embeddings`, or a pattern takes no
-    table, and what the backend refuses.
+    later begin by the run's `seed`; gradients add up as `exact` runs want them. Raises Failure(78) where a network has
+    several `Embeddings`, or a pattern takes no table, and what the backend refuses.
     """
     modules = {name: found for name, network in networks.items() if (found := _embeddings_of(name, network))}
     if not modules:
@@ -198,13 +198,14 @@ def _layouts(alike: Alike, sharing: Sharing) -> Iterator[tuple[Layout, bool]]:
 
 
 def _by_bags(layout: Layout, alike: Alike, sharing: Sharing) -> list[Table]:
-    """The tables whose owner may look up whole bags: those that one rank has, and whose bags have several rows or few.
-    Lanes are summed by row on each rank, and a bag of bf16 rows would be rounded."""
+    """The tables whose bags travel: those that one rank has whole. Rows travel of keyed ones, where each row is read by
+    itself, where ranks add them up by lane, and where they are bf16, as a bag would be rounded."""
     if sharing.group.world == 1 or sharing.lanes or sharing.dtype != torch.float32:
         return []
-    cut = Counter([stretch.table for stretch in layout.stretches])
-    apart = {lookup.table for lookup in alike.module.lookups if lookup.pooling == "none"}
-    return [table for table in layout.tables if table.keyed is None and cut[table.name] == 1 and table.name not in apart]
+    parts = Counter([stretch.table for stretch in layout.stretches])
+    by_rows = {lookup.table for lookup in alike.module.lookups if lookup.pooling == "none"}
+    by_rows.update([table.name for table in layout.tables if table.keyed is not None or parts[table.name] > 1])
+    return [table for table in layout.tables if table.name not in by_rows]
 
 
 class _Found(NamedTuple):
