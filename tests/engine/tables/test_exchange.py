@@ -33,6 +33,14 @@ def test_a_rows_sum_is_the_tree_of_the_ranks_that_have_it(asked, seed):
         assert torch.equal(total, tree(row, range(8)))
 
 
+def test_a_sum_of_nothing_below_zero_is_zero_in_every_bit():
+    for ranks in (1, 2, 3):
+        rows = torch.arange(5).repeat(ranks)
+        places = torch.arange(ranks).repeat_interleave(5)
+        sums = row_sums(rows, places, tree_of(ranks)).of(torch.full((5 * ranks, 3), -0.0))
+        assert not sums.signbit().any()
+
+
 def test_a_step_is_not_told_before_the_one_ahead_of_it_is_through():
     told = []
 

