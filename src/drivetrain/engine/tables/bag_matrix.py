@@ -16,7 +16,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from drivetrain.engine.tables.bag_plan import AskedBags, BagPlan, BagPlanner, MicroBags, ask_for_bags
+from drivetrain.engine.tables.bag_plan import BagPlanner, MicroBags, ask_for_bags
+from drivetrain.engine.tables.exchange import Exchange
 from drivetrain.engine.tables.matrix import Matrix, MatrixRows, PulledRows
 from drivetrain.engine.tables.module import Ids
 
@@ -53,14 +54,10 @@ class _Stretches(torch.autograd.Function):
         return back, None, None
 
 
-class BagExchange:
-    """Bags of one matrix over the ranks of a group. All of them call each method, in the same order."""
+class BagExchange(Exchange):
+    """As `Exchange`, where bags travel: of a `BagPlan` and `AskedBags`."""
 
-    def __init__(self, weight: Tensor, group: dist.ProcessGroup) -> None:
-        self._weight = weight
-        self._group = group
-
-    def pull(self, plan: BagPlan, asked: AskedBags) -> Tensor:
+    def pull(self, plan: Any, asked: Any) -> Tensor:
         """What the bags of a plan come to, float32 [bags, dim]."""
         rows, offsets, scales = asked.rows, asked.offsets, asked.scales
         own = F.embedding_bag(
@@ -70,7 +67,7 @@ class BagExchange:
         dist.all_to_all_single(bags, own, plan.bags, asked.counts, group=self._group)
         return bags
 
-    def push(self, plan: BagPlan, asked: AskedBags, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    def push(self, plan: Any, asked: Any, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """The rows here that any rank has in its bags, each once (int64 [n]), and the sums of their gradients,
         [n, dim]; `gradients` [bags, dim] are those of a plan's bags."""
         arrived = gradients.new_empty(sum(asked.counts), gradients.shape[1])
@@ -87,11 +84,12 @@ class BagMatrixRows(MatrixRows):
         super().__init__(replace(matrix, lookups=lookups), BagExchange(matrix.weight, group))
         self.planner = BagPlanner(matrix.layout, lookups)
 
-    def ask(self, plan: BagPlan, group: dist.ProcessGroup) -> AskedBags:
+    def ask(self, plan: Any, group: dist.ProcessGroup | None) -> Any:
         """Tell the owners what a plan asks for; what is wanted of this rank. Every rank of a group calls it."""
+        assert group is not None, "bags travel between ranks"
         return ask_for_bags(plan, group)
 
-    def pull(self, plan: BagPlan, asked: AskedBags, losses: int = 1) -> PulledBags:
+    def pull(self, plan: Any, asked: Any, losses: int = 1) -> PulledBags:
         """What the bags of a plan come to, as rows are now, for the gradients of so many losses."""
         return PulledBags(plan, asked, self._exchange.pull(plan, asked), None, losses)
 

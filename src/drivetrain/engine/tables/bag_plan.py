@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -69,9 +69,9 @@ class BagPlanner(RowPlanner):
             counts[owners[lookup.table]] += 1
         self._of_owner = [slice(*ends) for ends in pairwise(accumulate(counts, initial=0))]
 
-    def plan(self, micros: Sequence[Ids]) -> BagPlan:
-        """The plan of a step of these micro-batches, of which there may be none. Raises Failure(65) for an id that is
-        no row of its table."""
+    def plan(self, micros: Sequence[Ids]) -> Any:
+        """The `BagPlan` of a step of these micro-batches, of which there may be none. Raises Failure(65) for an id that
+        is no row of its table."""
         found = [self._occurrences(ids) for ids in micros]
         told: list[Tensor] = []
         counts = torch.zeros(len(self._of_owner), _KINDS, dtype=torch.int64)

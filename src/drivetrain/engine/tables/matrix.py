@@ -74,8 +74,8 @@ class PulledRows:
     `leaf` [rows, dim] has no memory: it is there for its gradient. That of several `losses` is kept apart.
     """
 
-    plan: RowPlan
-    asked: Asked
+    plan: Any
+    asked: Any
     source: Tensor
     addresses: Tensor | None
     losses: int = 1
