@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def lines_of(matrix: Tensor, rows: Tensor) -> Tensor:
-    """A copy of these lines, [n, dim], of a matrix float32 [all, dim]; `rows` are int64 [n]."""
+    """A copy of these lines, [n, dim], of a matrix float32 or bf16 [all, dim]; `rows` are int64 [n]."""
     # As bags of one line each, since bags are fetched ahead.
     each = torch.arange(len(rows) + 1)
     return F.embedding_bag(rows, matrix, each, mode="sum", include_last_offset=True)

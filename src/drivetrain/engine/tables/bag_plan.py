@@ -43,8 +43,7 @@ class AskedBags(NamedTuple):
     """What all ranks ask this one for, rank after rank: bags of rows of the matrix here, as `Occurrences` have them;
     `counts` are the bags of each rank.
 
-    `sums` says how gradients of bags are added up to those of rows, `bags` int64 [occurrences] whose each is, and
-    `back_scales` times what, both in the order of `sums`.
+    `sums` says how gradients of bags are added up to those of rows, and `back_scales` times what, in its order.
     """
 
     rows: Tensor

@@ -94,7 +94,7 @@ class PulledRows:
         """What backward passes hand gradients to."""
         return [self.leaf]
 
-    def pooled(self, micro: MicroRows) -> tuple[Tensor, ...]:
+    def pooled(self, micro: Any) -> tuple[Tensor, ...]:
         """What a micro-batch's bags come to, [bags, dim] for each lookup."""
         places = micro.places if self.addresses is None else self.addresses[micro.places]
         whole = _Pool.apply(self.leaf, self.source, places, micro)
@@ -194,7 +194,7 @@ class MatrixRows:
         """What moves the rows that are here; `half` where they are bf16."""
         return build_mover(optimizer, self.matrix.weight, factor, half)
 
-    def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:
+    def stand_in(self, given: Ids) -> tuple[PulledRows, Any]:
         """Numbers in place of the rows of one batch, whose gradients are for nothing."""
         plan = self.planner.plan([given])
         source = torch.rand(len(plan.addresses), self.matrix.weight.shape[1]) - 0.5
