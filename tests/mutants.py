@@ -46,6 +46,7 @@ def of_table(trap: str, file: str, old: str, new: str, sizes: str) -> Mutant:
 SHARDS, PARTS = "{'shard': 2}", "{'tensor': 2}"
 GROUPS, BOTH = "{'replicate': 2, 'shard': 2}", "{'shard': 2, 'tensor': 2}"
 
+BAGS = "tests/engine/tables/test_bag_matrix.py"
 KEYED = "tests/engine/tables/test_keyed.py"
 KEYED_ROWS = "tests/engine/tables/test_keyed_matrix.py"
 REFERENCE = f"{KEYED}::test_keys_come_and_go_as_in_the_reference_whoever_holds_their_buckets"
@@ -401,6 +402,34 @@ MUTANTS = (
         "self._waiting.clear(places[there & ~stays], TAKEN)",
         "pass",
         REFERENCE,
+    ),
+    Mutant(
+        "12 gradients of bags are added up to rows in one go, whichever rank and micro-batch they are of",
+        "engine/tables/bag_plan.py",
+        "[0, *([bits] if bits else []), *tree_of(world)]",
+        "[bits + world.bit_length()]",
+        f"{BAGS}::test_bags_that_travel_come_to_the_bits_of_rows_that_travel",
+    ),
+    Mutant(
+        "12 of a later micro-batch bags hand back to those of the first",
+        "engine/tables/bag_matrix.py",
+        "back[stretch] = gradient[at : at + size]",
+        "back[at : at + size] = gradient[at : at + size]",
+        f"{BAGS}::test_bags_that_travel_come_to_the_bits_of_rows_that_travel",
+    ),
+    Mutant(
+        "12 factors of bags are lost on the way back",
+        "engine/tables/bag_matrix.py",
+        "asked.sums.of(arrived, asked.back_scales)",
+        "asked.sums.of(arrived)",
+        f"{BAGS}::test_bags_that_travel_come_to_the_bits_of_rows_that_travel",
+    ),
+    Mutant(
+        "12 bags travel where lanes are summed",
+        "engine/tables/build.py",
+        "sharing.lanes or",
+        "",
+        f"{TABLES}::test_exact_runs_with_tables_have_the_same_bits_on_any_number_of_processes_whoever_holds_rows",
     ),
     Mutant(
         "11 rows that each rank holds count for each in the norm",

@@ -175,6 +175,15 @@ class Factors(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("kind", [SGDRows, AdagradRows, RowwiseAdagradRows, AdamRows, LambRows, LarsRows])
 def test_rows_are_never_added_with_a_factor_which_takes_torch_twice_as_long(kind):
     with Factors() as factors:

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from drivetrain.optim.lines import add_lines, lines_of, put_lines
 from drivetrain.optim.recipe.rows import (
     AdagradRows,
     AdamRows,
@@ -142,18 +143,18 @@ class RowMover(Generic[S]):
     def _change(self, rows: Tensor, gradient: Tensor) -> None:
         change = self.change(rows, gradient)
         if self._half is None:
-            # Times a tensor, added with a factor of 1: other factors are the slow path of `index_add_`.
-            self.weight.index_add_(0, rows, change)
+            add_lines(self.weight, rows, change)
             return
         # The master's sum, and not the rounded weight's: else what rounding has taken would be lost in every step.
         moved = change.add_(self.own(rows))
         if MASTER in self.slots:
-            self.slots[MASTER].index_copy_(0, rows, moved)
-        self.weight.index_copy_(0, rows, self._half.rounded(rows, moved, self.at))
+            put_lines(self.slots[MASTER], rows, moved)
+        put_lines(self.weight, rows, self._half.rounded(rows, moved, self.at))
 
     def own(self, rows: Tensor) -> Tensor:
         """These rows as exactly as they are known, float32 [n, dim]."""
-        return self.slots.get(MASTER, self.weight).index_select(0, rows).float()
+        known = self.slots.get(MASTER, self.weight)
+        return lines_of(known, rows) if known.dtype == torch.float32 else known.index_select(0, rows).float()
 
     @torch.no_grad()
     def restart(self) -> None:
@@ -193,8 +194,8 @@ class Adagrad(RowMover[AdagradRows]):
     def change(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """-lr g / (sqrt(sum) + eps)."""
         gradient = self._decayed(rows, gradient)
-        total = self.slots["sum"].index_select(0, rows).addcmul_(gradient, gradient)
-        self.slots["sum"].index_copy_(0, rows, total)
+        total = lines_of(self.slots["sum"], rows).addcmul_(gradient, gradient)
+        put_lines(self.slots["sum"], rows, total)
         return gradient.div_(total.sqrt_().add_(self.settings.eps)).mul_(-self._lr)
 
 
@@ -231,11 +232,11 @@ class Adam(RowMover[AdamRows]):
 
     def _direction(self, rows: Tensor, gradient: Tensor) -> Tensor:
         (first, second), moves = self.settings.betas, int(self.moves)
-        mean = self.slots["exp_avg"].index_select(0, rows).lerp_(gradient, 1 - first)
-        square = self.slots["exp_avg_sq"].index_select(0, rows).mul_(second)
+        mean = lines_of(self.slots["exp_avg"], rows).lerp_(gradient, 1 - first)
+        square = lines_of(self.slots["exp_avg_sq"], rows).mul_(second)
         square.addcmul_(gradient, gradient, value=1 - second)
-        self.slots["exp_avg"].index_copy_(0, rows, mean)
-        self.slots["exp_avg_sq"].index_copy_(0, rows, square)
+        put_lines(self.slots["exp_avg"], rows, mean)
+        put_lines(self.slots["exp_avg_sq"], rows, square)
         root = square.div_(1 - second**moves).sqrt_().add_(self.settings.eps)
         return mean.div_(1 - first**moves).div_(root)
 
@@ -264,8 +265,8 @@ class Lars(RowMover[LarsRows]):
         divisor = _lengths(gradient).add_(length, alpha=settings.weight_decay).add_(settings.eps)
         rate = _ratio(settings.trust * length, divisor).mul_(self._lr)
         moved = gradient.add_(own, alpha=settings.weight_decay).mul_(rate.unsqueeze(1))
-        momentum = self.slots["momentum"].index_select(0, rows).mul_(settings.momentum).add_(moved)
-        self.slots["momentum"].index_copy_(0, rows, momentum)
+        momentum = lines_of(self.slots["momentum"], rows).mul_(settings.momentum).add_(moved)
+        put_lines(self.slots["momentum"], rows, momentum)
         return momentum.neg_()
 
 

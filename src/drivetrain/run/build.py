@@ -414,7 +414,7 @@ def _tables_of(
 ) -> Tables | None:
     """The networks' tables, shared out. Raises Failure(78) where they are to do what tables cannot."""
     dtype = torch.bfloat16 if recipe.parameters.dtype == "bf16" else torch.float32
-    tables = build_tables(networks, recipe.embeddings, mesh.data, recipe.seed, dtype)
+    tables = build_tables(networks, recipe.embeddings, mesh.data, recipe.seed, dtype, exact=recipe.exact)
     if tables:
         _require_plain(recipe, mesh, built_on_meta=task.build_on_meta)
         if drawn:

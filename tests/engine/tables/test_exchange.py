@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.engine.tables.exchange import AskedAhead, tree_sums
+from drivetrain.engine.tables.exchange import AskedAhead, row_sums, tree_of
 
 ROWS = st.lists(st.lists(st.integers(0, 6), unique=True, max_size=5), min_size=1, max_size=8)
 
@@ -19,7 +19,8 @@ def test_a_rows_sum_is_the_tree_of_the_ranks_that_have_it(asked, seed):
     gradients = torch.randn(len(given_rows), 3, generator=draw)
     by_place = dict(zip(given_rows, gradients, strict=True))
     ranks, rows = (torch.tensor([pair[k] for pair in given_rows], dtype=torch.int64) for k in (0, 1))
-    found_rows, found = tree_sums(rows, ranks, gradients)
+    sums = row_sums(rows, ranks, tree_of(len(asked)))
+    found_rows, found = sums.rows, sums.of(gradients)
 
     def tree(row, ranks):
         if len(ranks) == 1:
@@ -30,6 +31,14 @@ def test_a_rows_sum_is_the_tree_of_the_ranks_that_have_it(asked, seed):
     assert found_rows.tolist() == sorted({row for _, row in given_rows})
     for row, total in zip(found_rows.tolist(), found, strict=True):
         assert torch.equal(total, tree(row, range(8)))
+
+
+def test_a_sum_of_nothing_below_zero_is_zero_in_every_bit():
+    for ranks in (1, 2, 3):
+        rows = torch.arange(5).repeat(ranks)
+        places = torch.arange(ranks).repeat_interleave(5)
+        sums = row_sums(rows, places, tree_of(ranks)).of(torch.full((5 * ranks, 3), -0.0))
+        assert not sums.signbit().any()
 
 
 def test_a_step_is_not_told_before_the_one_ahead_of_it_is_through():

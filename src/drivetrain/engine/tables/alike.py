@@ -51,9 +51,10 @@ class Alike:
 @dataclass(frozen=True)
 class Sharing:
     """Who shares tables out: the ranks of a group, which have so many rows each before (`filled`). Rows are of type
-    `dtype`; `seed` is the run's."""
+    `dtype`; `seed` is the run's. `lanes`: gradients are summed as a tree of lanes."""
 
     group: Group
     filled: tuple[int, ...]
     dtype: torch.dtype
     seed: int
+    lanes: bool = False

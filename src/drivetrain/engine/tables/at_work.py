@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch.distributed as dist
 from torch import Tensor
 
-from drivetrain.engine.tables.exchange import Asked
 from drivetrain.engine.tables.matrix import Matrix
 from drivetrain.engine.tables.module import Ids
 from drivetrain.optim.recipe.rows import RowOptimizer
@@ -85,11 +84,11 @@ class AtWork(Protocol):
         """What bits depend on beside the number of ranks, as JSON data."""
         ...
 
-    def ask(self, plan: Any, group: dist.ProcessGroup | None) -> Asked:
+    def ask(self, plan: Any, group: dist.ProcessGroup | None) -> Any:
         """Tell the owners what a plan asks for; what is wanted of this rank."""
         ...
 
-    def pull(self, plan: Any, asked: Asked, losses: int = 1) -> Pulled:
+    def pull(self, plan: Any, asked: Any, losses: int = 1) -> Pulled:
         """What a plan asks for, as rows are now, for the gradients of so many losses."""
         ...
 

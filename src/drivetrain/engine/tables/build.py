@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from drivetrain.engine.tables.alike import Alike, Sharing
 from drivetrain.engine.tables.at_work import AtWork
+from drivetrain.engine.tables.bag_matrix import BagMatrixRows
 from drivetrain.engine.tables.exchange import Exchange
 from drivetrain.engine.tables.keyed_matrix import KeyedMatrixRows
 from drivetrain.engine.tables.layout import Layout, Way, held_by_each, lay_out_everywhere, lay_out_rows
@@ -37,12 +39,14 @@ def build_tables(
     group: Group,
     seed: int,
     dtype: torch.dtype = torch.float32,
+    *,
+    exact: bool = False,
 ) -> Tables | None:
     """The tables of networks, their rows shared out over the ranks of a group; None where there are none.
 
     The modules' parameters become views of what is here, and train no longer by themselves. Rows of keys that come
-    later begin by the run's `seed`. Raises Failure(78) where a network has several `Embeddings`, or a pattern takes no
-    table, and what the backend refuses.
+    later begin by the run's `seed`; gradients add up as `exact` runs want them. Raises Failure(78) where a network has
+    several `Embeddings`, or a pattern takes no table, and what the backend refuses.
     """
     modules = {name: found for name, network in networks.items() if (found := _embeddings_of(name, network))}
     if not modules:
@@ -59,7 +63,7 @@ def build_tables(
         for (_, number, _), tables in alike.items():
             ways: dict[Table, Way] = {table: _way(table, settings) for table in tables}
             asked = Alike(*own, ways, *_moved_by(settings, number))
-            for work in shared_out(asked, Sharing(group, filled, dtype, seed)):
+            for work in shared_out(asked, Sharing(group, filled, dtype, seed, exact)):
                 at_work.append(work)
                 more = zip(filled, work.matrix.layout.filled, strict=True)
                 filled = tuple([before + after for before, after in more])
@@ -77,9 +81,12 @@ def _backend(name: str) -> Callable[[Alike, Sharing], Iterator[AtWork]]:
 def _own_rows(alike: Alike, sharing: Sharing) -> Iterator[AtWork]:
     """Tables at work that pull and push rows by themselves."""
     group = sharing.group
-    for layout in _layouts(alike.ways, sharing.filled):
+    for layout, by_bags in _layouts(alike, sharing):
         weight = torch.empty(layout.filled[group.rank], layout.tables[0].dim, dtype=sharing.dtype)
         matrix = alike.matrix(layout, group.rank, weight)
+        if by_bags:
+            yield BagMatrixRows(matrix, group.main)
+            continue
         exchange = Exchange(weight, group.main if group.world > 1 else None, everywhere=layout.everywhere)
         yield KeyedMatrixRows(matrix, exchange, sharing.seed) if matrix.keyed else MatrixRows(matrix, exchange)
 
@@ -175,14 +182,30 @@ def _stretches(matrix: Matrix) -> Stretches:
     return Stretches(names, at, first)
 
 
-def _layouts(ways: Mapping[Table, Way], filled: Sequence[int]) -> Iterator[Layout]:
-    """Where tables that move alike lie, those that each rank holds whole by themselves; `filled` are the ranks' rows
-    before."""
+def _layouts(alike: Alike, sharing: Sharing) -> Iterator[tuple[Layout, bool]]:
+    """Where tables that move alike lie, and whether bags travel: those that each rank holds by themselves, then those
+    whose rows travel."""
+    ways, filled = alike.ways, sharing.filled
     each = held_by_each({table: way for table, way in ways.items() if table.keyed is None}, len(filled))
     if each:
-        yield lay_out_everywhere(each, len(filled))
+        yield lay_out_everywhere(each, len(filled)), False
     if rest := [table for table in ways if table not in each]:
-        yield lay_out_rows(rest, [ways[table] for table in rest], filled)
+        layout = lay_out_rows(rest, [ways[table] for table in rest], filled)
+        by_bags = _by_bags(layout, alike, sharing)
+        for tables in ([table for table in rest if table not in by_bags], by_bags):
+            if tables:
+                yield layout.only(tables), tables is by_bags
+
+
+def _by_bags(layout: Layout, alike: Alike, sharing: Sharing) -> list[Table]:
+    """The tables whose bags travel: those that one rank has whole. Rows travel of keyed ones, where each row is read by
+    itself, where ranks add them up by lane, and where they are bf16, as a bag would be rounded."""
+    if sharing.group.world == 1 or sharing.lanes or sharing.dtype != torch.float32:
+        return []
+    parts = Counter([stretch.table for stretch in layout.stretches])
+    by_rows = {lookup.table for lookup in alike.module.lookups if lookup.pooling == "none"}
+    by_rows.update([table.name for table in layout.tables if table.keyed is not None or parts[table.name] > 1])
+    return [table for table in layout.tables if table.name not in by_rows]
 
 
 class _Found(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from drivetrain.engine.tables.keys import BUCKETS, edges_of
@@ -48,6 +48,16 @@ class Layout:
     def of(self, rank: int) -> list[Stretch]:
         """What a rank holds."""
         return [stretch for stretch in self.stretches if stretch.owner == rank]
+
+    def only(self, tables: Sequence[Table]) -> Layout:
+        """Some of the tables, held by whom they are; their rows lie close together."""
+        names, own = {table.name for table in tables}, [0] * len(self.filled)
+        stretches = []
+        for stretch in self.stretches:
+            if stretch.table in names:
+                stretches.append(replace(stretch, at=own[stretch.owner]))
+                own[stretch.owner] += stretch.rows
+        return Layout(tuple(tables), tuple(stretches), tuple(own))
 
 
 def lay_out_rows(tables: Sequence[Table], ways: Sequence[Way], filled: Sequence[int]) -> Layout:

@@ -74,8 +74,8 @@ class PulledRows:
     `leaf` [rows, dim] has no memory: it is there for its gradient. That of several `losses` is kept apart.
     """
 
-    plan: RowPlan
-    asked: Asked
+    plan: Any
+    asked: Any
     source: Tensor
     addresses: Tensor | None
     losses: int = 1
@@ -84,7 +84,8 @@ class PulledRows:
     _lanes: TreeAccumulator = field(init=False)
 
     def __post_init__(self) -> None:
-        rows, dim = len(self.plan.addresses), self.source.shape[1]
+        rows = len(self.source if self.addresses is None else self.addresses)
+        dim = self.source.shape[1]
         self.leaf = torch.zeros((), dtype=self.source.dtype).expand(rows, dim).requires_grad_()
         self._lanes = TreeAccumulator(lambda: Flat(torch.empty(rows, self.losses * dim), []))
 
@@ -93,7 +94,7 @@ class PulledRows:
         """What backward passes hand gradients to."""
         return [self.leaf]
 
-    def pooled(self, micro: MicroRows) -> tuple[Tensor, ...]:
+    def pooled(self, micro: Any) -> tuple[Tensor, ...]:
         """What a micro-batch's bags come to, [bags, dim] for each lookup."""
         places = micro.places if self.addresses is None else self.addresses[micro.places]
         whole = _Pool.apply(self.leaf, self.source, places, micro)
@@ -193,7 +194,7 @@ class MatrixRows:
         """What moves the rows that are here; `half` where they are bf16."""
         return build_mover(optimizer, self.matrix.weight, factor, half)
 
-    def stand_in(self, given: Ids) -> tuple[PulledRows, MicroRows]:
+    def stand_in(self, given: Ids) -> tuple[PulledRows, Any]:
         """Numbers in place of the rows of one batch, whose gradients are for nothing."""
         plan = self.planner.plan([given])
         source = torch.rand(len(plan.addresses), self.matrix.weight.shape[1]) - 0.5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drivetrain.engine.tables.layout import Layout
-from drivetrain.engine.tables.module import Ids, Lookup
+from drivetrain.engine.tables.module import Ids, Lookup, Pooling
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -112,47 +112,62 @@ class RowPlanner:
         require_rows(lookup, ids, self._rows[lookup.table])
 
     def _occurrences(self, given: Ids) -> Occurrences:
-        rows: list[Tensor] = []
-        lengths: list[Tensor] = []
-        scales: list[Tensor | None] = []
-        sizes: list[int] = []
+        parts, first = [], []
         for lookup in self.lookups:
-            ids, weights = given.ids[lookup.feature], given.weights.get(lookup.feature)
+            ids = given.ids[lookup.feature]
             self._require(lookup, ids)
-            kept, length, scale = bags_of(ids, weights, lookup)
-            rows.append(kept.long() + self._first[lookup.table])  # numbers of 32 bits would not hold these
-            lengths.append(length)
-            scales.append(scale)
-            sizes.append(len(length))
-        offsets = torch.zeros(sum(sizes) + 1, dtype=torch.int64)
-        torch.cumsum(torch.cat(lengths), 0, out=offsets[1:])
-        return Occurrences(torch.cat(rows), offsets, joined(scales, rows), tuple(sizes))
+            parts.append(Part(ids, given.weights.get(lookup.feature), lookup.pooling))
+            first.append(self._first[lookup.table])
+        found = bags_of(parts)
+        ends = torch.tensor([0, *found.sizes]).cumsum(0)
+        counts = found.offsets.index_select(0, ends).diff()
+        found.rows.add_(torch.tensor(first, dtype=torch.int64).repeat_interleave(counts, output_size=len(found.rows)))
+        return found
 
 
-def bags_of(ids: Tensor, weights: Tensor | None, lookup: Lookup) -> tuple[Tensor, Tensor, Tensor | None]:
-    """A feature's ids that are there, how many each bag has, and the factor of each (None: 1)."""
-    if ids.dim() == 1 and weights is None:
-        return ids, torch.ones(len(ids), dtype=torch.int64), None
-    there = ids >= 0
-    kept = ids.masked_select(there)
-    scale = None if weights is None else weights[there].float()
-    if ids.dim() == 1 or lookup.pooling == "none":
-        return kept, there.flatten().long(), scale
-    lengths = there.sum(1)
-    if lookup.pooling == "mean":
-        share = (1.0 / lengths.clamp(min=1)).repeat_interleave(lengths)
-        scale = share if scale is None else scale * share
-    return kept, lengths, scale
+class Part(NamedTuple):
+    """What one batch has of a feature: ids and weights (None: all are 1), as in `Embeddings.forward`."""
+
+    ids: Tensor
+    weights: Tensor | None
+    pooling: Pooling
+
+    @property
+    def bags(self) -> int:
+        """How many there are: one for each sample, or for each place."""
+        return self.ids.numel() if self.pooling == "none" else len(self.ids)
+
+    @property
+    def width(self) -> int:
+        """How many places each bag has."""
+        return 1 if self.ids.dim() == 1 or self.pooling == "none" else self.ids.shape[1]
 
 
-def joined(scales: Sequence[Tensor | None], rows: Sequence[Tensor]) -> Tensor | None:
-    """The factors of all features; None where all are 1."""
-    if all(scale is None for scale in scales):
+def bags_of(parts: Sequence[Part]) -> Occurrences:
+    """The ids that are there, part after part, their bags and factors; `sizes` are the bags of each part. All parts
+    together: for each by itself a step pays as much for Python as for tensors."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    flat = torch.cat([nothing, *[part.ids.reshape(-1) for part in parts]])  # numbers of 32 bits become those of 64
+    there = flat >= 0
+    sizes = tuple([part.bags for part in parts])
+    widths = torch.tensor([part.width for part in parts], dtype=torch.int64)
+    before = torch.zeros(len(flat) + 1, dtype=torch.int64)
+    torch.cumsum(there, 0, out=before[1:])
+    ends = torch.zeros(sum(sizes) + 1, dtype=torch.int64)
+    torch.cumsum(widths.repeat_interleave(torch.tensor(sizes, dtype=torch.int64)), 0, out=ends[1:])
+    offsets = before.index_select(0, ends)
+    return Occurrences(flat.masked_select(there), offsets, _scales(parts, there, offsets.diff()), sizes)
+
+
+def _scales(parts: Sequence[Part], there: Tensor, lengths: Tensor) -> Tensor | None:
+    """The factors of ids that are `there`, in bags of these lengths; None where all are 1."""
+    if all(part.weights is None and part.pooling != "mean" for part in parts):
         return None
-    found: list[Tensor] = []
-    for scale, of_feature in zip(scales, rows, strict=True):
-        found.append(torch.ones(len(of_feature)) if scale is None else scale)
-    return torch.cat(found)
+    weights, shares = [], []
+    for part, own in zip(parts, lengths.split([part.bags for part in parts]), strict=True):
+        weights.append(torch.ones(part.ids.numel()) if part.weights is None else part.weights.reshape(-1).float())
+        shares.append(1.0 / own.clamp(min=1) if part.pooling == "mean" and part.ids.dim() > 1 else torch.ones(len(own)))
+    return torch.cat(weights).masked_select(there) * torch.cat(shares).repeat_interleave(lengths)
 
 
 def require_rows(lookup: Lookup, ids: Tensor, rows: int) -> None:

@@ -23,7 +23,7 @@ from drivetrain.engine.tables.exchange import Asked
 from drivetrain.engine.tables.layout import Layout, Stretch, Way, lay_out_rows
 from drivetrain.engine.tables.matrix import Matrix
 from drivetrain.engine.tables.module import Ids, Table
-from drivetrain.engine.tables.row_plan import bags_of, joined, require_rows
+from drivetrain.engine.tables.row_plan import Part, bags_of, require_rows
 from drivetrain.engine.tables.torchrec.collection import Bags, Collection
 from drivetrain.engine.tables.torchrec.library import require, versions
 from drivetrain.optim.recipe.rows import RowOptimizer
@@ -49,22 +49,16 @@ class BagPlanner:
     def plan(self, micros: Sequence[Ids]) -> BagPlan:
         """The plan of a step of these micro-batches, of which there may be none. Raises Failure(65) for an id that is
         no row of its table."""
-        ids: list[Tensor] = []
-        lengths: list[Tensor] = []
-        scales: list[Tensor | None] = []
-        ends = [0]
+        parts, ends = [], [0]
         for given in micros:
             ends.append(ends[-1] + len(given.ids[self._lookups[0].feature]))
         for lookup in self._lookups:
             for given in micros:
                 own = given.ids[lookup.feature]
                 require_rows(lookup, own, self._rows[lookup.table])
-                kept, length, scale = bags_of(own, given.weights.get(lookup.feature), lookup)
-                ids.append(kept)
-                lengths.append(length)
-                scales.append(scale)
-        nothing = torch.empty(0, dtype=torch.int64)
-        bags = Bags(torch.cat([nothing, *ids]), torch.cat([nothing, *lengths]), joined(scales, ids), ends[-1])
+                parts.append(Part(own, given.weights.get(lookup.feature), lookup.pooling))
+        found = bags_of(parts)
+        bags = Bags(found.rows, found.offsets.diff(), found.scales, ends[-1])
         return BagPlan(bags, list(pairwise(ends)))
 
 
