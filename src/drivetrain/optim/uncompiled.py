@@ -20,6 +20,8 @@ _TOLD = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 def spare_the_compiler() -> None:
     """Let optimizers be made, loaded and saved without it, for as long as nobody has imported it. Of a torch that tells
     its compiler otherwise nothing changes."""
+    if "torch._dynamo" in sys.modules:
+        return
     for name in _TOLD:
         method = getattr(getattr(Optimizer, name), "__wrapped__", None)
         if method is not None and not hasattr(method, _MARK):
@@ -34,7 +36,8 @@ def plain_step(optimizer: Optimizer) -> None:
 
 
 def _call(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call a method, past the compiler if that is there."""
+    """Call a method. Once the compiler is there torch's own way is taken from the next call on."""
     if disable := getattr(sys.modules.get("torch._dynamo"), "disable", None):
+        delattr(method, _MARK)
         method = disable(method)
     return method(*arguments, **named)

@@ -69,7 +69,7 @@ def load(
     try:
         resolved = Checker(without_removed(tree), folder, mistakes).resolved(whole=whole)
     except RecipeMistakes as error:
-        if not is_run:
+        if not is_run or overrides:  # whose own mistakes they may be
             raise
         # Of an earlier version, which took what this one refuses.
         hint = f"its run directory gets another value as it goes on: drivetrain train {source} KEY=VALUE"
