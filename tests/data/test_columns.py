@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from drivetrain.data import columns_csv, csv_records
+from drivetrain.data import columns_csv, columns_parquet, csv_records
 from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.blend import BlendSource, training_order
-from drivetrain.data.columns import Columns, ColumnSource, Ragged
+from drivetrain.data.columns import Columns, ColumnSource, Ragged, _bytes_of
 from drivetrain.data.geometry import Geometry
 from drivetrain.data.opening import open_source
 from drivetrain.data.prefetch import prefetch
@@ -453,6 +453,26 @@ def test_bytes_that_change_behind_the_files_time_are_found_where_they_are_read(t
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_any_flipped_bit_of_a_block_is_named_with_the_block(tmp_path_factory, suffix, data):
+    path = tmp_path_factory.mktemp("log") / f"a.{suffix}"
+    WRITE[suffix](path, [(float(n), f"word {n}") for n in range(20)])
+    file = opened(path)._files._files[0]
+    start, stop = file._stops[1:3] if suffix == "csv" else columns_parquet._span(file.footer.row_group(1).column(1))
+    at, bit = data.draw(st.integers(start, stop - 1)), data.draw(st.integers(0, 7))
+    before, content = os.stat(path), bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    source = opened(path).encoded(Small())
+    assert len(source.read(np.arange(10), np.arange(10))) == 10
+    outcome = failing(lambda: source.read(np.arange(10, 11), np.arange(1)))
+    assert outcome.code is Exit.BAD_DATA
+    assert {"csv": "a.csv:12: a block begins here", "parquet": "row group 1: column 's'"}[suffix] in outcome.cause
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"
     WRITE[suffix](path, rows(40))
@@ -462,16 +482,44 @@ def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path, suffix):
     assert "changed or replaced" in failing(lambda: whole(source)).cause
 
 
-def test_only_a_few_blocks_are_kept(tmp_path):
+def test_only_a_few_blocks_are_kept_where_none_is_for_the_next_epoch(tmp_path):
     write_parquet(tmp_path / "a.parquet", rows(400))
-    source = opened(tmp_path / "a.parquet", window=10).encoded(Small())
+    source = opened(tmp_path / "a.parquet", window=10, kept=0).encoded(Small())
     source, order = training_order(Train(sources=({},)), {"log": source}, 0, Scale(Batches(8)), 2)
     assert isinstance(source, ColumnSource)
-    source._cache._limit = 0
     for at in range(0, 800, 8):
         source.read(order.ids(at, at + 8), np.arange(at, at + 8))
         assert len(source._windows._blocks) <= 8
         assert len(source._cache._blocks) <= 4
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_however_many_blocks_are_kept_rows_have_the_same_bits(tmp_path, shuffle):
+    """Of about 1.7 MiB of blocks none, some or all outlast an epoch."""
+    write_parquet(tmp_path / "a.parquet", rows(60_000), group=2_000)
+    ran = {}
+    for kept in (0, 1, 512):
+        source = opened(tmp_path / "a.parquet", window=3_000, kept=kept).encoded(Small())
+        source, order = training_order(Train(sources=({},), shuffle=shuffle), {"log": source}, 7, BATCHES, 4)
+        assert isinstance(source, ColumnSource)
+        made, block = [], source._cache._make
+        source._cache._make = lambda number, made=made, block=block: made.append(number) or block(number)
+        ran[kept] = [bits_of(source, order, at) for at in range(0, 120_000, 6_000)]
+        assert ran[kept] == ran[0]
+        assert source._cache._bytes <= max(kept << 20, 8 * max(map(_bytes_of, source._cache._blocks.values())))
+        assert (len(made) == 30) == (kept == 512)
+
+
+def bits_of(source, order, at):
+    """Names, types and bytes of a batch's arrays."""
+    found = source.read(order.ids(at, at + 6_000), np.arange(at, at + 6_000)).arrays
+    plain = {name: column for name, column in found.items() if not isinstance(column, Ragged)}
+    for name in found.keys() - plain.keys():
+        plain |= {f"{name}.values": found[name].values, f"{name}.offsets": found[name].offsets}
+    return {name: (column.dtype.str, column.tobytes()) for name, column in plain.items()}
+
+
+BATCHES = Scale(Batches(6_000))
 
 
 def test_ragged_columns_of_several_blocks_come_in_order(tmp_path):

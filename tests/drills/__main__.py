@@ -11,17 +11,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import own_tables
+import own_torchrec
 from conftest import TEXT, tiny_recipe
 from drills import stalls, storage
 from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
-from drills.kills import CUT, REPLICAS, TABLES, kill_at_random
+from drills.kills import CUT, REPLICAS, TABLES, TORCHREC, kill_at_random
 from drills.runs import drill, leftovers, one_server, reference, sweep
 from drivetrain.spec.mesh import MeshSizes
 from states import World
@@ -155,6 +157,17 @@ def kills_with_tables(_recipe: dict, folder: Path, asked: argparse.Namespace) ->
     return _row(kills, wrong, began) | row | _spread(recovery)
 
 
+def kills_on_torchrec(_recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """The same where TorchRec looks rows up and moves them, if it is installed here."""
+    began = time.monotonic()
+    if not all(map(find_spec, ("torchrec", "fbgemm_gpu"))):
+        return _row(0, [], began)
+    with one_server():
+        settings = {"seconds": 60 * asked.minutes, "most": asked.kills, "places": TORCHREC}
+        score = kill_at_random(own_torchrec.recipe(), folder, seed=asked.seed, **settings)
+    return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
+
+
 def told(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     """A thousand random commands on two processes, then as many while processes are killed; each run is replayed."""
     tried, failures = 0, []
@@ -215,6 +228,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "random kills": random_kills,
     "kills on meshes": kills_on_meshes,
     "kills with tables": kills_with_tables,
+    "kills on torchrec": kills_on_torchrec,
 }
 """What is drilled, in this order."""
 

@@ -64,6 +64,7 @@ TABLES = [
     (2, ('embeddings.hold={".*": row}',)),
     (4, ()),
 ]
+TORCHREC = [(1, ()), *TABLES[1:3]]
 
 
 def kill_at_random(

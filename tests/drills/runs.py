@@ -21,7 +21,7 @@ from drills.fault import ALL, Fault
 from drivetrain.launch import supervisor
 from drivetrain.launch.forkserver import ForkServer
 from drivetrain.launch.job import StartOptions
-from drivetrain.launch.preparation import CUTTING, prepare_job
+from drivetrain.launch.preparation import COMPILER, CUTTING, prepare_job
 from drivetrain.ledger.derive import attempts
 from drivetrain.ledger.ledger import read
 from drivetrain.spec.exits import Exit, Outcome
@@ -30,6 +30,7 @@ from drivetrain.spec.load import load
 WORKER = "drills.fault:main"
 PRELOAD = (
     *supervisor.PRELOAD,
+    COMPILER,
     "drivetrain.tasks.language_model.task",
     "drivetrain.data.text",
     CUTTING,

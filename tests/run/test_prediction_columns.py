@@ -3,7 +3,11 @@
 import csv
 import datetime
 import json
+import re
 import shutil
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +19,10 @@ import drivetrain
 from drivetrain.data.column_files import common_nulls, named_files
 from drivetrain.data.recipe import ColumnFiles
 from drivetrain.run import predicted
+from drivetrain.run.prediction import RowsLeftOut
 from drivetrain.serving import Scorer
 from drivetrain.spec.exits import Exit, Failure
+from web import Ranges, serving
 
 ROWS = 53
 DAY = datetime.date(2024, 2, 28)
@@ -105,6 +111,84 @@ def test_what_is_copied_is_as_it_was(run):
     with open("a-said.jsonl") as file:
         days = [json.loads(line)["day"] for line in file]
     assert days[2:5] == ["2024-03-01", None, "2024-03-03"]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    pytest.importorskip("aiohttp")
+    folder = tmp_path_factory.mktemp("served")
+    with serving(folder) as url:
+        yield folder, url
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory", "http"])
+@pytest.mark.parametrize("name", ["a.parquet", "b.csv"])
+def test_files_behind_urls_are_predicted_as_those_of_this_machine(run, request, scheme, name):
+    fsspec = pytest.importorskip("fsspec")
+    with open(name, "ab") as file:  # what the recipe's source leaves out
+        file.write(b"too,many,fields,here\n" if name == "b.csv" else b"")
+    url = f"file://{Path(name).absolute()}"
+    if scheme == "memory":
+        url = f"memory://new/{name}"
+        fsspec.filesystem("memory").pipe(f"/new/{name}", Path(name).read_bytes())
+    elif scheme == "http":
+        folder, base = request.getfixturevalue("served")
+        shutil.copy(name, folder)
+        url = f"{base}/{name}?page=2"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", RowsLeftOut)
+        counts = [drivetrain.predict(run, data, f"{k}.csv", copy=["what"]) for k, data in enumerate((name, url))]
+    assert counts == [20, 20] if name == "a.parquet" else [33, 33]
+    assert len(told) == (0 if name == "a.parquet" else 2)
+    assert Path("0.csv").read_bytes() == Path("1.csv").read_bytes()
+
+
+def test_urls_that_give_nothing_are_told_and_leave_no_file(run, served):
+    for url, code in [("nothing://x/a.csv", Exit.BAD_RECIPE), (f"{served[1]}/none.csv", Exit.INPUT_MISSING)]:
+        with pytest.raises(Failure) as error:
+            drivetrain.predict(run, url, "x.csv")
+        assert (error.value.outcome.code, error.value.outcome.where["file"]) == (code, url)
+    assert not Path("x.csv").exists()
+
+
+def test_a_token_in_the_environment_opens_a_url_and_is_kept_nowhere(run, served, monkeypatch):
+    folder, base = served
+    shutil.copy("b.csv", folder / "held.csv")
+    monkeypatch.setattr(Ranges, "token", "hunter2")
+    predict = [sys.executable, "-m", "drivetrain", "predict", run, "--data", f"{base}/held.csv", "--to", "x.csv"]
+    said = []
+    for number, token in enumerate(("hunter1", "hunter2")):
+        monkeypatch.setenv("FSSPEC_HTTP", json.dumps({"headers": {"Authorization": f"Bearer {token}"}}))
+        told = subprocess.run([*predict, "--processes", str(number + 1)], capture_output=True, text=True)
+        said.append((told.returncode, "may not be read" in told.stderr, "its environment variables" in told.stderr))
+        assert not re.search("hunter[12]", told.stdout + told.stderr)
+    assert said == [(Exit.INPUT_MISSING, True, True), (Exit.DONE, False, False)]
+    assert len(read_csv("x.csv")) == ROWS - 20
+    assert not [path for path in Path().rglob("*") if path.is_file() and re.search(b"hunter[12]", path.read_bytes())]
+
+
+def test_a_recipe_of_old_with_a_credential_is_told_and_goes_on_without_it(run):
+    """As a version wrote it that took one: it is compared, and every other command says what to do."""
+    shutil.copytree(run, "other")
+    kept = Path(run, "resolved.json")
+    path = json.loads(kept.read_text())["recipe"]["data"]["validation"]["held"]["path"]
+    kept.write_text(kept.read_text().replace(f'"{path}"', f'"file://me:hunter2@{path}"'))
+    for command in (lambda: drivetrain.predict(run, "b.csv", "x.csv"), lambda: drivetrain.export(run, "x")):
+        with pytest.raises(Failure) as error:
+            command()
+        assert error.value.outcome.code is Exit.BAD_RECIPE
+        assert f"drivetrain train {run} KEY=VALUE" in error.value.outcome.hint
+        assert "hunter2" not in f"{error.value} {error.value.outcome} {error.value.details}"
+    assert "hunter2" not in json.dumps(drivetrain.compare(run, "other"))
+    mended = [f"data.train.sources[0].path=file://{path}x", f"data.validation.held.path=file://{path}"]
+    with pytest.raises(Failure) as error:
+        drivetrain.train(run, mended, run=run, progress=False)
+    assert error.value.outcome.code is Exit.INCOMPATIBLE
+    assert "hunter2" not in f"{error.value} {error.value.outcome} {error.value.details}"
+    mended[0] = f"data.train.sources[0].path=file://{path}"
+    drivetrain.train(run, [*mended, "budget.steps=5"], run=run, override=["budget"], progress=False)
+    drivetrain.predict(run, "b.csv", "x.csv")
+    assert not [path for path in Path().rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
 
 
 @pytest.mark.parametrize("data", ["parts/*", "parts", "parts/1.csv,parts/2.csv,parts/3.csv"])

@@ -1,13 +1,18 @@
 """Whole runs whose tables TorchRec looks up and moves, beside those of our own backend."""
 
 import json
+import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import drivetrain
 from conftest import run_under_supervisor, tensors, trace
 from drivetrain.ledger.ledger import read
 from drivetrain.run.finished import evaluate_run
+from drivetrain.serving import Scorer
 from drivetrain.spec.exits import Exit
 from own_torchrec import recipe
 
@@ -147,3 +152,39 @@ def test_a_finished_run_is_scored_without_torchrec(runs, monkeypatch):
     wanted = [r for r in read(runs / "rows" / "ledger.jsonl") if r["kind"] == "evaluation"][-1]["metrics"]
     scores = evaluate_run(runs / "rows", None)
     assert json.loads(json.dumps(scores.metrics))["likes"]["loss"] == pytest.approx(wanted["likes"]["loss"], rel=1e-5)
+
+
+def test_a_trained_run_is_predicted_and_exported_without_torchrec_as_one_of_our_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = "".join(f"u{n % 9},w{n % 7},{n % 3 == 0:d}\n" for n in range(64))
+    Path("log.csv").write_text(f"who,what,clicked\n{lines}")
+    given = {
+        "name": "clicks",
+        "task": {
+            "kind": "ranking",
+            "dim": 4,
+            "features": {"who": {"hash": 20}, "what": {"hash": 30}},
+            "labels": {"clicked": {}},
+            "model": {"kind": "deepfm", "hidden": [8]},
+        },
+        "data": {"train": {"sources": [{"kind": "columns", "path": "log.csv"}]}},
+        "batch": {"size": 8},
+        "budget": {"steps": 8},
+        "optimizer": {"kind": "adamw", "clip": None},
+        "device": "cpu",
+    }
+    said = {}
+    for backend, asked in (("own", ()), ("torchrec", BY_ROWS)):
+        rows = {"backend": backend, "optimizer": {"kind": "rowwise_adagrad", "lr": 0.1}}
+        assert run_under_supervisor(given | {"embeddings": rows}, Path(backend), *asked).code is Exit.DONE
+        with monkeypatch.context() as without:
+            for module in ("fbgemm_gpu", "torchrec"):
+                without.setitem(sys.modules, module, None)
+            assert drivetrain.predict(backend, "log.csv", f"{backend}.jsonl") == 64
+            drivetrain.export(backend, f"{backend}-served")
+        lines = Path(f"{backend}.jsonl").read_text().splitlines()
+        said[backend] = np.array([json.loads(line)["clicked"] for line in lines])
+        columns = {"who": [f"u{n % 9}" for n in range(64)], "what": [f"w{n % 7}" for n in range(64)]}
+        assert Scorer(f"{backend}-served")(columns)["clicked"] == pytest.approx(said[backend], abs=1e-6)
+    assert said["torchrec"] == pytest.approx(said["own"], abs=1e-5)
+    assert np.ptp(said["own"]) > 0.01

@@ -5,7 +5,7 @@ import pytest
 from drivetrain.cli.main import run as main
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
-from drivetrain.spec.secrets import error_without_secrets, require_no_secret, secret_in
+from drivetrain.spec.secrets import error_without_secrets, require_no_secret, secret_in, without_secret
 
 HELD = [
     "https://u:hunter2@host/x.csv",
@@ -89,3 +89,11 @@ def test_what_others_say_of_an_error_is_told_without_what_is_secret(monkeypatch)
     monkeypatch.setenv("STORE_TOKEN", "hunter2")
     error = OSError("403 of https://u:hunter3@host/x?sig=hunter4 with hunter2")
     assert error_without_secrets(error) == "403 of https://host/x?... with ***"
+
+
+@pytest.mark.parametrize("url", HELD)
+def test_what_is_shown_of_a_url_has_no_credential_and_what_is_none_is_shown_whole(url):
+    shown = without_secret(url)
+    assert "hunter2" not in shown
+    assert without_secret(shown) == shown
+    assert [without_secret(free) for free in FREE] == FREE

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -156,7 +157,7 @@ def _attributes(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     for group in optimizer.param_groups:
         moved += [group["params"], *group["params"]]
     known = {id(thing) for thing in moved}
-    lost = _TORCHS.union(getattr(type(optimizer), CACHES, ()))
+    lost = _torchs().union(getattr(type(optimizer), CACHES, ()))
     return {key: _print(value, known) for key, value in vars(optimizer).items() if key not in lost}
 
 
@@ -188,8 +189,9 @@ def _unkept(cause: str) -> Failure:
     return Failure(Exit.BAD_RECIPE, cause, _HINT)
 
 
-_TORCHS = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
-    *("_warned_capturable_if_run_uncaptured", "_need_device_dtype_check_for_fused", _ATTRIBUTES),
-    *("found_inf", "grad_scale", "step"),
-}
-"""Attributes that torch, or what we do, gives every optimizer."""
+@cache
+def _torchs() -> frozenset[str]:
+    """Attributes that torch, or what we do, gives every optimizer."""
+    ours = (_ATTRIBUTES, "found_inf", "grad_scale", "step")
+    rare = ("_warned_capturable_if_run_uncaptured", "_need_device_dtype_check_for_fused")
+    return frozenset(vars(torch.optim.SGD([torch.zeros(1)]))).union(ours, rare)

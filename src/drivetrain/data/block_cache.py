@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 Block = TypeVar("Block")
 
-_THREADS = 2
-
 
 class BlockCache(Generic[Key, Block]):
     """Blocks by their keys, at least those that are wanted and the last few, and else up to a number of bytes.
@@ -20,9 +18,9 @@ class BlockCache(Generic[Key, Block]):
     Each is made by a thread of its own pool, so that several are made at once, and beside who waits for one.
     """
 
-    def __init__(self, make: Callable[[Key], Block], size: Callable[[Block], int], limit: int) -> None:
+    def __init__(self, make: Callable[[Key], Block], size: Callable[[Block], int], limit: int, threads: int) -> None:
         """`make` may be called by several threads; `size` is a block's in bytes."""
-        self._make, self._size, self._limit = make, size, limit
+        self._make, self._size, self._limit, self._threads = make, size, limit, threads
         self._blocks: OrderedDict[Key, Block] = OrderedDict()
         self._bytes = 0
         self._pending: dict[Key, Future[Block]] = {}
@@ -52,7 +50,7 @@ class BlockCache(Generic[Key, Block]):
 
     def _begin(self, key: Key) -> Future[Block]:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="blocks")
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="blocks")
         self._pending[key] = made = self._pool.submit(self._made, key)
         return made
 

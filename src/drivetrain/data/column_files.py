@@ -55,7 +55,7 @@ def common_nulls(sources: Sequence[Any]) -> tuple[str, ...]:
     for source in sources:
         own: set[str] = set()
         if isinstance(source, ColumnFiles):
-            kinds = {source.format or _FORMATS.get(Path(path).suffix.lower()) for path in given_paths(source.path)}
+            kinds = {source.format or _FORMATS.get(suffix_of(path)) for path in given_paths(source.path)}
             own = set(source.nulls) if kinds <= {"csv", "tsv"} else set()
         found = own if found is None else found & own
     return tuple(sorted(found or ()))
@@ -82,7 +82,7 @@ def given_paths(path: str) -> list[str]:
 def named_files(settings: ColumnFiles, path: str) -> ColumnFiles:
     """How a recipe's settings read other files, whose name says what they are: of another kind than the recipe's, they
     are read by that. What chooses a part of the recipe's files is left out."""
-    kind, own = _FORMATS.get(Path(path).suffix.lower()), _FORMATS.get(Path(settings.path).suffix.lower())
+    kind, own = _FORMATS.get(suffix_of(path)), _FORMATS.get(suffix_of(settings.path))
     settings = replace(settings, key=None, columns=None)
     if kind is None or kind == (settings.format or own):
         return settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from drivetrain.serving.arrays import Arrays, Ragged, gathered, gathered_ragged
 from drivetrain.serving.arrays import BadValue as BadValue
 
 _AHEAD = 2  # windows, or in the files' order blocks, that are made ahead
+_DECODING, _LAYING_OUT = 2, 4  # threads: of the second kind most wait for the first
 _LOOKS = 16  # at what is read next, in the time that a window takes
 
 ROW = "row"
@@ -77,23 +78,27 @@ def _concatenated_ragged(columns: Sequence[Ragged]) -> Ragged:
     return Ragged(np.concatenate([column.values for column in columns]), offsets)
 
 
-def sliced(arrays: Arrays, start: int, stop: int) -> dict[str, np.ndarray | Ragged]:
-    """The rows [start, stop) of all arrays, of which plain ones are views."""
-    found: dict[str, np.ndarray | Ragged] = {}
-    for name, column in arrays.items():
+class Stretch(NamedTuple):
+    """The rows [start, stop) of arrays."""
+
+    arrays: Arrays
+    start: int
+    stop: int
+
+    def column(self, name: str) -> np.ndarray | Ragged:
+        """One of the arrays; a plain one is a view."""
+        column = self.arrays[name]
         if isinstance(column, Ragged):
-            offsets = column.offsets[start : stop + 1]
-            found[name] = Ragged(column.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-        else:
-            found[name] = column[start:stop]
-    return found
+            offsets = column.offsets[self.start : self.stop + 1]
+            return Ragged(column.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+        return column[self.start : self.stop]
 
 
-def concatenated(parts: Sequence[Arrays], types: Mapping[str, np.dtype] = {}) -> dict[str, np.ndarray | Ragged]:
-    """The rows of several sets of the same arrays, one after the other; copied, those that are named to these types."""
+def concatenated(parts: Sequence[Stretch], types: Mapping[str, np.dtype]) -> dict[str, np.ndarray | Ragged]:
+    """The rows of stretches of the same arrays, one after the other; copied, those that are named to these types."""
     found: dict[str, np.ndarray | Ragged] = {}
-    for name, first in parts[0].items():
-        columns: list[Any] = [part[name] for part in parts]
+    for name, first in parts[0].arrays.items():
+        columns: list[Any] = [part.column(name) for part in parts]
         if isinstance(first, Ragged):
             found[name] = _concatenated_ragged(columns)
         else:
@@ -108,19 +113,19 @@ class Layout:
     def __init__(self) -> None:
         self._own = threading.local()
 
-    def lay_out(self, parts: Sequence[Arrays], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
-        """These rows (int64) of several sets of the same arrays, one after the other; copied."""
-        if len(parts) == 1:
-            return gathered(parts[0], rows)
+    def lay_out(self, parts: Sequence[Stretch], rows: np.ndarray) -> dict[str, np.ndarray | Ragged]:
+        """These rows (int64) of stretches of the same arrays, one after the other; copied."""
         found: dict[str, np.ndarray | Ragged] = {}
-        for name, first in parts[0].items():
-            columns: list[Any] = [part[name] for part in parts]
+        for name, first in parts[0].arrays.items():
+            columns: list[Any] = [part.column(name) for part in parts]
             if isinstance(first, Ragged):
                 found[name] = gathered_ragged(_concatenated_ragged(columns), rows)
-            else:
+                continue
+            together = columns[0]
+            if len(parts) > 1:
                 together = self._scratch(sum(map(len, columns)), np.result_type(*columns), first.shape[1:])
                 np.concatenate(columns, out=together)
-                found[name] = together.take(rows, axis=0, mode="clip")
+            found[name] = together.take(rows, axis=0, mode="clip")
         return found
 
     def _scratch(self, count: int, kind: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
@@ -235,8 +240,8 @@ class ColumnSource:
         if encoder is not None:
             self.fingerprint = combined([files.fingerprint, encoder.digest])
         self._starts = np.concatenate([[0], np.cumsum(files.counts)]).astype(np.int64)
-        self._cache: BlockCache[int, Any] = BlockCache(self._block, _bytes_of, files.settings.kept << 20)
-        self._windows: BlockCache[Window, Arrays] = BlockCache(self._window, _bytes_of, 0)
+        self._cache: BlockCache[int, Any] = BlockCache(self._block, _bytes_of, files.settings.kept << 20, _DECODING)
+        self._windows: BlockCache[Window, Arrays] = BlockCache(self._window, _bytes_of, 0, _LAYING_OUT)
         self._layout = Layout()
         self._types: dict[str, np.dtype] = {}  # of the encoder's arrays
         self._lanes: set[int] = set()  # that have been read
@@ -310,14 +315,14 @@ class ColumnSource:
         for number in numbers:
             start = int(self._starts[number])
             first, stop = max(int(ids[0]) - start, 0), min(int(ids[-1]) + 1, int(self._starts[number + 1])) - start
-            parts.append(sliced(self._cache.get(number), first, stop))
+            parts.append(Stretch(self._cache.get(number), first, stop))
         return Columns({**concatenated(parts, self._types), ROW: ids.astype(np.int64)})
 
     def _read_windows(self, ids: np.ndarray, positions: np.ndarray) -> Columns:
         assert self._order is not None
         runs = list(self._order.runs(int(positions[0]), int(positions[-1]) + 1))
         self._look_ahead(positions, {run.window for run in runs})
-        parts = [sliced(self._windows.get(run.window), run.start, run.stop) for run in runs]
+        parts = [Stretch(self._windows.get(run.window), run.start, run.stop) for run in runs]
         return Columns({**concatenated(parts, self._types), ROW: ids.astype(np.int64)})
 
     def _look_ahead(self, positions: np.ndarray, needed: set[Window]) -> None:
@@ -348,7 +353,7 @@ class ColumnSource:
     def _window(self, window: Window) -> Arrays:
         """A window's rows in the order in which they are read."""
         assert self._order is not None
-        parts = [sliced(self._cache.get(block), first, stop) for block, first, stop in self._order.pieces(window)]
+        parts = [Stretch(self._cache.get(block), first, stop) for block, first, stop in self._order.pieces(window)]
         return self._layout.lay_out(parts, self._order.shuffled(window))
 
 

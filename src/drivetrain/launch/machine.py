@@ -14,6 +14,7 @@ from drivetrain.spec.exits import Exit, Failure
 
 _MEMORY = Path("/dev/shm")
 _PREFIX = "drivetrain-"
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dri")
 _OOM = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -35,6 +36,11 @@ def oom_kills() -> int:
         if match:
             return int(match.group(1))
     return 0
+
+
+def has_accelerator() -> bool:
+    """Whether there seems to be a device beside the CPU, as far as can be told without torch."""
+    return sys.platform == "darwin" or any(map(os.path.exists, _ACCELERATORS))
 
 
 def core_pattern() -> str:

@@ -10,12 +10,13 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
 from drivetrain.launch.code import exported, root_of
 from drivetrain.launch.job import Job, StartOptions
+from drivetrain.launch.machine import has_accelerator
 from drivetrain.launch.rundir import SCRATCH
 from drivetrain.launch.submission import NodeWork, Submission
 from drivetrain.launch.targets.recipe import ResourceSpec
@@ -36,6 +37,8 @@ _SHOWN = 3  # runs that are named beside a new one
 _LONGEST = 8 << 20  # bytes of a ledger's first line
 CUTTING = "drivetrain.engine.layout"
 """What imports torch's engines for tensors that are cut."""
+COMPILER = "torch._dynamo"
+"""What most optimizers import at their first step, in more than a second."""
 STAGING = "drivetrain.engine.pipeline"
 """What imports torch's schedules for stages."""
 _NAME = 24  # characters of a recipe's name in a token: engines add their own to 63
@@ -267,7 +270,7 @@ def _require_fitting(target: str, settings: ResourceSpec) -> None:
 def _needed(recipe: Recipe) -> tuple[str, ...]:
     """The modules of the shipped components that a recipe names. A user's own are not imported before they run."""
     sources = (*recipe.data.train.sources, *recipe.data.validation.values(), *recipe.data.test.values())
-    modules = []
+    modules = [COMPILER] if _needs_compiler(recipe) else []
     for part in (recipe.task, *sources):
         if not isinstance(part, Custom):
             modules.append(part.factory.partition(":")[0])
@@ -276,3 +279,16 @@ def _needed(recipe: Recipe) -> tuple[str, ...]:
     if recipe.parallel.sizes(recipe.launch.processes).pipeline > 1:
         modules.append(STAGING)
     return tuple(dict.fromkeys(modules))
+
+
+def _needs_compiler(recipe: Recipe) -> bool:
+    """Whether the run imports torch's compiler sooner or later: before workers are forked that costs them nothing."""
+    optimizers = [recipe.optimizer]
+    if isinstance(recipe.optimizer, Mapping):
+        optimizers = list(recipe.optimizer.values())
+    device = recipe.device
+    if device == "auto" and not has_accelerator():
+        device = "cpu"
+    eager = not recipe.compile and recipe.activations == "keep"
+    whole = recipe.parallel.sizes(recipe.launch.processes).replicated
+    return not (eager and whole and all(device in getattr(optimizer, "uncompiled_on", ()) for optimizer in optimizers))

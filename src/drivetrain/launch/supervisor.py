@@ -25,8 +25,8 @@ from drivetrain.spec.exits import Exit, Outcome
 from drivetrain.spec.files import within
 
 WORKER = "drivetrain.worker:main"
-PRELOAD = ("torch", "torch._dynamo", "pydantic", "drivetrain.worker")
-"""What every worker needs; optimizers import torch._dynamo, which takes a second."""
+PRELOAD = ("torch", "pydantic", "drivetrain.worker")
+"""What every worker needs."""
 
 
 def supervise(

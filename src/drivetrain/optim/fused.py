@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks as hooks_after
 from torch.optim.optimizer import _global_optimizer_pre_hooks as hooks_before
 
+from drivetrain.optim.uncompiled import plain_step
+
 
 class FusedAdam:
     """Steps an optimizer that `fits`. The optimizer keeps all state, which may be replaced between steps."""
@@ -32,16 +34,18 @@ class FusedAdam:
 
     def step(self, gradients: list[Tensor]) -> None:
         """One step by the gradients of those parameters that have one: to the same bits as the optimizer's own step, by
-        which the first one is made, and each that is not quite ordinary."""
+        which each is made that is not quite ordinary. The first one is so without what torch puts around it."""
         groups, remembered = self._optimizer.param_groups, self._optimizer.state
         begun, parameters = [], 0
         for group in groups:
             parameters += len(group["params"])
             # State is looked up in each step: loading a commit, or a test of a step, puts other tensors in its place.
             begun += [state for parameter in group["params"] if (state := remembered.get(parameter))]
-        whole = len(begun) == len(gradients) == parameters
-        if not whole or self._does_more():
+        if self._does_more():
             self._optimizer.step()
+            return
+        if not len(begun) == len(gradients) == parameters:
+            plain_step(self._optimizer)
             return
         self._count_together(begun)
         at = 0

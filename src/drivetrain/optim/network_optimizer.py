@@ -21,6 +21,7 @@ from drivetrain.optim.projecting import Projecting
 from drivetrain.optim.recipe import ClipByValue, Constant, Optimizer, OwnOptimizer, Schedule
 from drivetrain.optim.rows import RowMover, gradients_of
 from drivetrain.optim.schedules import Factor, Horizon, build_decay, build_factor
+from drivetrain.optim.uncompiled import spare_the_compiler
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 
@@ -237,6 +238,7 @@ def without_layers(name: str, optimizer: Optimizer, horizon: Horizon) -> Network
     Raises Failure(78) where the network waits for longer than the budget.
     """
     _require_time(name, horizon)
+    spare_the_compiler()
     nothing = Parameters((), (), lr=0.0, weight_decay=0.0)
     rest = build_factor(Constant(), horizon)
     return NetworkOptimizer(
@@ -282,6 +284,7 @@ def _by_network(settings, networks: Mapping[str, nn.Module], section: str) -> di
 
 def _torch_optimizer(settings: Optimizer, moved: Moved) -> torch.optim.Optimizer:
     """The optimizer with its groups; fused where torch has kernels for all of their devices."""
+    spare_the_compiler()
     groups = [_torch_group(group) for group in moved.groups]
     if isinstance(settings, OwnOptimizer):
         return own_optimizer(settings, groups)

@@ -14,6 +14,7 @@ import numpy as np
 from drivetrain.data.column_files import named_files
 from drivetrain.data.opening import open_source
 from drivetrain.data.recipe import ColumnFiles
+from drivetrain.data.remote import is_url, suffix_of
 from drivetrain.engine.placement import replicas
 from drivetrain.engine.transfer import to_device
 from drivetrain.launch.preparation import require_importable
@@ -63,9 +64,9 @@ class _Asked(NamedTuple):
 def predict_run(run: Path, data: str, to: Path, asked: Predicting) -> int:
     """Write what a run's commit says of each sample, in their order; returns how many there are.
 
-    `data` is the name of a set, or files that are read as the recipe reads such ones. `to` is a .jsonl, .csv, .tsv or
-    .parquet file; .csv and .tsv have the fields that are numbers or words. It is written as it comes, and is there once
-    it is whole. It has the same bytes on any number of processes.
+    `data` is the name of a set, or files or URLs that are read as the recipe reads such ones. `to` is a .jsonl, .csv,
+    .tsv or .parquet file; .csv and .tsv have the fields that are numbers or words. It is written as it comes, and is
+    there once it is whole. It has the same bytes on any number of processes.
 
     Raises Failure: 64 where the task predicts nothing or the file is of another kind, 66 where there is no such run,
     commit or set, 65 where a row or a column to copy cannot be read, 73 where the file is there already or cannot be
@@ -113,7 +114,7 @@ def _set_of(finished: FinishedRun, run: Path, data: str) -> _Asked:
     """The set that `data` means."""
     recipe = finished.recipe
     named = {*recipe.data.validation, *recipe.data.test, "validation", "test", "all"}
-    if data not in named and (Path(data).exists() or set(data) & set(_PATTERN)):
+    if data not in named and (is_url(data) or Path(data).exists() or set(data) & set(_PATTERN)):
         return _new_set(finished, run, data)
     sets = chosen(open_inputs(recipe, run, finished.task).sets(recipe, 1), data)
     if len(sets) > 1:
@@ -133,7 +134,7 @@ def _new_set(finished: FinishedRun, run: Path, path: str) -> _Asked:
     # Opened for what the task learns from them, such as popularity; nothing of them is predicted.
     if type(task).prepare is not Task.prepare and not task.learned:  # it may find in training data what it needs
         open_inputs(only_training(recipe), run, task)
-    alike = [source for source in files if Path(source.path).suffix == Path(path).suffix]
+    alike = [source for source in files if suffix_of(source.path) == suffix_of(path)]
     own = (alike or files)[0]
     if isinstance(own, ColumnFiles):
         own = named_files(own, path)

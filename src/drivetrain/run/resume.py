@@ -66,7 +66,8 @@ class Resumer:
         # Where nothing is committed there is nothing to go on from, so the recipe may be any.
         kept = self.folder / "resolved.json"
         if kept.is_file() and names(self.folder):
-            old = load(json.loads(kept.read_text())["recipe"]).recipe
+            # Only to be compared: what has come to be refused since is no matter where the new recipe does without it.
+            old = load(json.loads(kept.read_text())["recipe"], whole=False).recipe
             self.notes += accept_recipe(old, self.recipe, self.job.override, str(self.folder))
 
     def share(self, group: Group, *, first_here: bool) -> None:

@@ -16,6 +16,7 @@ from drivetrain.spec.components import ReadsScores
 from drivetrain.spec.custom import Custom
 from drivetrain.spec.keys import key_of
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.secrets import without_secret
 from drivetrain.spec.settings import Affects, Setting
 from drivetrain.spec.tree import dotted
 
@@ -138,7 +139,7 @@ def bits_digest(recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A value that two recipes do not share."""
+    """A value that two recipes do not share; of a URL with a credential without that."""
 
     path: str
     old: Any
@@ -157,13 +158,18 @@ def differences(old: Recipe, new: Recipe) -> list[FieldChange]:
     changed = []
     # A path that only one of them has counts as None that affects nothing there.
     for path in dict.fromkeys([*after, *before]):
-        was, now = before.get(path, (None, "nothing")), after.get(path, (None, "nothing"))
+        was, now = (_shown(*side.get(path, (None, "nothing"))) for side in (before, after))
         if _is_filled(path, before, after) or _is_filled(path, after, before):
             continue  # its parts are told
         if was[0] != now[0]:
             affects = was[1] if _STRENGTH[was[1]] > _STRENGTH[now[1]] else now[1]
             changed.append(FieldChange(path, was[0], now[0], affects))
     return changed
+
+
+def _shown(value: Any, affects: Affects) -> tuple[Any, Affects]:
+    """A value that may be told. A recipe of a version that took credentials had the same data without."""
+    return (without_secret(value) if isinstance(value, str) else value), affects
 
 
 def _is_filled(path: str, one: Mapping[str, tuple[Any, Affects]], other: Mapping[str, tuple[Any, Affects]]) -> bool:

@@ -51,13 +51,14 @@ def load(
     still to be said. Raises RecipeMistakes (78, or 77 for what is refused) with all mistakes together, Failure(66)
     where there is no such recipe, Failure(65) where a run directory's is damaged.
     """
-    text, origin, given = "", "", list(overrides)
+    text, origin, given, is_run = "", "", list(overrides), False
     mistakes: list[Mistake] = []
     if isinstance(source, Mapping):
         tree: Tree = from_data(source, Origin("api"), mistakes, origins or {})
     else:
         path, folder = find(str(source))
-        if path.name == "resolved.json":
+        is_run = path.name == "resolved.json"
+        if is_run:
             kept = _kept(path)
             origin, given = kept.get("source") or "", [*kept.get("given", ()), *overrides]
             tree = from_data(kept["recipe"], Origin("file", str(path), 1), mistakes, kept.get("origins") or {})
@@ -65,7 +66,14 @@ def load(
             tree, text = with_bases(path, "file", (), mistakes), path.read_text(encoding="utf-8")
             origin = str(path.resolve()) if folder else str(source)
     tree, dropped = _overridden(tree, overrides, mistakes)
-    resolved = Checker(without_removed(tree), folder, mistakes).resolved(whole=whole)
+    try:
+        resolved = Checker(without_removed(tree), folder, mistakes).resolved(whole=whole)
+    except RecipeMistakes as error:
+        if not is_run or overrides:  # whose own mistakes they may be
+            raise
+        # Of an earlier version, which took what this one refuses.
+        hint = f"its run directory gets another value as it goes on: drivetrain train {source} KEY=VALUE"
+        raise RecipeMistakes(error.mistakes, hint) from error
     return replace(resolved, text=text, dropped=dropped, source=origin, given=tuple(given))
 
 

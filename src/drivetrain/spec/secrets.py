@@ -58,6 +58,14 @@ def require_no_secret(text: str, what: str) -> None:
         raise Failure(Exit.BAD_COMMAND, f"{what} has {found} in a URL", _HINT)
 
 
+def without_secret(text: str) -> str:
+    """A text as it may be shown: if it is a URL with a credential, without its users, and without a query that has
+    one."""
+    if secret_in(text):
+        text = without_users(text)
+    return re.sub(r"[?;#][^\s,]+", "?...", text) if secret_in(text) else text
+
+
 def without_users(text: str) -> str:
     """A text without the user and password of any URL in it."""
     return re.sub(r"(?<=://)[^/@\s]+@", "", text)

@@ -80,14 +80,14 @@ class Mistake:
 class RecipeMistakes(Failure):
     """All mistakes of a recipe together; the exit code is 78, or 77 where one is a refusal."""
 
-    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+    def __init__(self, mistakes: Sequence[Mistake], hint: str = "each is listed with its place") -> None:
         self.mistakes = tuple(mistakes)
         refused = any(mistake.refused for mistake in mistakes)
         code = Exit.SECURITY if refused else Exit.BAD_RECIPE
         count, first = "1 mistake", str(mistakes[0])
         if len(mistakes) > 1:
             count, first = f"{len(mistakes)} mistakes", f"{first} ..."
-        super().__init__(code, f"{count} in the recipe: {first}", "each is listed with its place")
+        super().__init__(code, f"{count} in the recipe: {first}", hint)
         self.details = "\n".join(map(str, self.mistakes))
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from drivetrain.ledger.records import (
     TrainingRecord,
 )
 from drivetrain.ledger.throughput import full_rate
-from drivetrain.spec.secrets import without_users
+from drivetrain.spec.secrets import without_secret, without_users
 from drivetrain.watch.tensorboard import histograms, scalars
 
 _WORDS = 500  # characters of an attempt's cause
@@ -181,9 +181,9 @@ class Mark:
 
 
 def without_secrets(value: Any) -> Any:
-    """Plain data without the user and password of any URL in it."""
+    """Plain data without the user and password of any URL in it, and without other credentials of one."""
     if isinstance(value, str):
-        return without_users(value)
+        return without_users(without_secret(value))
     if isinstance(value, Mapping):
         return {key: without_secrets(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):

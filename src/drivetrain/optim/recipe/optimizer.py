@@ -61,12 +61,13 @@ class ParameterGroup(Settings):
 class Optimizer(Component):
     """What every optimizer has.
 
-    `fused_on` are the device types for which torch has a fused kernel of it. `parts` it can move on a mesh; where that
-    is none, `indivisible` says why.
+    `fused_on` are the device types for which torch has a fused kernel of it, `uncompiled_on` those on which its steps
+    do without torch's compiler. `parts` it can move on a mesh; where that is none, `indivisible` says why.
     One that treats matrices otherwise than the rest says so by `matrices`, and by `without_matrices` if it needs some.
     """
 
     fused_on: ClassVar[frozenset[str]] = frozenset()
+    uncompiled_on: ClassVar[frozenset[str]] = frozenset()
     parts: ClassVar[Parts] = "none"
     indivisible: ClassVar[str] = "it moves whole tensors"
     lr: Annotated[NonNegative, bits("peak learning rate")]

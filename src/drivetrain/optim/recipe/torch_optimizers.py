@@ -18,6 +18,7 @@ class Adam(Optimizer):
     factory: ClassVar[str] = "torch.optim:Adam"
     parts: ClassVar[Parts] = "any"
     fused_on: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda", "xpu", "mps"})
+    uncompiled_on: ClassVar[frozenset[str]] = frozenset({"cpu"})
     kind: Annotated[Literal["adam"], bits("Adam")] = "adam"
     lr: Annotated[NonNegative, bits("peak learning rate")] = 1e-3
     weight_decay: Annotated[NonNegative, bits("L2 penalty; none on norms, biases and other 1-D parameters")] = 0.0
