@@ -35,6 +35,13 @@ def plan(
     search: Annotated[bool, typer.Option("--search", help="Try meshes, micro-batches and activations.")] = False,
     seconds: Annotated[float, typer.Option(help="How long a search may take.")] = 60.0,
     whole: Annotated[bool, typer.Option("--whole", help="Trace every layer, however many are alike.")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Goodput under failures, on clusters up to 16,384 processes.")
+    ] = False,
+    assume: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="What a simulation takes for known.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of a simulation's failures.")] = 0,
     targets: Targets = None,
     as_json: AsJson = False,
 ) -> int:
@@ -59,8 +66,21 @@ def plan(
         whole=whole,
         picture=picture,
     )
-    _say(resolved.recipe, options, seconds if search else None, as_json)
+    if simulate:
+        _say_simulated(resolved.recipe, options, assume or [], seed, as_json)
+    else:
+        _say(resolved.recipe, options, seconds if search else None, as_json)
     return Exit.DONE
+
+
+def _say_simulated(recipe: Recipe, options: PlanOptions, assumed: list[str], seed: int, as_json: bool) -> None:
+    import json
+
+    from drivetrain.cli.simulated import lines
+    from drivetrain.run.simulated import SimulationOptions, simulated
+
+    found = simulated(recipe, options, SimulationOptions(assumed=assumed, seed=seed))
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
 
 
 def _say(recipe: Recipe, options: PlanOptions, seconds: float | None, as_json: bool) -> None:
