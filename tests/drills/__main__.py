@@ -177,7 +177,7 @@ def simulated(_recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
         for world, share in goodput.CASES:
             name = f"{world} processes, {share:.0%} all at once"
             (folder / name).mkdir()
-            found = goodput.compare(folder / name, world, share, 40 * asked.minutes / len(goodput.CASES), asked.seed)
+            found = goodput.compare(folder / name, world, share, 30 * asked.minutes / len(goodput.CASES), asked.seed)
             kills += len(found.kills)
             figures = {"real": found.real, "at rate": found.at_rate, "spread": found.spread}
             told[name] = figures | {"at moments": found.at_moments, "kills": len(found.kills), "steps": found.steps}

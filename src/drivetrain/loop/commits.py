@@ -124,14 +124,21 @@ class Commits:
         Raises a rank's Failure(74) on every rank where its disk has stalled for too long.
         """
         while True:
-            turns = group.gather_json(self._turn())
-            if all(turn is None for turn in turns):
+            turn = self._turn()
+            # Two numbers of each rank: what many say at length takes as long as there are ranks, and mostly they wait.
+            waiting, telling = group.added([turn == {}, bool(turn)])
+            if telling:
+                self._hear(group.gather_json(turn))
+            elif not waiting:
                 return
-            for turn in turns:
-                if turn and "failure" in turn:
-                    raise Failure.of(Outcome.from_json(turn["failure"]))
-            self._join(turns)
             self._state.engine.heartbeat.enter("commit")
+
+    def _hear(self, turns: Sequence[dict[str, Any] | None]) -> None:
+        """What ranks have told of their parts. Raises the Failure of one that has met one."""
+        for turn in turns:
+            if turn and "failure" in turn:
+                raise Failure.of(Outcome.from_json(turn["failure"]))
+        self._join(turns)
 
     def hold(self, group: Group) -> None:
         """Wait for the commit that was begun just now, all ranks together: training stands still for it.

@@ -167,14 +167,17 @@ class _Run:
         self._written = 0.0
         self._history: deque[Ended] = deque(maxlen=cluster.restarts + 2)
         self._machines = _Machines(setting.spares, cluster.repair)
-        self._starts: list[int] = []  # steps that starts went on from, of those that count
+        # The steps that starts went on from, of those that count, and what each step took from there on.
+        self._starts: list[tuple[int, float]] = []
 
     def train(self, until: float, goal: float) -> None:
         """Make steps until a moment or a step; what is begun at that moment is lost."""
-        if not self._spend("step", self.costs.first, until):
+        if self.now + self.costs.first > until:
+            self._spend("lost work", math.inf, until)
             return
-        self._starts.append(self.step)
+        self._spend("step", self.costs.first)
         each = self._step_time(until)
+        self._starts.append((self.step, each))
         while self.step < goal:
             due = self.setting.interval - self.step % self.setting.interval
             count = min(due, goal - self.step, _times(until - self.now, each + self.costs.beside))
@@ -272,16 +275,20 @@ class _Run:
 
     def _back_to(self, step: int) -> None:
         """What was made after this step is void."""
-        lost, self.step = self.step - step, step
-        self.lost += lost
-        first = 0
-        while lost and self._starts and self._starts[-1] >= step:
+        lost, end, seconds = self.step - step, self.step, 0.0
+        while self._starts and end >= step:
+            begin, each = self._starts[-1]
+            seconds += (end - max(begin, step)) * each
+            end = begin
+            if begin < step:
+                break
             self._starts.pop()
-            first += 1
-        void = {"step": lost * self.costs.step + first * self.costs.first, "beside": lost * self.costs.beside}
-        for bucket, seconds in void.items():
-            self.seconds[bucket] -= seconds
-            self.seconds["lost work"] += seconds
+            seconds += self.costs.first
+        self.step = step
+        self.lost += lost
+        for bucket, void in {"step": seconds, "beside": lost * self.costs.beside}.items():
+            self.seconds[bucket] -= void
+            self.seconds["lost work"] += void
 
     def _pause(self, reached: int) -> float:
         """What the supervisor waits before it starts again, by its own rule."""
