@@ -32,6 +32,7 @@ from drivetrain.engine.placement import Placement
 from drivetrain.engine.recompute import fold
 from drivetrain.loop.replicas import require_equal
 from drivetrain.loop.step_sync import WIDTH
+from drivetrain.loop.telemetry import spread
 from drivetrain.plan.stand_in import StandInGroup
 from drivetrain.runtime.doubling import exchanges
 from drivetrain.runtime.heartbeat import HeartbeatMemory
@@ -181,6 +182,13 @@ def gathered(row: dict) -> Callable[[int], Work]:
     return work
 
 
+def telemetry(world: int) -> Work:
+    """The smallest and the largest of two numbers, and whose the largest are: by doubling."""
+    group = StandInGroup(0, world)
+    rounds = math.ceil(math.log2(world))
+    return Work(lambda: spread(group, [0.5, 1e9]), 2 * 8 * (4 + 2) * rounds, 2 * rounds)
+
+
 def broadcast(world: int) -> Work:
     """What the leader decides: down a tree."""
     message = json.dumps("f" * 40).encode()
@@ -236,7 +244,7 @@ SUBJECTS = (
     Subject("gaps, ragged", _RAGGED, "any", ragged),
     Subject("gaps, quarantine", _RAGGED, "any", quarantined),
     Subject("lanes of a window", "window", "any", lanes),
-    Subject("telemetry", "telemetry", "any", gathered({"own_seconds": 0.123456789, "host_peak": 123456789012})),
+    Subject("telemetry", "telemetry", "any", telemetry),
     Subject("folder told", _COMMIT, "any", broadcast),
     Subject("holders", _COMMIT, "any", holders),
     Subject("replicas compared", _COMMIT, "any", compared),

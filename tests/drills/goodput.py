@@ -1,5 +1,5 @@
-"""Runs under SIGKILL at the moments of a Poisson process, and what a simulation makes of the same: its costs are another
-run's, as the ledger of that one has them."""
+"""Runs under SIGKILL at the moments of a Poisson process, and what a simulation makes of the same: its costs are those
+of another run, as the ledger of that one has them."""
 
 from __future__ import annotations
 

@@ -128,17 +128,12 @@ class Commits:
             # Two numbers of each rank: what many say at length takes as long as there are ranks, and mostly they wait.
             waiting, telling = group.added([turn == {}, bool(turn)])
             if telling:
-                self._hear(group.gather_json(turn))
+                turns = group.gather_json(turn)
+                _require_none_failed(turns)
+                self._join(turns)
             elif not waiting:
                 return
             self._state.engine.heartbeat.enter("commit")
-
-    def _hear(self, turns: Sequence[dict[str, Any] | None]) -> None:
-        """What ranks have told of their parts. Raises the Failure of one that has met one."""
-        for turn in turns:
-            if turn and "failure" in turn:
-                raise Failure.of(Outcome.from_json(turn["failure"]))
-        self._join(turns)
 
     def hold(self, group: Group) -> None:
         """Wait for the commit that was begun just now, all ranks together: training stands still for it.
@@ -221,6 +216,13 @@ class Commits:
         if self._storage.mirror:
             self._storage.mirror.push(result.name)
             self._records.note(*self._storage.mirror.notes())
+
+
+def _require_none_failed(turns: Sequence[dict[str, Any] | None]) -> None:
+    """Raises the Failure that a rank has told, on every rank."""
+    for turn in turns:
+        if turn and "failure" in turn:
+            raise Failure.of(Outcome.from_json(turn["failure"]))
 
 
 def _failed(result: CommitFailure) -> Failure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,6 @@ from drivetrain.ledger.records import (
     AttemptRecord,
     CommitRecord,
     EvaluationRecord,
-    ExitRecord,
     PauseRecord,
     Record,
     StepRecord,
@@ -29,15 +28,14 @@ _BESIDE = (EvaluationRecord, TrainingRecord, PauseRecord)
 @dataclass(frozen=True)
 class RunCosts:
     """Seconds by the names of `Costs`, only those that the ledger tells; each has its origin, of the same name. Beside
-    these: the processes, the step's part that is spent in the pulse (None: alone, or not told), the share of restarts
-    that went on from what survivors had left (None: there was none), and bytes of a commit (None: likewise)."""
+    these: the processes, the step's part that is spent in the pulse (None: alone, or not told), and the share of
+    restarts that went on from what survivors had left (None: there was none)."""
 
     seconds: Mapping[str, Any]
     origins: Mapping[str, str]
     world: int
     pulse: float | None = None
     handed_over: float | None = None
-    commit_bytes: int | None = None
 
 
 def costs_of_run(run: Path) -> RunCosts:
@@ -77,14 +75,8 @@ def costs_of(records: Iterable[Record], name: str) -> RunCosts | None:
     if told.warm:
         seconds["restart"] = tuple(told.warm)
         origins["restart"] = f"{len(told.warm)} restarts of {name}, from when its supervisor noticed to the first step"
-    return RunCosts(
-        seconds=seconds,
-        origins=origins,
-        world=told.attempts[-1].world,
-        pulse=told.pulse / told.pulsed if told.pulsed else None,
-        handed_over=told.handed_over,
-        commit_bytes=commits[-1].bytes if commits else None,
-    )
+    pulse = told.pulse / told.pulsed if told.pulsed else None
+    return RunCosts(seconds, origins, told.attempts[-1].world, pulse, told.handed_over)
 
 
 class _Told:

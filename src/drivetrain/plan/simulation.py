@@ -255,7 +255,7 @@ class _Run:
 
     def recover(self, parts: list[tuple[str, float]], until: float) -> bool:
         """Let what follows a failure pass; False where the next one comes before it is over."""
-        return all([self._spend(bucket, seconds, until) for bucket, seconds in parts])
+        return all(self._spend(bucket, seconds, until) for bucket, seconds in parts)
 
     def _found(self, fault: Fault) -> int:
         """The step to go on from: what survivors have left, now or before, or the newest commit that is whole; 0 where

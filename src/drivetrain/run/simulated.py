@@ -92,10 +92,11 @@ def simulated(recipe: Recipe, options: PlanOptions, asked: SimulationOptions) ->
     setting = Setting(_interval(opened, steps), recipe.checkpoint.keep, 0)
     sizes = sorted({*asked.sizes, options.processes})
     rows = [_row(known.values, like, size, setting, (steps, asked.seed)) for size in sizes]
+    assumptions = {name: {"value": known.values[name], "origin": known.origins[name]} for name in known.values}
     return {
         "name": recipe.name,
         "steps": steps,
-        "assumptions": {name: {"value": known.values[name], "origin": known.origins[name]} for name in known.values},
+        "assumptions": assumptions,
         "setting": setting._asdict(),
         "sizes": [_told(each, steps) for each in rows],
         "not_modelled": list(NOT_MODELLED),
@@ -120,7 +121,9 @@ def _assumption(text: str) -> tuple[str, Any]:
 def _require_shares(values: Mapping[str, Any]) -> None:
     for name in _SHARES:
         if values[name] > 1 or values["damaged"] == 1:
-            raise Failure(Exit.BAD_COMMAND, f"--assume {name}={values[name]:g}", "a share is at most 1; damaged is less")
+            raise Failure(
+                Exit.BAD_COMMAND, f"--assume {name}={values[name]:g}", "a share is at most 1; damaged is less"
+            )
 
 
 def _learn_from_run(known: _Known, like: RunCosts, recipe: Recipe) -> None:
@@ -198,25 +201,28 @@ def _row(
 def _told(found: Row, steps: int) -> dict[str, Any]:
     finite = found.between < math.inf
     whole = steps * found.step / found.best.found.goodput
+    hours, interval = (found.between / 3600, found.formula / found.step) if finite else (None, None)
     return {
         "processes": found.processes,
         "nodes": found.cluster.nodes,
         "step": found.step,
-        "hours_between_failures": found.between / 3600 if finite else None,
+        "hours_between_failures": hours,
         "failures_in_run": whole / found.between,
         "hours": whole / 3600,
         "asked": _choice(found.asked, found),
         "best": _choice(found.best, found),
-        "daly": {"interval": found.formula / found.step if finite else None, "goodput": found.expected},
+        "daly": {"interval": interval, "goodput": found.expected},
     }
 
 
 def _choice(choice: Choice, found: Row) -> dict[str, Any]:
-    whole = sum(choice.found.seconds.values())
+    simulated = asdict(choice.found)
+    seconds = simulated.pop("seconds")
+    whole = sum(seconds.values())
     return {
         **choice.setting._asdict(),
         "goodput": choice.found.goodput,
         "per_machine": choice.per_machine(found.cluster.nodes),
-        "shares": {bucket: seconds / whole for bucket, seconds in choice.found.seconds.items()},
-        "simulated": {name: value for name, value in asdict(choice.found).items() if name != "seconds"},
+        "shares": {bucket: spent / whole for bucket, spent in seconds.items()},
+        "simulated": simulated,
     }

@@ -103,7 +103,7 @@ class Group:
         if self.world == 1:
             return [message]
         try:
-            return self._gather(message)
+            return _gather(self, message)
         except RuntimeError as error:
             raise self.translate(error) or error from error
 
@@ -112,7 +112,7 @@ class Group:
         if self.world == 1:
             return value
         try:
-            return json.loads(self._broadcast(json.dumps(value).encode() if self.leader else b""))
+            return json.loads(_broadcast(self, json.dumps(value).encode() if self.leader else b""))
         except RuntimeError as error:
             raise self.translate(error) or error from error
 
@@ -161,27 +161,6 @@ class Group:
             raise self.translate(error) or error from error
         return row.tolist()
 
-    def _broadcast(self, message: bytes) -> bytes:
-        length = torch.tensor([len(message)], device="cpu")
-        dist.broadcast(length, group=self.side, group_src=0)
-        content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
-        if self.leader:
-            content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
-        dist.broadcast(content, group=self.side, group_src=0)
-        return content.numpy().tobytes()
-
-    def _gather(self, message: bytes) -> list[bytes]:
-        # Lengths first: an all-gather has rows of one width, and messages differ in theirs. The device is named, since
-        # a task may ask while it builds on the meta device.
-        lengths = torch.zeros(self.world, dtype=torch.int64, device="cpu")
-        all_gather(lengths, torch.tensor([len(message)], device="cpu"), group=self.side)
-        width = int(lengths.max())
-        padded = torch.frombuffer(bytearray(message.ljust(width)), dtype=torch.uint8)
-        messages = torch.empty(self.world * width, dtype=torch.uint8, device="cpu")
-        all_gather(messages, padded, group=self.side)
-        rows = messages.numpy().reshape(self.world, width)
-        return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
-
 
 def require_same(name: str, values: Sequence[Any]) -> None:
     """Raises Failure(78) where the ranks' values, in their order, differ."""
@@ -203,6 +182,29 @@ _PEER_LOST = (
     "gloo",
     "Broken pipe",
 )
+
+
+def _broadcast(group: Group, message: bytes) -> bytes:
+    length = torch.tensor([len(message)], device="cpu")
+    dist.broadcast(length, group=group.side, group_src=0)
+    content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
+    if group.leader:
+        content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+    dist.broadcast(content, group=group.side, group_src=0)
+    return content.numpy().tobytes()
+
+
+def _gather(group: Group, message: bytes) -> list[bytes]:
+    # Lengths first: an all-gather has rows of one width, and messages differ in theirs. The device is named, since
+    # a task may ask while it builds on the meta device.
+    lengths = torch.zeros(group.world, dtype=torch.int64, device="cpu")
+    all_gather(lengths, torch.tensor([len(message)], device="cpu"), group=group.side)
+    width = int(lengths.max())
+    padded = torch.frombuffer(bytearray(message.ljust(width)), dtype=torch.uint8)
+    messages = torch.empty(group.world * width, dtype=torch.uint8, device="cpu")
+    all_gather(messages, padded, group=group.side)
+    rows = messages.numpy().reshape(group.world, width)
+    return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
 
 def _digest(value: Any) -> str:
