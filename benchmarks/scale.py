@@ -248,7 +248,7 @@ SUBJECTS = (
     Subject("folder told", _COMMIT, "any", broadcast),
     Subject("holders", _COMMIT, "any", holders),
     Subject("replicas compared", _COMMIT, "any", compared),
-    Subject("parts told", _COMMIT, "any", gathered({"part": {"files": dict.fromkeys("ab", {"sha256": "0" * 64})}})),
+    Subject("parts told", _COMMIT, "any", gathered({"part": {"files": dict.fromkeys("ab", "0" * 64)}})),
     Subject("manifest", "commit and load", "leader; all", manifest),
     Subject("mesh", _START, "any", mesh_made),
     Subject("agree", _START, "any", agreed),

@@ -85,8 +85,8 @@ def pulse_alone(job, place, descriptors):
     pulse.receive()
     if group.rank == group.world - 1:
         os._exit(0)
-    pulse.send([0] * 5)
     try:
+        pulse.send([0] * 5)
         pulse.receive()
     except RuntimeError as error:
         return leave(job, place, group.translate(error).outcome.to_json())

@@ -41,7 +41,8 @@ def _settings(found: dict[str, Any]) -> Iterator[str]:
     best = last["best"]
     told = f"checkpoint.every='{{steps: {best['interval']}}}' checkpoint.keep={best['keep']}"
     spare = f", {best['spares']} spare of {last['nodes']:,} machines" if best["spares"] else ""
-    yield f"best on {last['processes']:,} processes: {told}{spare}; simulated {best['simulated']['failures']:,} failures"
+    simulated = f"{best['simulated']['failures']:,} failures"
+    yield f"best on {last['processes']:,} processes: {told}{spare}; simulated: {simulated}"
     yield f"the whole run there: {_hours(last['hours'])}, about {last['failures_in_run']:,.0f} failures"
     if last["failures_in_run"] > 1:
         yield "a job's attempts end with `retries` of its target: it must be larger than that"

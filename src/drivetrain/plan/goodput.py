@@ -87,8 +87,11 @@ def row(processes: int, costs: Costs, cluster: Cluster, setting: Setting, steps:
     """What a cluster makes of a setting, and the best setting there is for a run of so many steps."""
     tried = _Tried(costs, cluster, seed)
     between = between_failures(cluster)
-    best = tried.best(setting._replace(keep=enough(steps * (costs.step + costs.beside) / between, cluster.damaged)))
-    work = best.setting.interval * costs.step
+    keep = enough(steps * (costs.step + costs.beside) / between, cluster.damaged)
+    best = tried.best(setting._replace(keep=keep), steps)
+    interval = best.setting.interval
+    stands = costs.commit + interval * costs.beside  # what is no step's
+    modelled = expected(interval * costs.step, stands, recovery(costs, cluster) + costs.writing, between)
     return Row(
         processes=processes,
         cluster=cluster,
@@ -97,7 +100,7 @@ def row(processes: int, costs: Costs, cluster: Cluster, setting: Setting, steps:
         asked=tried(setting),
         best=best,
         formula=daly(costs.commit, between),
-        expected=expected(work, costs.commit, recovery(costs, cluster) + costs.writing, between),
+        expected=modelled,
     )
 
 
@@ -135,11 +138,12 @@ class _Tried:
             self._found[setting] = Choice(setting, simulate(self.costs, self.cluster, setting, chance, end=self._end))
         return self._found[setting]
 
-    def best(self, setting: Setting) -> Choice:
-        """One thing after the other: the interval, spare machines, and both again."""
+    def best(self, setting: Setting, steps: int) -> Choice:
+        """Of a run of so many steps: one thing after the other, the interval, spare machines, and both again."""
         found = setting
         for _ in range(2):
-            found = self._best(found._replace(interval=each) for each in intervals(self.costs, self.cluster, found))
+            every = intervals(self.costs, self.cluster, found)
+            found = self._best(found._replace(interval=each) for each in every if each <= max(steps, setting.interval))
             found = self._best(found._replace(spares=each) for each in spare_counts(self.cluster))
         return self(found)
 

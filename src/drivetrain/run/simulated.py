@@ -12,7 +12,7 @@ from drivetrain.plan.goodput import Choice, Row, row, with_pulse
 from drivetrain.plan.run_costs import RunCosts, costs_of_run
 from drivetrain.plan.simulation import Cluster, Costs, Setting
 from drivetrain.run.planned import PlanOptions, mesh_of
-from drivetrain.run.planning import Opened, in_host_memory, open_plan, predict
+from drivetrain.run.planning import Opened, open_plan, predict
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 
@@ -74,9 +74,12 @@ class _Known:
 def simulated(recipe: Recipe, options: PlanOptions, asked: SimulationOptions) -> dict[str, Any]:
     """Goodput on each size with the recipe's settings and with the best ones, and what all of it follows from.
 
-    Raises Failure: 64 for an assumption that means nothing, 66 where nothing says how long a step takes, and what
+    Raises Failure: 64 for an assumption that means nothing and for several runs, 66 where nothing says how long a step takes, and what
     planning raises.
     """
+    if len(options.like) > 1:
+        cause = f"--simulate: --like is given {len(options.like)} times"
+        raise Failure(Exit.BAD_COMMAND, cause, "say which run's costs are taken")
     known = _Known()
     for text in asked.assumed:
         known.learn(*_assumption(text), "--assume")
@@ -151,8 +154,8 @@ def _learn_from_plan(known: _Known, opened: Opened, options: PlanOptions) -> Non
     found = predict(opened, sizes, rank=options.rank, whole=options.whole)
     copied, written = found.copied / COPIED, found.written / WRITTEN
     told = f"{found.copied:,} B planned of rank {options.rank}, at {COPIED / 1e9:g} GB/s, which is assumed"
-    if not in_host_memory(recipe) and recipe.checkpoint.blocking:
-        copied, written = copied + written, 0.0
+    if recipe.checkpoint.blocking:  # no copy is made
+        copied, written = written, 0.0
     known.learn("commit", copied, told)
     known.learn("writing", written, f"{found.written:,} B planned, at {WRITTEN / 1e9:g} GB/s, which is assumed")
 
