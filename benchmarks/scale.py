@@ -30,6 +30,7 @@ from drivetrain.data.order import Order
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.engine.placement import Placement
 from drivetrain.engine.recompute import fold
+from drivetrain.ledger.records import StepRecord
 from drivetrain.loop.replicas import require_equal
 from drivetrain.loop.step_sync import WIDTH
 from drivetrain.loop.telemetry import spread
@@ -236,10 +237,24 @@ def supervised(world: int) -> Work:
     return Work(memory.look)
 
 
+def record(world: int) -> Work:
+    """What the ledger has of a step."""
+    stop, losses = 1000 * PER_RANK * world, {"loss": 2.123456789}
+    fields = {"step": 1000, "start": stop - PER_RANK * world, "stop": stop, "samples": "0" * 16, "losses": losses}
+    numbers = {"counts": {"samples": PER_RANK * world}, "norm": {"model": 0.123}, "lr": {"model": 1e-3}}
+    told = StepRecord(**fields, **numbers, seconds=1.2345678, wait=0.0001234)
+
+    def line() -> bytes:
+        return json.dumps(told.to_json(), separators=(",", ":")).encode()
+
+    return Work(line, len(line()))
+
+
 _STEP, _RAGGED, _COMMIT, _START = "step", "ragged or quarantined step", "commit", "start"
 SUBJECTS = (
     Subject("pulse", _STEP, "any", pulse),
     Subject("micro-batches", _STEP, "any", plan),
+    Subject("record", _STEP, "leader", record),
     Subject("signs of life", _STEP, "supervisor", supervised),
     Subject("gaps, ragged", _RAGGED, "any", ragged),
     Subject("gaps, quarantine", _RAGGED, "any", quarantined),

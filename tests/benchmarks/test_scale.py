@@ -42,6 +42,7 @@ def test_nothing_is_worse_than_linear(subject):
     [
         "pulse",
         "micro-batches",
+        "record",
         "signs of life",
         "gaps, ragged",
         "gaps, quarantine",

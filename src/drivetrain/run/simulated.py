@@ -74,8 +74,8 @@ class _Known:
 def simulated(recipe: Recipe, options: PlanOptions, asked: SimulationOptions) -> dict[str, Any]:
     """Goodput on each size with the recipe's settings and with the best ones, and what all of it follows from.
 
-    Raises Failure: 64 for an assumption that means nothing and for several runs, 66 where nothing says how long a step takes, and what
-    planning raises.
+    Raises Failure: 64 for an assumption that means nothing and for several runs, 66 where nothing says how long a step
+    takes, and what planning raises.
     """
     if len(options.like) > 1:
         cause = f"--simulate: --like is given {len(options.like)} times"
