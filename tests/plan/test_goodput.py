@@ -67,10 +67,11 @@ def test_so_many_commits_are_kept_that_hardly_a_run_is_lost(failures, damaged):
     assert keep == 1 or failures * damaged ** (keep - 1) > 0.01 * (1 - 1e-9)
 
 
-def test_the_pulse_takes_a_message_more_with_each_doubling():
-    assert with_pulse(COSTS, 0.1, 4, 16).step == pytest.approx(5.1)
-    assert with_pulse(COSTS, 0.1, 4, 16384).step == pytest.approx(5.6)
-    assert with_pulse(COSTS, 0.1, 1, 16384) is COSTS
+def test_the_pulse_takes_as_much_more_with_each_doubling():
+    assert with_pulse(COSTS, 0.1, 4, 4) == COSTS
+    assert with_pulse(COSTS, 0.1, 4, 16).step == pytest.approx(5.2)
+    assert with_pulse(COSTS, 0.1, 1, 16384).step == pytest.approx(6.4)
+    assert with_pulse(COSTS, 0.1, 4, 1).step == pytest.approx(4.8)
 
 
 def test_what_is_tried_is_around_the_formulas_interval():

@@ -84,6 +84,13 @@ def test_machines_are_as_many_as_the_processes_need(tiny):
     assert [(row["processes"], row["nodes"]) for row in found["sizes"]] == [(1, 1), (8, 3), (9, 3)]
 
 
+def test_machines_that_wait_are_counted_as_machines(tiny):
+    found = simulation(tiny, assumed=(*KNOWN, "failures=0.1", "spares=2"), sizes=(64,))
+    assert found["setting"]["spares"] == 2
+    asked = found["sizes"][-1]["asked"]
+    assert asked["per_machine"] == pytest.approx(asked["goodput"] * 8 / 10)
+
+
 def test_of_several_runs_none_is_taken(tiny, like):
     with pytest.raises(Failure, match="given 2 times") as failed:
         simulation(tiny, like=(like, like))

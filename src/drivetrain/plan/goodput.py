@@ -179,10 +179,8 @@ def spare_counts(cluster: Cluster) -> Iterator[int]:
         spares *= 2
 
 
-def with_pulse(costs: Costs, pulse: float, measured_on: int, processes: int) -> Costs:
-    """A step on so many processes, where the pulse took `pulse` seconds of a step on others: it takes a message for
-    each doubling. The rest of a step stays as it is: each process has as much to do as before."""
-    if measured_on < 2 or processes < 2:
-        return costs
-    doublings = math.log2(processes) / math.log2(measured_on)
-    return replace(costs, step=costs.step + pulse * (doublings - 1))
+def with_pulse(costs: Costs, doubling: float, measured_on: int, processes: int) -> Costs:
+    """A step on so many processes, where it was measured on others: each doubling costs as many seconds. The rest of a
+    step stays as it is: each process has as much to do as before."""
+    step = costs.step + doubling * math.log2(processes / measured_on)
+    return replace(costs, step=max(step, costs.step / 2))

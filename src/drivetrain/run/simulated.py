@@ -26,10 +26,12 @@ DEFAULTS: Mapping[str, tuple[float, str]] = {
     "in_place": (0.15, "63 of these 419 were of software"),
     "repair": (3600.0, _ASSUMED),
     "damaged": (1e-3, _ASSUMED),
+    "spares": (0.0, "nobody says that there are some"),
     "notice": (0.03, "measured: gloo and the supervisor hear of a killed process in 0.02 to 0.04 s"),
     "restart": (5.0, _ASSUMED),
     "cold": (60.0, _ASSUMED),
     "queue": (60.0, _ASSUMED),
+    "pulse": (1e-4, "a small message between two machines, assumed"),
     "spread": (0.0, _ASSUMED),
     "beside": (0.0, _ASSUMED),
     "first": (0.0, _ASSUMED),
@@ -41,13 +43,14 @@ nothing was measured."""
 WRITTEN = 0.5e9
 NOT_MODELLED = (
     "a step takes as long on every size: each process has as much to do as on the run that was measured, and waits no "
-    "longer for the slowest of more; only the pulse grows, by a message for each doubling",
+    "longer for the slowest of more; only the pulse grows, by as much with each doubling",
     "start, commit and write take as long on every size; shared storage and the rendezvous are not made slower",
     "failures are independent of each other and of age; several machines of one rack do not fail together",
     "hangs, slow machines and steps that are not finite; planned stops; the queue's own waiting time beyond `queue`",
 )
 _SHARES = ("in_place", "handed_over", "damaged")
-_NAMES = ("per_node", *(one.name for one in fields(Costs)), "failures", "in_place", "handed_over", "repair", "damaged")
+_OF_CLUSTER = ("failures", "in_place", "handed_over", "repair", "damaged")
+_NAMES = ("per_node", "spares", "pulse", *(one.name for one in fields(Costs)), *_OF_CLUSTER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +95,10 @@ def simulated(recipe: Recipe, options: PlanOptions, asked: SimulationOptions) ->
         known.learn(name, value, origin)
     _require_shares(known.values)
     steps = opened.scale.batches.steps(opened.total)
-    setting = Setting(_interval(opened, steps), recipe.checkpoint.keep, 0)
+    setting = Setting(_interval(opened, steps), recipe.checkpoint.keep, int(known.values["spares"]))
     sizes = sorted({*asked.sizes, options.processes})
-    rows = [_row(known.values, like, size, setting, (steps, asked.seed)) for size in sizes]
+    on = like.world if like else options.processes
+    rows = [_row(known.values, on, size, setting, (steps, asked.seed)) for size in sizes]
     assumptions = {name: {"value": known.values[name], "origin": known.origins[name]} for name in known.values}
     return {
         "name": recipe.name,
@@ -135,6 +139,9 @@ def _learn_from_run(known: _Known, like: RunCosts, recipe: Recipe) -> None:
         seconds |= {"commit": max(seconds["commit"], seconds["writing"]), "writing": 0.0}
     for name, value in seconds.items():
         known.learn(name, value, like.origins[name])
+    if like.pulse is not None:
+        doubling = like.pulse / math.log2(like.world)
+        known.learn("pulse", doubling, f"its telemetry on {like.world} processes, with waiting for the slower one")
     if like.handed_over is not None:
         known.learn("handed_over", like.handed_over, "the share of its restarts that went on from survivors' state")
 
@@ -186,18 +193,14 @@ def _interval(opened: Opened, steps: int) -> int:
     return every.steps or max(1, opened.scale.batches.steps(every.samples_at(opened.scale)))
 
 
-def _row(
-    values: Mapping[str, Any], like: RunCosts | None, processes: int, setting: Setting, run: tuple[int, int]
-) -> Row:
-    """`run` is how many steps it has, and the seed."""
+def _row(values: Mapping[str, Any], on: int, processes: int, setting: Setting, run: tuple[int, int]) -> Row:
+    """`on` so many processes a step's time is known; `run` is how many steps it has, and the seed."""
     own = {one.name: values[one.name] for one in fields(Costs)}
     if not isinstance(own["restart"], tuple):
         own["restart"] = (own["restart"],)
-    costs = Costs(**own)
-    if like and like.pulse is not None:
-        costs = with_pulse(costs, like.pulse, like.world, processes)
+    costs = with_pulse(Costs(**own), values["pulse"], on, processes)
     nodes = max(1, -(-processes // int(values["per_node"])))
-    named = {name: values[name] for name in ("failures", "in_place", "handed_over", "repair", "damaged")}
+    named = {name: values[name] for name in _OF_CLUSTER}
     return row(processes, costs, Cluster(nodes=nodes, **named), setting, *run)
 
 
