@@ -145,6 +145,16 @@ def test_restarts_in_vain_wait_longer_and_longer():
     assert run(cluster=replace(cluster, restarts=2), faults=faults, seconds=300.0).loops == 1
 
 
+def test_a_job_on_several_machines_waits_after_the_first_start_in_vain():
+    faults = [died(60.0), died(0.2), died(1e9)]  # before anything is committed, and once more
+    pauses = []
+    for nodes in (1, 2):
+        costs = replace(COSTS, cold=3.0)
+        found = run(costs, Cluster(nodes=nodes, restarts=5), FEW._replace(interval=100), faults=faults, seconds=300.0)
+        pauses.append(found.seconds["restart"] - 3.0 - 0.2 - 0.5 - 3.0)
+    assert pauses == pytest.approx([1.0, 2.0])
+
+
 def test_a_spare_machine_takes_the_place_of_a_lost_one_and_is_repaired():
     cluster = Cluster(nodes=4, repair=1000.0)
     lost = [died(100.0, in_place=False), died(200.0, in_place=False), died(1100.0, in_place=False)]

@@ -32,7 +32,7 @@ def _row(size: dict[str, Any]) -> str:
     told = ", ".join(f"{name} {share:.1%}" for name, share in sorted(lost.items(), key=lambda one: -one[1]))
     columns = (f"{size['processes']:,}", often, f"{asked['goodput']:.1%}", _setting(asked))
     columns += (f"{best['goodput']:.1%}", _setting(best), formula, told)
-    return "{:>9} {:>9} {:>8} {:>18} {:>8} {:>18} {:>8}  {}".format(*columns)
+    return "{:>9} {:>9} {:>8} {:>18} {:>8} {:>18} {:>8}  {}".format(*columns).rstrip()
 
 
 def _settings(found: dict[str, Any]) -> Iterator[str]:

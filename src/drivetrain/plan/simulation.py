@@ -3,7 +3,7 @@
 Pure functions of measured costs; the clock is a number, and chance is given. No torch. Time goes from one failure to
 the next: what lies between, such as a thousand equal stretches from commit to commit, is one sum.
 
-Modelled is what the supervisor does today: survivors of a process hand their state over on one machine; else the newest
+Modelled is what supervisors do today: survivors of a process hand their state over on one machine; else the newest
 commit counts, or where that is damaged the one before it. Restarts without a new commit wait longer and longer. A lost
 machine is replaced by a spare one, or waited for.
 """
@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from random import Random
 from typing import NamedTuple
 
-from drivetrain.launch.restarts import Ended, GiveUp, next_start
+from drivetrain.launch import attempts
+from drivetrain.launch.attempts import JobAttempt
+from drivetrain.launch.restarts import Ended, GiveUp, Retry, next_start
 from drivetrain.spec.exits import Exit, Outcome
 
 HOUR = 3600.0
@@ -291,14 +293,24 @@ class _Run:
             self.seconds["lost work"] += void
 
     def _pause(self, reached: int) -> float:
-        """What the supervisor waits before it starts again, by its own rule."""
+        """What the supervisor, or on several machines the job's runner, waits before it starts again: their own
+        rules."""
         self._history.append(Ended(_KILLED, killed=True, reached=reached))
-        following = next_start(list(self._history), self.cluster.restarts)
+        rule = next_start if self.cluster.nodes == 1 else _next_attempt
+        following = rule(list(self._history), self.cluster.restarts)
         if isinstance(following, GiveUp):
             self.loops += 1
             self._history.clear()
             return 0.0
         return following.pause
+
+
+def _next_attempt(history: Sequence[Ended], most: int) -> Retry | GiveUp:
+    """As `next_start`, of a job on several machines; how many retries it has in all is no matter here."""
+    listed = []
+    for before, last in pairwise([Ended(_KILLED, True, None), *history]):
+        listed.append(JobAttempt(outcome=_KILLED, before=before.reached, reached=last.reached, began=0.0, ended=0.0))
+    return attempts.following(listed, retries=len(listed), fruitless=most)
 
 
 def _times(whole: float, part: float) -> float:
