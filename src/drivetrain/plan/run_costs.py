@@ -120,8 +120,9 @@ class _Told:
         """Seconds of restarts that had no pause before them: something new had been reached."""
         found = []
         for before, after in pairwise(self.attempts):
-            if _noticed(after) is not None and after.from_step > before.from_step:
-                found.append(after.time - _noticed(after))
+            noticed = _noticed(after)
+            if noticed is not None and after.from_step > before.from_step:
+                found.append(after.time - noticed)
         return found
 
     @property

@@ -25,7 +25,7 @@ from drivetrain.launch.restarts import Ended, GiveUp, Retry, next_start
 from drivetrain.spec.exits import Exit, Outcome
 
 HOUR = 3600.0
-BUCKETS = ("step", "beside", "commit", "lost work", "restart", "machine")
+BUCKETS: tuple[str, ...] = ("step", "beside", "commit", "lost work", "restart", "machine")
 """What time is used for: steps that count; data and evaluations between them; standing still for commits; steps that a
 failure made void, with what was beside them; detection, pauses and starts; waiting for a machine."""
 _KILLED = Outcome(code=Exit.INTERNAL, cause="killed", where={"signal": "SIGKILL"})
