@@ -142,13 +142,13 @@ def held(engine: Engine, captured: Mapping[str, Tensor]) -> dict[str, int]:
 def spread(group: Group, own: Sequence[float]) -> list[Spread]:
     """Of each of a rank's numbers, below 2^53, the smallest and the largest of all ranks', and whose the largest is:
     the first one's. Every rank calls it, and hears the same."""
-    ends = group.least([*own, *[-number for number in own]])
-    least, most = ends[: len(own)], [-number for number in ends[len(own) :]]
+    lowest = group.least([*own, *[0.0 - number for number in own]])
+    least, most = lowest[: len(own)], [0.0 - number for number in lowest[len(own) :]]
     mine = []
     for number, largest in zip(own, most, strict=True):
         mine.append(group.rank if number == largest else group.world)
     found = []
-    for number, *ends, rank in zip(own, least, most, group.least(mine), strict=True):
-        low, high = map(type(number), ends)  # whole numbers stay whole in the ledger
-        found.append(Spread(least=low, most=high, rank=int(rank)))
+    for number, low, high, rank in zip(own, least, most, group.least(mine), strict=True):
+        kind = type(number)  # whole numbers stay whole in the ledger
+        found.append(Spread(least=kind(low), most=kind(high), rank=int(rank)))
     return found
