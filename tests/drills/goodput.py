@@ -8,6 +8,8 @@ import os
 import random
 import signal
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from typing import NamedTuple
 
 import paced
 from drills.kills import workers
-from drills.runs import drill
+from drills.runs import drill, one_server
 from drivetrain.ledger.run_summary import summary_of
 from drivetrain.plan.run_costs import costs_of_run
 from drivetrain.plan.simulation import HOUR, Cluster, Costs, End, Fault, Setting, simulate
@@ -88,15 +90,25 @@ def faults(kills: list[Kill]) -> Iterator[Fault]:
 
 
 def compare(folder: Path, world: int, all_at_once: float, seconds: float, seed: int) -> Compared:
-    """Train twice under kills: once for the costs, once to compare."""
-    trained(folder / "warm", world, 0.0, 2.0, seed)  # what is loaded once is no cost of a start
-    trained(folder / "costs", world, all_at_once, seconds, 2 * seed)
-    run = folder / "real"
-    kills, took = trained(run, world, all_at_once, seconds, 2 * seed + 1)
-    like = costs_of_run(folder / "costs")
-    costs = Costs(**{"notice": NOTICE, **like.seconds})
+    """Train twice under kills: once for the costs, once to compare. At the same time, by processes that know nothing of
+    each other: what else a machine does changes from minute to minute."""
+    run, told = folder / "real", [world, all_at_once, seconds, 2 * seed]
+    other = subprocess.Popen([sys.executable, "-m", "drills.goodput", folder / "costs", *map(str, told)])
+    kills, took = warmly_trained(run, world, all_at_once, seconds, 2 * seed + 1)
+    assert other.wait() == 0
+    like = costs_of_run(folder / "costs").seconds
+    # The very first start may have been killed before it could tell what it cost.
+    cold = statistics.fmean(like["restart"])
+    costs = Costs(**{"notice": NOTICE, "cold": cold, **like})
     summary = summary_of(run)
     return Compared(world, all_at_once, costs, len(summary.steps), kills, took, summary.goodput).simulated()
+
+
+def warmly_trained(run: Path, world: int, all_at_once: float, seconds: float, seed: int) -> tuple[list[Kill], float]:
+    """As `trained`, after a short run: what is loaded once is no cost of a start."""
+    with one_server():
+        trained(run.parent / f"warm-{run.name}", world, 0.0, 2.0, seed)
+        return trained(run, world, all_at_once, seconds, seed)
 
 
 def trained(run: Path, world: int, all_at_once: float, seconds: float, seed: int) -> tuple[list[Kill], float]:
@@ -153,3 +165,8 @@ def from_record(text: str) -> Compared:
     costs = told.pop("costs")
     told["kills"] = [Kill(*kill) for kill in told["kills"]]
     return Compared(**told, costs=Costs(**{**costs, "restart": tuple(costs["restart"])}))
+
+
+if __name__ == "__main__":
+    path, *numbers = sys.argv[1:]
+    warmly_trained(Path(path), int(numbers[0]), float(numbers[1]), float(numbers[2]), int(numbers[3]))

@@ -15,7 +15,7 @@ WEEK = 7 * 24 * HOUR
 """Seconds that are simulated at least, and where nothing fails."""
 RUNS_LOST = 0.01
 """Runs of which nothing is left, for each that ends: so many commits are kept that there are no more."""
-_FINE, _OCTAVES = 4, 3
+_FINE, _OCTAVES = 2, 3
 """Intervals that are tried: up to so many octaves from the formula's to either side, an octave in so many parts."""
 _AS_GOOD = 1e-4
 """Goodput by which a setting must be better to be worth more machines or a larger disk."""
