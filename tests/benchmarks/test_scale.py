@@ -6,7 +6,6 @@ import pytest
 
 from scale import SIZES, SUBJECTS, exponent
 
-pytest.importorskip("torch")
 BY_NAME = {subject.name: subject for subject in SUBJECTS}
 FEW, MANY = SIZES[0], 4 * SIZES[0]
 
