@@ -60,6 +60,11 @@ def test_where_nothing_fails_the_setting_stays():
     assert found.between == math.inf
 
 
+def test_an_interval_is_no_longer_than_the_run():
+    found = row(8, COSTS, Cluster(failures=1.6e-4), Setting(5, 3, 0), steps=12)
+    assert found.best.setting.interval == 12
+
+
 @given(st.floats(0.001, 1e5), st.floats(1e-6, 0.5))
 def test_so_many_commits_are_kept_that_hardly_a_run_is_lost(failures, damaged):
     keep = enough(failures, damaged)

@@ -142,8 +142,9 @@ class _Tried:
         """Of a run of so many steps: one thing after the other, the interval, spare machines, and both again."""
         found = setting
         for _ in range(2):
-            every = intervals(self.costs, self.cluster, found)
-            found = self._best(found._replace(interval=each) for each in every if each <= max(steps, setting.interval))
+            longest = max(steps, setting.interval)  # one that ends with the run is as long as any
+            every = dict.fromkeys(min(each, longest) for each in intervals(self.costs, self.cluster, found))
+            found = self._best(found._replace(interval=each) for each in every)
             found = self._best(found._replace(spares=each) for each in spare_counts(self.cluster))
         return self(found)
 
