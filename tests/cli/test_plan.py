@@ -128,6 +128,7 @@ def test_a_simulation_says_goodput_up_to_16384_processes_and_what_it_follows_fro
     assert other["sizes"] != found["sizes"]
 
 
+@pytest.mark.timeout(300)
 def test_a_simulation_takes_what_another_run_has_cost(tiny, planned, tmp_path, importable):
     run = tmp_path / "run"
     run_under_supervisor(tiny, run)
