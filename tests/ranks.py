@@ -33,6 +33,7 @@ def end(code, cause="test"):
 
 def talk(job, place, descriptors):
     """Everything that ranks say to each other."""
+    from drivetrain.loop.telemetry import spread
     from drivetrain.spec.exits import Failure
 
     group = joined(place, descriptors)
@@ -40,6 +41,11 @@ def talk(job, place, descriptors):
     assert group.gather_json({"rank": rank, "text": "é" * rank}) == [{"rank": r, "text": "é" * r} for r in range(world)]
     assert group.broadcast_json(f"from {rank}") == "from 0"
     group.agree("nothing", 1)
+    group.barrier()
+    assert group.added([rank, -1, 2**62]) == [sum(range(world)), -world, (2**62 * world + 2**63) % 2**64 - 2**63]
+    assert group.least([rank - 1.5, -rank]) == [-1.5, 1 - world]
+    spreads = [(each.least, each.most, each.rank) for each in spread(group, [0.1 * rank, 7, min(rank, 1)])]
+    assert spreads == [(0.0, 0.1 * (world - 1), world - 1), (7, 7, 0), (0, min(world - 1, 1), min(world - 1, 1))]
     try:
         group.agree("the number", rank if rank < 2 else 0)
         refused = ""
@@ -79,8 +85,8 @@ def pulse_alone(job, place, descriptors):
     pulse.receive()
     if group.rank == group.world - 1:
         os._exit(0)
-    pulse.send([0] * 5)
     try:
+        pulse.send([0] * 5)
         pulse.receive()
     except RuntimeError as error:
         return leave(job, place, group.translate(error).outcome.to_json())

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 
+from conftest import run_under_supervisor
 from drivetrain.cli.main import run as command
 from drivetrain.spec.exits import Exit
 
@@ -106,3 +107,54 @@ def test_a_mesh_that_is_not_there_and_a_run_without_steps_are_named(tiny, planne
     code, _, said = planned(tiny, "--no-data", "--chip", "abacus")
     assert code == Exit.BAD_COMMAND
     assert "not in the table" in said
+
+
+def test_a_simulation_says_goodput_up_to_16384_processes_and_what_it_follows_from(tiny, planned):
+    assumed = ["--assume", "step=5", "--assume", "commit=3", "--assume", "writing=60"]
+    code, found, _ = planned(tiny, "--simulate", *assumed)
+    assert code == Exit.DONE
+    sizes = {row["processes"]: row for row in found["sizes"]}
+    assert {1, 16384} <= sizes.keys()
+    assert sizes[16384]["nodes"] == 2048
+    assert sizes[1]["best"]["goodput"] > sizes[16384]["best"]["goodput"] > sizes[16384]["asked"]["per_machine"] > 0
+    assert found["setting"] == {"interval": 5, "keep": 3, "spares": 0}
+    known = found["assumptions"]
+    assert known["step"] == {"value": 5.0, "origin": "--assume"}
+    assert "Llama 3" in known["failures"]["origin"]
+    assert all(each["origin"] for each in known.values())
+    _, again, _ = planned(tiny, "--simulate", *assumed)
+    assert again == found
+    _, other, _ = planned(tiny, "--simulate", *assumed, "--seed", "1")
+    assert other["sizes"] != found["sizes"]
+
+
+@pytest.mark.timeout(300)
+def test_a_simulation_takes_what_another_run_has_cost(tiny, planned, tmp_path, importable):
+    run = tmp_path / "run"
+    run_under_supervisor(tiny, run)
+    code, said, _ = planned(tiny, "--simulate", "--like", str(run), "--assume", "failures=0.01", as_json=False)
+    assert code == Exit.DONE
+    lines = said.splitlines()
+    (step,) = [line for line in lines if line.startswith("step ")]
+    assert f"11 steps of {run}" in step
+    assert any(line.startswith("   16,384 ") for line in lines)
+    assert any("checkpoint.every=" in line for line in lines)
+    assert any(line.startswith("not modelled: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), Exit.INPUT_MISSING, "nothing says how long a step takes"),
+        (("--assume", "steps=3"), Exit.BAD_COMMAND, "there is no 'steps'"),
+        (("--assume", "step=0"), Exit.BAD_COMMAND, "not negative"),
+        (("--assume", "commit=-1"), Exit.BAD_COMMAND, "not negative"),
+        (("--assume", "step=nan"), Exit.BAD_COMMAND, "not negative"),
+        (("--assume", "step=1", "--assume", "damaged=1"), Exit.BAD_COMMAND, "a share"),
+        (("--like", "nowhere"), Exit.INPUT_MISSING, "nowhere"),
+    ],
+)
+def test_what_a_simulation_does_not_know_or_cannot_take_is_named(tiny, planned, arguments, code, said):
+    found, _, told = planned(tiny, "--simulate", *arguments)
+    assert found == code
+    assert said in told

@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import own_tables
 import own_torchrec
 from conftest import TEXT, tiny_recipe
-from drills import stalls, storage
+from drills import goodput, stalls, storage
 from drills.commands import told_and_replayed
 from drills.fault import ALL, Fault
 from drills.kills import CUT, REPLICAS, TABLES, TORCHREC, kill_at_random
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=300, help="random ones in a directory that stalls, in that time")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
     parser.add_argument("--json", type=Path, help="also write the scoreboard here")
+    parser.add_argument("--keep", type=Path, help="also keep what was simulated in this folder")
     asked = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="drills-") as name:
@@ -182,6 +183,23 @@ def told(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     return _row(tried, failures, began)
 
 
+def simulated(_recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
+    """Goodput under kills within three points of what a simulation says that knows another run's costs."""
+    began, wrong, kills, told = time.monotonic(), [], 0, {}
+    for world, share in goodput.CASES:
+        name = f"{world} processes, {share:.0%} all at once"
+        (folder / name).mkdir()
+        found = goodput.compare(folder / name, world, share, 60 * asked.minutes / len(goodput.CASES), asked.seed)
+        kills += len(found.kills)
+        figures = {"real": found.real, "at rate": found.at_rate, "spread": found.spread}
+        told[name] = figures | {"at moments": found.at_moments, "kills": len(found.kills), "steps": found.steps}
+        if asked.keep:
+            (asked.keep / f"{name}.json").write_text(goodput.recorded(found))
+        if not found.holds:
+            wrong.append(f"{name}: {told[name]}")
+    return _row(len(goodput.CASES), wrong, began) | {"kills": kills} | told
+
+
 def _storage(work: Callable[[Path, argparse.Namespace], storage.Scoreboard]) -> Callable[..., Row]:
     def part(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
         began = time.monotonic()
@@ -229,6 +247,7 @@ PARTS: dict[str, Callable[..., Row]] = {
     "kills on meshes": kills_on_meshes,
     "kills with tables": kills_with_tables,
     "kills on torchrec": kills_on_torchrec,
+    "simulated goodput": simulated,
 }
 """What is drilled, in this order."""
 

@@ -131,7 +131,7 @@ def _killer(run: Path, generator: random.Random, *, cut: bool) -> Iterator[list[
                 continue
             if over.wait(generator.uniform(*pause)):
                 return
-            pids = _workers(run)
+            pids = workers(run)
             victims = pids if generator.random() < 0.25 else pids[:1] if generator.random() < 0.5 else pids[-1:]
             struck = False
             for pid in victims:
@@ -159,7 +159,7 @@ def _committed_anew(run: Path, attempts: int, over: threading.Event) -> bool:
     return True
 
 
-def _workers(run: Path) -> list[int]:
+def workers(run: Path) -> list[int]:
     """Processes that train this run: children of the forkserver that have something of it open."""
     found = []
     for server in psutil.Process().children():

@@ -29,6 +29,18 @@ def test_as_many_ranks_read_the_same_samples_as_the_other_axes_have(mesh):
     assert len(set(shares)) == mesh.data
 
 
+@given(sizes, st.data())
+def test_the_ranks_at_some_places_are_those_that_stand_there(mesh, data):
+    places = {}
+    for axis in data.draw(st.sets(st.sampled_from(AXES))):
+        places[axis] = data.draw(st.sets(st.integers(0, getattr(mesh, axis) - 1)))
+    there = []
+    for rank in range(mesh.world):
+        if all(mesh.place(rank)[axis] in wanted for axis, wanted in places.items()):
+            there.append(rank)
+    assert mesh.ranks(places) == tuple(there)
+
+
 def sized(processes: int, *asked: str) -> str:
     recipe = load("quickstart", [f"launch.processes={processes}", *asked]).recipe
     return str(recipe.parallel.sizes(processes))

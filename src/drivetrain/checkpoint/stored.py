@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapreplace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -120,12 +121,12 @@ class StoredCommit:
 
 def dealt(files: Mapping[str, int], rank: int, world: int) -> list[str]:
     """The files, of these sizes, that a rank checks: each is one rank's, and all have about as many bytes."""
-    loads = [0] * world
+    loads = [(0, each) for each in range(world)]  # a heap: of those with as little the first rank comes next
     own = []
     # Equal sizes go by name: every rank comes to the same deal without a word to the others.
     for name in sorted(files, key=lambda name: (-files[name], name)):
-        least = loads.index(min(loads))
-        loads[least] += files[name]
+        load, least = loads[0]
+        heapreplace(loads, (load + files[name], least))
         if least == rank:
             own.append(name)
     return own

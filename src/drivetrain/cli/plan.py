@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from drivetrain.run.planning import Limit
     from drivetrain.spec.recipe import Recipe
 
+Simulate = Annotated[
+    bool, typer.Option("--simulate", help="Goodput under failures, on clusters of up to 16,384 processes.")
+]
+Assume = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=NUMBER", help="What a simulation takes for known; may be repeated.")
+]
+Chip = Annotated[str | None, typer.Option(help="A device of the table, such as H100: memory, peak and link.")]
+
 
 def plan(
     recipe: Annotated[str, typer.Argument(help="A shipped recipe's name, a file, or a run directory.")],
@@ -23,9 +31,7 @@ def plan(
     to: Annotated[str | None, typer.Option("--to", metavar="TARGET", help="On this target's machines.")] = None,
     processes: Annotated[int | None, typer.Option(help="On so many processes; else as the recipe says.")] = None,
     memory: Annotated[str | None, typer.Option(help="What a process may take, such as 80GB.")] = None,
-    chip: Annotated[
-        str | None, typer.Option(help="A device of the table, such as H100: memory, peak and link.")
-    ] = None,
+    chip: Chip = None,
     mfu: Annotated[float, typer.Option(help="The share of the chip's peak that is assumed.")] = 0.4,
     like: Annotated[list[Path] | None, typer.Option(help="A run whose rate is taken.")] = None,
     price: Annotated[float | None, typer.Option(help="Of an hour of a process.")] = None,
@@ -35,6 +41,9 @@ def plan(
     search: Annotated[bool, typer.Option("--search", help="Try meshes, micro-batches and activations.")] = False,
     seconds: Annotated[float, typer.Option(help="How long a search may take.")] = 60.0,
     whole: Annotated[bool, typer.Option("--whole", help="Trace every layer, however many are alike.")] = False,
+    simulate: Simulate = False,
+    assume: Assume = None,
+    seed: Annotated[int, typer.Option(help="Of a simulation's failures.")] = 0,
     targets: Targets = None,
     as_json: AsJson = False,
 ) -> int:
@@ -59,8 +68,21 @@ def plan(
         whole=whole,
         picture=picture,
     )
-    _say(resolved.recipe, options, seconds if search else None, as_json)
+    if simulate:
+        _say_simulated(resolved.recipe, options, assume or [], seed, as_json)
+    else:
+        _say(resolved.recipe, options, seconds if search else None, as_json)
     return Exit.DONE
+
+
+def _say_simulated(recipe: Recipe, options: PlanOptions, assumed: list[str], seed: int, as_json: bool) -> None:
+    import json
+
+    from drivetrain.cli.simulated import lines
+    from drivetrain.run.simulated import SimulationOptions, simulated
+
+    found = simulated(recipe, options, SimulationOptions(assumed=assumed, seed=seed))
+    typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
 
 
 def _say(recipe: Recipe, options: PlanOptions, seconds: float | None, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -52,7 +52,7 @@ class CostBatches(Batches):
         shares = self.shares(step, self.cuts.lanes)
         return shares[0], shares[-1]
 
-    def shares(self, step: int, lanes: int) -> list[int]:
+    def shares(self, step: int, lanes: int) -> Sequence[int]:
         """Where the lanes' shares of a step begin, and where the last one ends."""
         start = (self.before + step - 1) * lanes
         self.cuts.grow_to(count=start + lanes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd
@@ -61,6 +62,10 @@ class Geometry:
         if self.micro and self.batches.even and share % self.micro:
             cause = f"exact: micro-batches of {self.micro} would span lanes of {share} samples"
             raise Failure(Exit.BAD_RECIPE, cause, f"batch.micro may be {', '.join(map(str, divisors(share)))}")
+
+    def bounds(self, step: int) -> Sequence[int]:
+        """Where the processes' shares of a step begin, and where the last one ends."""
+        return self.batches.shares(step, self.lanes)[:: self.lanes // self.processes]
 
     def share(self, rank: int, step: int, total: int) -> list[Chunk]:
         """The micro-batches of a rank in a step of a run that ends at position `total`.

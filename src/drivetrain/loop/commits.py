@@ -127,13 +127,15 @@ class Commits:
         """
         # In turns, with a sign of life in each: the watchdog of a rank that waits for another's disk must not end it.
         while True:
-            turns = group.gather_json(self._turn())
-            if all(turn is None for turn in turns):
+            turn = self._turn()
+            # Two numbers of each rank: what many say at length takes as long as there are ranks, and mostly they wait.
+            waiting, telling = group.added([turn == {}, bool(turn)])
+            if telling:
+                turns = group.gather_json(turn)
+                _require_none_failed(turns)
+                self._join(turns)
+            elif not waiting:
                 return
-            for turn in turns:
-                if turn and "failure" in turn:
-                    raise Failure.of(Outcome.from_json(turn["failure"]))
-            self._join(turns)
             self._state.engine.heartbeat.enter("commit")
 
     def hold(self, group: Group) -> None:
@@ -218,6 +220,13 @@ class Commits:
         if self._storage.mirror:
             self._storage.mirror.push(result.name)
             self._records.note(*self._storage.mirror.notes())
+
+
+def _require_none_failed(turns: Sequence[dict[str, Any] | None]) -> None:
+    """Raises the Failure that a rank has told, on every rank."""
+    for turn in turns:
+        if turn and "failure" in turn:
+            raise Failure.of(Outcome.from_json(turn["failure"]))
 
 
 def _failed(result: CommitFailure) -> Failure:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
+from hashlib import sha256
 from itertools import chain
 
 from torch import Tensor
@@ -108,7 +110,7 @@ def _different(tensors: Mapping[str, Tensor], placement: Placement) -> dict[int,
     for name, total in checksums(tensors).items():
         holders = placement.holders(name, tensors[name])
         if len(holders) > 1:
-            held.setdefault(" ".join(map(str, holders)), {})[name] = total
+            held.setdefault(_name_of(holders), {})[name] = total
     # One number for all that the same ranks hold. The second exchange is made by all ranks or by none, since they have
     # heard the same numbers.
     told = placement.group.gather_json({holders: fold(sums) for holders, sums in held.items()})
@@ -117,6 +119,12 @@ def _different(tensors: Mapping[str, Tensor], placement: Placement) -> dict[int,
             ranks = placement.group.gather_json(held.get(holders))
             return {rank: sums for rank, sums in enumerate(ranks) if sums is not None}
     return {}
+
+
+@cache
+def _name_of(holders: tuple[int, ...]) -> str:
+    """Short, since every rank tells it to all: the holders may be all of them."""
+    return sha256(repr(holders).encode()).hexdigest()[:16]
 
 
 def unequal(ranks: Mapping[int, Mapping[str, int]], step: int, unlike: str = "") -> Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import torch
@@ -78,7 +78,7 @@ class Meter:
             gc.enable()
 
     def _tell(self, step: int) -> None:
-        """One record. The ranks' numbers are gathered here and nowhere else."""
+        """One record. The ranks' numbers are compared here and nowhere else."""
         phases, steps = self._heartbeat.spent(), step - self._told
         self._told = step
         host, device = host_memory(), device_memory(self._device)
@@ -88,10 +88,7 @@ class Meter:
         }
         if device:
             own["device_peak"] = device["peak"]
-        ranks = self._group.gather_json(own)
-        spreads: dict[str, Spread] = {}
-        for name in own:
-            spreads[name] = _spread([each[name] for each in ranks])
+        spreads = dict(zip(own, spread(self._group, list(own.values())), strict=True))
         self._ledger.record(
             TelemetryRecord(
                 step=step,
@@ -142,6 +139,16 @@ def held(engine: Engine, captured: Mapping[str, Tensor]) -> dict[str, int]:
     return {**sizes, "gradients": gradients}
 
 
-def _spread(values: list[float]) -> Spread:
-    """The smallest and the largest of the ranks' values, and whose the largest is."""
-    return Spread(least=min(values), most=max(values), rank=values.index(max(values)))
+def spread(group: Group, own: Sequence[float]) -> list[Spread]:
+    """Of each of a rank's numbers, below 2^53, the smallest and the largest of all ranks', and whose the largest is:
+    the first one's. Every rank calls it, and hears the same."""
+    lowest = group.least([*own, *[0.0 - number for number in own]])
+    least, most = lowest[: len(own)], [0.0 - number for number in lowest[len(own) :]]
+    mine = []
+    for number, largest in zip(own, most, strict=True):
+        mine.append(group.rank if number == largest else group.world)
+    found = []
+    for number, low, high, rank in zip(own, least, most, group.least(mine), strict=True):
+        kind = type(number)  # whole numbers stay whole in the ledger
+        found.append(Spread(least=kind(low), most=kind(high), rank=int(rank)))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch.distributed as dist
 
@@ -32,6 +33,18 @@ class StandInGroup(Group):
     def gather_bytes(self, message: bytes) -> list[bytes]:
         """Every rank's message: this one's."""
         return [message] * self.world
+
+    def broadcast_json(self, value: Any) -> Any:
+        """Rank 0's value: this one's."""
+        return value
+
+    def added(self, numbers: Sequence[int]) -> list[int]:
+        """The sums over all ranks, which say as much each."""
+        return [number * self.world for number in numbers]
+
+    def least(self, numbers: Sequence[float]) -> list[float]:
+        """The smallest of the ranks' numbers: this one's."""
+        return list(numbers)
 
 
 @contextmanager

@@ -6,17 +6,21 @@ import json
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
+from drivetrain.runtime.doubling import Combine, exchanges, start
 from drivetrain.runtime.place import Place
 from drivetrain.spec.exits import Exit, Failure
 
 # torch 2.13 renamed it and warns of the old name; 2.11 has only that.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+PULSE, ADDED = 1, 2
+"""Tags of what passes between two ranks of the side: the pulse's rows, which are under way while others pass."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -101,21 +105,37 @@ class Group:
         if self.world == 1:
             return [message]
         try:
-            return self._gather(message)
+            return _gather(self, message)
         except RuntimeError as error:
             raise self.translate(error) or error from error
 
     def broadcast_json(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""
-        return self.gather_json(value if self.leader else None)[0]
+        if self.world == 1:
+            return value
+        try:
+            return json.loads(_broadcast(self, json.dumps(value).encode() if self.leader else b""))
+        except RuntimeError as error:
+            raise self.translate(error) or error from error
+
+    def added(self, numbers: Sequence[int]) -> list[int]:
+        """The sums over all ranks, on every rank, of as many whole numbers; modulo 2^64, with a sign."""
+        return self._combined(torch.tensor(numbers, dtype=torch.int64, device="cpu"), torch.add)
+
+    def least(self, numbers: Sequence[float]) -> list[float]:
+        """The smallest of all ranks' numbers (float64), of each of as many, on every rank."""
+        return self._combined(torch.tensor(numbers, dtype=torch.float64, device="cpu"), torch.minimum)
 
     def agree(self, name: str, value: Any) -> None:
-        """Raises Failure(78) where the ranks' values differ."""
-        require_same(name, self.gather_json(value))
+        """Raises Failure(78) where the ranks' values, as JSON has them, differ."""
+        # Of many ranks few differ, if any: only then do all tell all.
+        mine = _digest(value)
+        if any(self.added([self.broadcast_json(mine) != mine])):
+            require_same(name, self.gather_json(value))
 
     def barrier(self) -> None:
         """Wait for every rank."""
-        self.gather_json(None)
+        self.added([0])
 
     def close(self) -> None:
         """Leave; the other ranks may be gone already."""
@@ -135,17 +155,14 @@ class Group:
             )
         return None
 
-    def _gather(self, message: bytes) -> list[bytes]:
-        # Lengths first: an all-gather has rows of one width, and messages differ in theirs. The device is named, since
-        # a task may ask while it builds on the meta device.
-        lengths = torch.zeros(self.world, dtype=torch.int64, device="cpu")
-        all_gather(lengths, torch.tensor([len(message)], device="cpu"), group=self.side)
-        width = int(lengths.max())
-        padded = torch.frombuffer(bytearray(message.ljust(width)), dtype=torch.uint8)
-        messages = torch.empty(self.world * width, dtype=torch.uint8, device="cpu")
-        all_gather(messages, padded, group=self.side)
-        rows = messages.numpy().reshape(self.world, width)
-        return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
+    def _combined(self, row: torch.Tensor, combine: Combine) -> list[Any]:
+        try:
+            for exchange in exchanges(row, self.rank, self.world, combine):
+                for work in start(exchange, self.side, ADDED):
+                    work.wait()
+        except RuntimeError as error:
+            raise self.translate(error) or error from error
+        return row.tolist()
 
 
 def require_same(name: str, values: Sequence[Any]) -> None:
@@ -168,6 +185,33 @@ _PEER_LOST = (
     "gloo",
     "Broken pipe",
 )
+
+
+def _broadcast(group: Group, message: bytes) -> bytes:
+    length = torch.tensor([len(message)], device="cpu")
+    dist.broadcast(length, group=group.side, group_src=0)
+    content = torch.empty(int(length), dtype=torch.uint8, device="cpu")
+    if group.leader:
+        content = torch.frombuffer(bytearray(message), dtype=torch.uint8)
+    dist.broadcast(content, group=group.side, group_src=0)
+    return content.numpy().tobytes()
+
+
+def _gather(group: Group, message: bytes) -> list[bytes]:
+    # Lengths first: an all-gather has rows of one width, and messages differ in theirs. The device is named, since
+    # a task may ask while it builds on the meta device.
+    lengths = torch.zeros(group.world, dtype=torch.int64, device="cpu")
+    all_gather(lengths, torch.tensor([len(message)], device="cpu"), group=group.side)
+    width = int(lengths.max())
+    padded = torch.frombuffer(bytearray(message.ljust(width)), dtype=torch.uint8)
+    messages = torch.empty(group.world * width, dtype=torch.uint8, device="cpu")
+    all_gather(messages, padded, group=group.side)
+    rows = messages.numpy().reshape(group.world, width)
+    return [row[:length].tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _hosted_by_agent() -> bool:

@@ -34,8 +34,8 @@ class Mesh:
         self.replicated = self.sizes.replicated
         """Whether every rank holds everything, and reads samples of its own. Asked in every step, so it is no sum."""
         self.at = self.sizes.place(group.rank)
-        mine = self._others_than(("replicate", "shard"))
-        self.data = group.part([rank for rank in range(group.world) if self._agree(rank, mine)])
+        self._sharing: dict[tuple[tuple[str, ...], tuple[int, ...] | None], tuple[int, ...]] = {}
+        self.data = group.part(self.sharing(self._others_than(("replicate", "shard"))))
         """One rank for each place in the batch, this one among them: they share out the lanes."""
         self.virtual_stages = virtual_stages
         self._across: dict[tuple[str, ...], ProcessGroup] = {}
@@ -70,10 +70,14 @@ class Mesh:
     def sharing(self, axes: Collection[str], places: Collection[int] | None = None) -> tuple[int, ...]:
         """The ranks that stand where this one does along these axes: those that hold the same part of what is cut
         along them. Of these, those at some `places` along `pipeline`: who has those stages."""
-        found = [rank for rank in range(self.group.world) if self._agree(rank, axes)]
-        if places is not None:
-            found = [rank for rank in found if self.sizes.place(rank)["pipeline"] in places]
-        return tuple(found)
+        # Asked for each tensor, and the answer may be all ranks.
+        key = tuple(axes), None if places is None else tuple(places)
+        if key not in self._sharing:
+            wanted: dict[str, Collection[int]] = {axis: (self.at[axis],) for axis in axes}
+            if places is not None:
+                wanted["pipeline"] = set(places).intersection(wanted.get("pipeline", places))
+            self._sharing[key] = self.sizes.ranks(wanted)
+        return self._sharing[key]
 
     def stages(self, places: tuple[int, ...]) -> Group:
         """The ranks at these places along `pipeline`, this one among them, that stand where it does along all others.
@@ -90,10 +94,6 @@ class Mesh:
         if axes not in self._across:
             self._across[axes] = self.group.part(self.sharing(self._others_than(axes))).main
         return self._across[axes]
-
-    def _agree(self, rank: int, axes: Collection[str]) -> bool:
-        place = self.sizes.place(rank)
-        return all(place[axis] == self.at[axis] for axis in axes)
 
     def _others_than(self, axes: Collection[str]) -> list[str]:
         return [axis for axis in self.at if axis not in axes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -56,11 +57,11 @@ class Batches:
         start = stage.start + (step - 1 - stage.after) * stage.size
         return start, start + stage.size
 
-    def shares(self, step: int, lanes: int) -> list[int]:
+    def shares(self, step: int, lanes: int) -> Sequence[int]:
         """Where the lanes' shares of a step begin, and where the last one ends."""
         start, stop = self.span(step)
         each = (stop - start) // lanes
-        return list(range(start, start + lanes * each + 1, each))
+        return range(start, start + lanes * each + 1, each)  # no list: there may be as many as processes
 
     def samples(self, steps: int) -> int:
         """How many samples the first steps take."""

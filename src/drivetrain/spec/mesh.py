@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, dataclass
 from math import prod
 
@@ -49,6 +50,15 @@ class MeshSizes:
         for axis in reversed(AXES):
             rank, found[axis] = divmod(rank, getattr(self, axis))
         return found
+
+    def ranks(self, places: Mapping[str, Collection[int]]) -> tuple[int, ...]:
+        """The ranks that stand at one of these places along each of these axes, and anywhere along the others,
+        ascending. It takes as long as there are such ranks, however many there are in all."""
+        found = [0]
+        for axis, size in zip(AXES, astuple(self), strict=True):
+            there = sorted(places.get(axis, range(size)))
+            found = [rank * size + place for rank in found for place in there]
+        return tuple(found)
 
     def __str__(self) -> str:
         """Such as `replicate 2 x shard 4`."""
