@@ -83,6 +83,12 @@ class Meter(TorchDispatchMode):
             if block is not None:
                 block.kind = KINDS.index(kind)
 
+    def carry(self, sent: Iterable[Tensor], tensors: Iterable[Tensor]) -> None:
+        """Messages between two processes, of which a mode sees nothing: those that are sent, and all that are read or
+        written."""
+        self.sent += _bytes(sent)
+        self._name_open("communication", tensors)
+
     def timeline(self, start: int, stop: int) -> Timeline:
         """What was between two marks."""
         kinds = [self._kind(block) for block in self._blocks]
