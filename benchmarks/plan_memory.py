@@ -17,7 +17,7 @@ from pathlib import Path
 
 RECIPES = ("quickstart", "quickstart activations=recompute", "moe-demo", "ctr-demo", "denoise-demo", "vocoder-demo")
 SINGLY = {"MALLOC_MMAP_THRESHOLD_": "4096", "MALLOC_MMAP_MAX_": "10000000", "MALLOC_TRIM_THRESHOLD_": "0"}
-_WARM = ("quickstart", "batch={size: 2, micro: 1}", "task.model={width: 16, depth: 1, heads: 2, context: 16}")
+_WARM = ("quickstart", "batch={size: 8, micro: 1}", "task.model={width: 16, depth: 1, heads: 2, context: 16}")
 
 
 def main() -> None:

@@ -11,24 +11,30 @@ TOKEN = "DRIVETRAIN_TESTS_PLANS"
 
 
 class Patient:
-    """Waits in every step from the fourth on, at most so long in all, until the ledger has a plan."""
+    """Waits in every step from the fourth on, at most so long in all, until the ledger has a plan: on a busy machine
+    longer and longer, so that few steps are enough."""
 
-    def __init__(self, seconds: float = 60.0):
-        self.left, self.planned = seconds, False
+    def __init__(self, seconds: float = 300.0):
+        self.seconds, self.waited, self.planned = seconds, 0.0, False
 
     def on_step(self, record):
-        if record.step > 3 and not self.planned and self.left > 0:
-            time.sleep(0.5)
-            self.left -= 0.5
+        if record.step > 3 and not self.planned and self.waited < self.seconds:
+            pause = max(0.25, self.waited / 20)
+            time.sleep(pause)
+            self.waited += pause
 
     def on_plan(self, record):
         self.planned = True
 
 
-def recipe(tiny: dict, steps: int, seconds: float = 60.0) -> dict:
+def recipe(tiny: dict, steps: int) -> dict:
     """A recipe of so many steps, the plan of which is worth making at any rate, and which waits for it."""
-    patient = {"kind": "plans:Patient", "seconds": seconds}
-    more = {"callbacks": [patient], "telemetry": {"plan": 0.001}, "checkpoint": {}, "evaluate": {"batch": 256}}
+    more = {
+        "callbacks": [{"kind": "plans:Patient"}],
+        "telemetry": {"plan": 0.001},
+        "checkpoint": {},
+        "evaluate": {"batch": 256},
+    }
     return tiny | more | {"budget": {"steps": steps}}
 
 

@@ -22,7 +22,7 @@ from records import of_kind
 STEPS = 100
 MESH = ("launch.processes=2", "parallel={shard: 2}")
 
-pytestmark = pytest.mark.usefixtures("importable")
+pytestmark = [pytest.mark.usefixtures("importable"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def beside(content=None, *, least=0.0, last=100, refused=None):
 def made_until_told(plan, told):
     for step in range(1, AFTER + 1):
         plan.after(step)
-    wait_until(lambda: plan.after(AFTER + 1) or told, 60)
+    wait_until(lambda: plan.after(AFTER + 1) or told, 300)
 
 
 def test_what_is_over_soon_is_not_planned(monkeypatch):
@@ -158,14 +158,14 @@ def test_a_run_that_is_killed_takes_the_process_that_plans_it_along(corpus, tmp_
     path.write_text(json.dumps(plans.recipe(tiny_recipe(corpus), 10_000)))
     line = [sys.executable, "-m", "drivetrain", "train", str(path), "--run", str(tmp_path / "run")]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL) as process:
-        wait_until(plans.planning, 60)
+        wait_until(plans.planning, 200)
         (planning,) = plans.planning()
-        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, planning) == 19, 30)
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, planning) == 19, 100)
         for member in family(process.pid):
             if member != planning:
                 os.kill(member, signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    wait_until(lambda: not plans.planning(), 10)
+    wait_until(lambda: not plans.planning(), 60)
     assert of_kind(tmp_path / "run", "plan") == []
 
 

@@ -11,7 +11,7 @@ from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import prepare_job
 from drivetrain.launch.supervisor import supervise
 from drivetrain.run.planning import open_plan, predict, predictions, stage_size
-from drivetrain.spec.exits import Exit
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.mesh import MeshSizes
 
@@ -40,7 +40,6 @@ CASES = {
     ),
     "zero bubble": ({"pipeline": 2}, ("parallel.pipeline_schedule=zero_bubble", "activations=recompute")),
     "pipeline x shard": ({"pipeline": 2, "shard": 2}, ()),
-    "pipeline x tensor": ({"pipeline": 2, "tensor": 2}, ()),
 }
 DRILL = "DRILL" in os.environ
 HERE = list(CASES) if DRILL else ["one process", "shard", "shard x tensor", "pipeline"]
@@ -99,6 +98,14 @@ def test_every_kind_of_training_takes_what_was_planned(name, tiny, tmp_path, mon
     (seen,) = predictions(opened_plan(recipe, overrides, MeshSizes()), MeshSizes(), whole=True).values()
     assert sum(seen.later.peak.peak) == pytest.approx(peaks[-1], rel=0.01)
     assert seen.written == sum(state_files(tmp_path / "run", "tensors", "boxes").values())
+
+
+def test_a_pipeline_whose_layers_are_split_is_not_planned(recipe):
+    sizes = MeshSizes(pipeline=2, tensor=2)
+    overrides = ["launch.processes=4", "parallel={pipeline: 2, tensor: 2}"]
+    with pytest.raises(Failure, match="no pipeline whose layers are split") as caught:
+        predictions(opened_plan(recipe, overrides, sizes), sizes)
+    assert caught.value.outcome.code is Exit.BAD_RECIPE
 
 
 @pytest.mark.parametrize("mesh", [{}, {"replicate": 2, "shard": 4, "tensor": 2}], ids=str)

@@ -24,7 +24,7 @@ def measured_rate(resolved: Resolved) -> Rate:
     """Train the first steps of a recipe on the processes that it asks for here, and tell their rate.
 
     It evaluates nothing on the way, and neither trackers nor callbacks nor the mirror hear of it. Raises Failure with
-    what has ended the run, where that were not its steps.
+    what has ended it early.
     """
     with tempfile.TemporaryDirectory(prefix="drivetrain-") as folder:
         run = Path(folder) / "run"

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import resource
-import signal
 import sys
 import threading
 from collections.abc import Mapping
@@ -72,7 +71,7 @@ def _end_with_run() -> None:
     """The run holds the other end of stdin, and writes nothing: it ends when the run does."""
     with suppress(OSError):
         os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)
+    os._exit(int(Exit.STOPPED))
 
 
 def planned(asked: Mapping[str, Any]) -> Planned:
@@ -88,12 +87,9 @@ def planned(asked: Mapping[str, Any]) -> Planned:
     sizes = recipe.parallel.sizes(asked["world"])
     opened = open_plan(recipe, sizes.world, data=False, epoch=asked["epoch"])
     found = predictions(opened, sizes)
-    return Planned(
-        ranks={str(rank): _of_rank(each) for rank, each in found.items()},
-        state=sum(each.state for each in found.values()),
-        kept=kept_commits(opened),
-        how=found[0].how,
-    )
+    ranks = {str(rank): _of_rank(each) for rank, each in found.items()}
+    state = sum(each.state for each in found.values())
+    return Planned(ranks=ranks, state=state, kept=kept_commits(opened), how=found[0].how)
 
 
 def _of_rank(found: Prediction) -> PlannedRank:

@@ -65,6 +65,7 @@ def plan(recipe: Recipe, options: PlanOptions) -> dict[str, Any]:
     flops = opened.task.flops_per_sample()
     per_step = max(opened.scale.batches.sizes)
     work = Work(opened.scale.batches.steps(opened.total), opened.total, flops, sizes.world)
+    state = sum(each.state for each in every.values())
     return {
         "name": recipe.name,
         "task": getattr(recipe.task, "kind", "custom"),
@@ -75,7 +76,7 @@ def plan(recipe: Recipe, options: PlanOptions) -> dict[str, Any]:
         "length": _length(opened, work),
         "flops": _flops(recipe, every, flops and flops * per_step, options),
         "memory": _memory(recipe, found, limit) | _of_stages(recipe, every),
-        "commit": _commit(opened, found, sum(each.state for each in every.values())),
+        "commit": _commit(opened, found, state),
         "time": [each.to_json() for each in durations(recipe, work, options)],
         "notes": list(opened.notes),
     }

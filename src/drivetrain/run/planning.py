@@ -22,7 +22,7 @@ from drivetrain.plan.memory import StepMemory, deepened, measured
 from drivetrain.plan.picture import Curve, of_timeline, of_windows
 from drivetrain.plan.search import ACTIVATIONS, Bounds, Setting, nearest
 from drivetrain.run.build import Inputs, build_task, first_lanes, only_training, open_inputs, run_scale
-from drivetrain.run.tracing import Asked, NumbersNeededError, Traced, metered, traced
+from drivetrain.run.tracing import Asked, NumbersNeededError, StateTensor, Traced, metered, traced
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
@@ -123,11 +123,21 @@ def predict(opened: Opened, sizes: MeshSizes, *, rank: int = 0, whole: bool = Fa
 
 def stages(opened: Opened, sizes: MeshSizes, first: int = 0) -> dict[int, Prediction]:
     """By rank, those at each place along a pipeline that stand where rank `first` does along the other axes: one after
-    the other, since a place is given what the one before it passes on. Each is traced whole."""
+    the other, since a place is given what the one before it passes on. Each is traced whole.
+
+    Raises Failure(78) where layers are split, too: torch keeps groups of processes of the first place for the second.
+    """
+    if sizes.tensor > 1:
+        cause = f"{sizes}: this version plans no pipeline whose layers are split"
+        raise Failure(Exit.BAD_RECIPE, cause, "plan it with shard in the place of tensor")
     found, passed = {}, None
+    known: set[str] = set()
     for rank in range(first, sizes.world, stage_size(sizes)):
         seen, how = _seen(replace(asked_of(opened, sizes, rank), passed=passed))
-        found[rank], passed = _whole(seen, how), seen.passed
+        # A weight that lies at two places is in a commit once.
+        fresh = [one for one in seen.state if one.name not in known]
+        known |= {one.name for one in fresh}
+        found[rank], passed = replace(_whole(seen, how), state=_bytes_of(fresh)), seen.passed
     return found
 
 
@@ -190,13 +200,18 @@ def _prediction(seen: Traced, steps: tuple[StepMemory, StepMemory], how: str, cu
         flops=seen.flops,
         sent=seen.sent,
         written=sum(commit_files(seen).values()),
-        state=sum([prod(one.box.whole) * one.tensor.itemsize for one in seen.state]),
+        state=_bytes_of(seen.state),
         copied=_copied(seen),
         parameters=seen.parameters,
         micro_batches=seen.micro_batches,
         how=how,
         curve=curve,
     )
+
+
+def _bytes_of(state: Sequence[StateTensor]) -> int:
+    """Bytes of whole tensors."""
+    return sum([prod(one.box.whole) * one.tensor.itemsize for one in state])
 
 
 def _copied(seen: Traced) -> int:

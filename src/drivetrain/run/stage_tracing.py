@@ -74,9 +74,10 @@ class StageMessages:
         return torch.empty(self.last.shape, dtype=self.last.dtype)
 
     def _batch(self, operations: list[Any], desc: str | None = None) -> list[_Work]:
-        sent = [one.tensor for one in operations if one.op is torch.distributed.isend]
-        self._meter.carry(sent, [one.tensor for one in operations])
-        return [_Work([one.tensor for one in operations])]
+        tensors = [one.tensor for one in operations]
+        self._meter.sent += sum(one.tensor.nbytes for one in operations if one.op is torch.distributed.isend)
+        self._meter.name("communication", tensors, anew=False)
+        return [_Work(tensors)]
 
 
 class _Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -149,13 +150,14 @@ def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None)
         engine = _engine(asked, mesh, meter, fake=fakes is not None)
     meter.enter("data")
     batch = _batch(asked, engine, mesh)  # samples are real: tables are asked for rows of theirs
-    whole = len(batch.micro_batches)
+    whole, shown = len(batch.micro_batches), []
     batch = _shortened(batch, asked)
-    passes, shown = len(batch.micro_batches), []
-    begins = batch
-    if passes < whole and asked.sizes.pipeline == 1:
-        begins = batch._replace(micro_batches=batch.micro_batches[-1:])
-    for number, own in ((1, begins), *[(step, batch) for step in _steps_of_all(engine)]):
+    passes = len(batch.micro_batches)
+    for number in (1, *_steps_of_all(engine)):
+        own = batch
+        if number == 1 and passes < whole:
+            own = batch._replace(micro_batches=batch.micro_batches[-1:])
+        gc.collect()  # what a step leaves in circles goes when Python likes, and is none of the next one
         with seen():
             given = _given(own, number, asked, fakes)
             begin = meter.mark()
@@ -265,17 +267,13 @@ def _blank(asked: Asked, geometry: Geometry, rank: int, step: int) -> LocalBatch
 
 def _shortened(batch: LocalBatch, asked: Asked) -> LocalBatch:
     """The batch without micro-batches that take what others take. In exact mode the sums of lanes are kept apart, of
-    tables rows are asked for all of a step at once, and GPipe holds all activations: there all are made. Stages of
-    other schedules hold at most twice as many as there are places."""
-    micros, parallel = batch.micro_batches, asked.recipe.parallel
-    most = _PASSES
-    if asked.sizes.pipeline > 1:
-        most *= asked.sizes.pipeline * parallel.virtual_stages
-    whole = asked.recipe.exact or batch.rows is not None
-    whole = whole or (asked.sizes.pipeline > 1 and parallel.pipeline_schedule == "gpipe")
-    if whole or len(micros) <= most:
+    tables rows are asked for all of a step at once, and stages have room for what they are sent of each: there all are
+    made."""
+    micros = batch.micro_batches
+    whole = asked.recipe.exact or batch.rows is not None or asked.sizes.pipeline > 1
+    if whole or len(micros) <= _PASSES:
         return batch
-    return batch._replace(micro_batches=(*micros[: most - 1], micros[-1]))
+    return batch._replace(micro_batches=(micros[0], micros[-1]))
 
 
 def _steps_of_all(engine: Engine) -> list[int]:
