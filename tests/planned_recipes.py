@@ -12,7 +12,7 @@ _USUAL = ("budget={steps: 4}", "checkpoint={}", "evaluate={}", "data.validation=
 _USUAL += ("telemetry={gc: {steps: 1}}",)
 # Every step has all samples there are, so that what numbers decide is the same in each.
 _CLICKS = ("data.train.sources=[{kind: clicks, samples: 64}]", "data.test={}", "batch={size: 64, micro: 64}")
-_TABLES = (*_CLICKS, "task.dim=8", "schedule={kind: constant}", "lanes=1")
+_TABLES = (*_CLICKS, "schedule={kind: constant}", "lanes=1")
 _VOICES = ("data.train.sources=[{kind: harmonics, samples: 64}]", "task.model.seconds=0.2", "schedule.warmup=null")
 _PAIR = (*_VOICES, "task.model.width=16", "task.model.depth=1", "task.discriminator={periods: [2], width: 2}")
 _GLUE = ("task.model=bert", "task.folder=.", "task.length=32", "data.train.buckets=null", "schedule.warmup=null")

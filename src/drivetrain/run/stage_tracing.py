@@ -81,11 +81,10 @@ class StageMessages:
 
 
 class _Work:
-    """A message under way holds its tensors until it is waited for."""
+    """A message under way holds its tensors as long as somebody holds it, also once it has been waited for."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._tensors = tensors
 
     def wait(self) -> None:
         """It has arrived."""
-        self._tensors = []
