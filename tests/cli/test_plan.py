@@ -129,12 +129,13 @@ def test_a_target_says_how_many_processes_there_are_and_what_each_may_take(tiny,
     _, found, _ = planned(tiny, *asked, "gpus")
     assert (found["processes"], found["memory"]["limit_source"]) == (4, "--chip H100")
     assert "H100" in found["time"][0]["source"]
+    tiny["task"]["model"] |= {"width": 128}
     code, _, said = planned(tiny, *asked, "small")
     assert code == Exit.BAD_RECIPE
     assert "target small, of 1M for 1 processes has 1.0 MB" in said
     code, _, said = planned(tiny, *asked, "elsewhere")
     assert code == Exit.BAD_COMMAND
-    assert "there are local, cluster, small, gpus" in said
+    assert "there are local, cluster, gpus, small" in said
 
 
 def test_another_run_and_steps_made_here_say_how_long_it_takes_and_what_it_costs(tiny, planned, tmp_path, monkeypatch):
