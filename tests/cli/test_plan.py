@@ -1,12 +1,15 @@
 """`drivetrain plan`."""
 
 import json
+import tempfile
 
 import pytest
 import yaml
 
+import drivetrain
 from conftest import run_under_supervisor
 from drivetrain.cli.main import run as command
+from drivetrain.ledger.run_summary import summary_of
 from drivetrain.spec.exits import Exit
 
 LARGE = {
@@ -97,7 +100,7 @@ def test_for_people_it_says_the_passes_and_what_is_not_known(tiny, planned):
     assert code == Exit.DONE
     assert "passes over the data" in told
     assert "live tensors" in told
-    assert "not known: say --chip, or --like a run" in told
+    assert "not known: say --chip, --like a run, or --measure" in told
 
 
 def test_a_mesh_that_is_not_there_and_a_run_without_steps_are_named(tiny, planned, tmp_path):
@@ -158,3 +161,63 @@ def test_what_a_simulation_does_not_know_or_cannot_take_is_named(tiny, planned, 
     found, _, told = planned(tiny, "--simulate", *arguments)
     assert found == code
     assert said in told
+
+
+TARGETS = {
+    "cluster": {"kind": "slurm", "nodes": 2, "processes": 2, "memory": "1G"},
+    "small": {"kind": "slurm", "memory": "1M"},
+    "gpus": {"kind": "slurm", "nodes": 2, "processes": 2, "accelerators": 2, "accelerator": "h100"},
+}
+
+
+def test_a_target_says_how_many_processes_there_are_and_what_each_may_take(tiny, planned, tmp_path):
+    path = tmp_path / "targets.yaml"
+    path.write_text(yaml.safe_dump(TARGETS))
+    asked = ["--targets", str(path), "--no-data", "--to"]
+    _, found, _ = planned(tiny, *asked, "cluster")
+    assert (found["processes"], found["mesh"]) == (4, "replicate 4")
+    assert found["memory"]["limit"] == 512 << 20
+    assert found["memory"]["limit_source"] == "target cluster, of 1G for 2 processes"
+    _, found, _ = planned(tiny, *asked, "gpus")
+    assert (found["processes"], found["memory"]["limit_source"]) == (4, "--chip H100")
+    assert "H100" in found["time"][0]["source"]
+    tiny["task"]["model"] |= {"width": 128}
+    code, _, said = planned(tiny, *asked, "small")
+    assert code == Exit.BAD_RECIPE
+    assert "target small, of 1M for 1 processes has 1.0 MB" in said
+    code, _, said = planned(tiny, *asked, "elsewhere")
+    assert code == Exit.BAD_COMMAND
+    assert "there are local, cluster, gpus, small" in said
+
+
+def test_another_run_and_steps_made_here_say_how_long_it_takes_and_what_it_costs(tiny, planned, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    (tmp_path / "temporary").mkdir()
+    run = drivetrain.train(tiny, run=tmp_path / "run", progress=False).run
+    tiny |= {"budget": {"steps": 50_000}}
+    code, found, _ = planned(tiny, "--like", str(run), "--measure", "--price", "3", "--no-data")
+    assert code == Exit.DONE
+    measured, like = found["time"]
+    assert measured["source"] == "--measure: the last 15 of 20 steps on one process here"
+    assert like["source"] == f"the last steps of {run}"
+    rate = summary_of(run).throughput(100).samples_per_second
+    assert like["whole"] == pytest.approx(400_000 / rate)
+    for each in found["time"]:
+        assert each["step"] == pytest.approx(each["whole"] / 50_000)
+        assert each["samples_per_second"] == pytest.approx(400_000 / each["whole"])
+        assert each["cost"] == pytest.approx(each["whole"] / 3600 * 3)
+    assert list((tmp_path / "temporary").iterdir()) == []
+    _, told, _ = planned(tiny, "--like", str(run), "--no-data", as_json=False)
+    assert f"tokens/s: by the last steps of {run}" in told
+
+
+def test_steps_that_fail_and_a_run_without_any_are_named(tiny, planned, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "ledger.jsonl").touch()
+    code, _, said = planned(tiny, "--no-data", "--like", str(tmp_path / "run"))
+    assert code == Exit.INPUT_MISSING
+    assert "no step of it is in its ledger" in said
+    code, _, said = planned(tiny, "--no-data", "--measure", "optimizer.lr=1e38")
+    assert code == Exit.DIVERGED
+    assert "--measure: " in said

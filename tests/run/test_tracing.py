@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+import planned_recipes
 from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import prepare_job
 from drivetrain.launch.supervisor import supervise
-from drivetrain.plan.memory import measured
-from drivetrain.run.planning import commit_files, open_plan, predict
-from drivetrain.run.tracing import Asked, traced
-from drivetrain.spec.exits import Exit
+from drivetrain.run.planning import open_plan, predict, predictions, stage_size
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 from drivetrain.spec.mesh import MeshSizes
 
@@ -33,9 +32,19 @@ CASES = {
     "tensor": ({"tensor": 2}, ()),
     "replicate x shard": ({"replicate": 2, "shard": 2}, ()),
     "shard x tensor": ({"shard": 2, "tensor": 2}, ()),
+    "pipeline": ({"pipeline": 2}, ()),
+    "gpipe": ({"pipeline": 2}, ("parallel.pipeline_schedule=gpipe",)),
+    "interleaved": (
+        {"pipeline": 2},
+        ("parallel.pipeline_schedule=interleaved", "parallel.virtual_stages=2", "task.model.depth=4"),
+    ),
+    "zero bubble": ({"pipeline": 2}, ("parallel.pipeline_schedule=zero_bubble", "activations=recompute")),
+    "pipeline x shard": ({"pipeline": 2, "shard": 2}, ()),
 }
-HERE = list(CASES) if "DRILL" in os.environ else ["one process", "shard", "shard x tensor"]
-MODEL = {"kind": "llama", "vocabulary": 256, "width": 64, "depth": 2, "heads": 4, "kv_heads": 2, "context": 64}
+DRILL = "DRILL" in os.environ
+HERE = list(CASES) if DRILL else ["one process", "shard", "shard x tensor", "pipeline"]
+RECIPES = [*planned_recipes.LANGUAGE, *planned_recipes.SHIPPED] if DRILL else planned_recipes.FEW
+MODEL = planned_recipes.LLAMA
 
 
 @pytest.fixture
@@ -44,31 +53,59 @@ def recipe(tiny):
     return tiny | {"budget": {"steps": 3}, "batch": {"size": 16, "micro": 2}, "checkpoint": {}, "evaluate": {}}
 
 
-def asked(recipe, overrides, sizes):
-    opened = open_plan(load(recipe, overrides).recipe, sizes.world, data=False)
-    return Asked(opened.recipe, opened.task, sizes, opened.scale, opened.total)
+def opened_plan(recipe, overrides, sizes):
+    return open_plan(load(recipe, overrides).recipe, sizes.world, data=False)
+
+
+def trained(recipe, overrides, run):
+    """Train under a meter; the most live bytes of each step, by rank."""
+    job = prepare_job(load(recipe, overrides), run=run, overrides=overrides, options=StartOptions())
+    outcome = supervise(job, worker="ranks_plan:metered", preload=("torch", "drivetrain.engine.layout"))
+    assert outcome.code is Exit.DONE, outcome
+    return [json.loads((run / f"peaks-{rank}.json").read_text()) for rank in range(job.processes)]
+
+
+def state_files(run, *begin):
+    """Bytes of the commit's files whose names begin so."""
+    (commit,) = (run / "checkpoints").glob("step-*")
+    return {path.name: path.stat().st_size for path in commit.iterdir() if path.name.startswith(begin)}
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_a_step_takes_what_was_planned_and_a_commit_has_as_many_bytes(name, recipe, tmp_path):
     mesh, more = CASES[name]
     sizes = MeshSizes(**mesh)
-    overrides = [*more, f"launch.processes={sizes.world}"]
-    if mesh:
-        overrides.append(f"parallel={json.dumps(mesh)}")
-    job = prepare_job(load(recipe, overrides), run=tmp_path / "run", overrides=overrides, options=StartOptions())
-    outcome = supervise(job, worker="ranks_plan:metered", preload=("torch", "drivetrain.engine.layout"))
-    assert outcome.code is Exit.DONE, outcome
+    overrides = [f"launch.processes={sizes.world}", f"parallel={json.dumps(mesh)}", *more]
+    peaks = trained(recipe, overrides, tmp_path / "run")
     within = 0.03 if "tensor" in mesh else 0.01
-    # Of one rank: torch keeps what it has found out for the rank that this process was first.
-    found = traced(asked(recipe, overrides, sizes))
-    for rank in range(sizes.world):
-        peaks = json.loads((tmp_path / "run" / f"peaks-{rank}.json").read_text())
-        assert sum(measured(found.later).peak.peak) == pytest.approx(peaks[1], rel=within)
-    (commit,) = (tmp_path / "run" / "checkpoints").glob("step-*")
-    written = ("tensors", "boxes") if found.replicated else ("tensors-00000-", "boxes-00000")
-    there = {path.name: path.stat().st_size for path in commit.iterdir() if path.name.startswith(written)}
-    assert commit_files(found) == there
+    # Of one rank, and where there is a pipeline of one at each place along it.
+    found = predictions(opened_plan(recipe, overrides, sizes), sizes)
+    for rank, each in found.items():
+        # The meter around a run sees optimizers' state in the step that begins it only once that is touched.
+        assert sum(each.later.peak.peak) == pytest.approx(max(peaks[rank][1:]), rel=within), (rank, each.later.peak)
+        begin = ("tensors", "boxes") if sizes.replicated else (f"tensors-{rank:05d}-", f"boxes-{rank:05d}")
+        assert each.written == sum(state_files(tmp_path / "run", *begin).values())
+    for rank, seen in enumerate(peaks):
+        place = rank // stage_size(sizes) * stage_size(sizes)
+        assert sum(found[place].later.peak.peak) == pytest.approx(max(seen[1:]), rel=within)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_kind_of_training_takes_what_was_planned(name, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe, overrides = planned_recipes.recipe(name, tiny, tmp_path)
+    (peaks,) = trained(recipe, overrides, tmp_path / "run")
+    (seen,) = predictions(opened_plan(recipe, overrides, MeshSizes()), MeshSizes(), whole=True).values()
+    assert sum(seen.later.peak.peak) == pytest.approx(peaks[-1], rel=0.01)
+    assert seen.written == sum(state_files(tmp_path / "run", "tensors", "boxes").values())
+
+
+def test_a_pipeline_whose_layers_are_split_is_not_planned(recipe):
+    sizes = MeshSizes(pipeline=2, tensor=2)
+    overrides = ["launch.processes=4", "parallel={pipeline: 2, tensor: 2}"]
+    with pytest.raises(Failure, match="no pipeline whose layers are split") as caught:
+        predictions(opened_plan(recipe, overrides, sizes), sizes)
+    assert caught.value.outcome.code is Exit.BAD_RECIPE
 
 
 @pytest.mark.parametrize("mesh", [{}, {"replicate": 2, "shard": 4, "tensor": 2}], ids=str)

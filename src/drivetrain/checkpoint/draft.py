@@ -21,6 +21,7 @@ from drivetrain.spec.files import sync_folder
 
 _SPARE = 1 << 20  # bytes for manifest and folders
 _FILES = 8
+_STATE = ("tensors", "boxes")
 _T = TypeVar("_T")
 
 
@@ -29,7 +30,8 @@ class Commit:
     """A commit that is on the disk and verified.
 
     `bytes` counts all files, `manifest` is the manifest's SHA-256. `writing` is how many seconds the background took,
-    `removed` are the commits that need not stay any longer.
+    `removed` are the commits that need not stay any longer, `written` bytes of rank 0's
+    files of tensors and boxes.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Commit:
     manifest: str
     writing: float
     removed: tuple[str, ...] = ()
+    written: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,9 @@ class Draft:
             self.heartbeat.passing("publish", self.step)
             publication.publish(self.folder, self.step, self.metadata.get("position", 0))
             total = sum(file.size for file in files.values())
-            return Commit(name_of(self.step), self.step, total, own, time.monotonic() - self.started)
+            parts = [file.size for name, file in files.items() if name.startswith(_STATE) and writer_of(name) == 0]
+            seconds = time.monotonic() - self.started
+            return Commit(name_of(self.step), self.step, total, own, seconds, written=sum(parts))
 
         result = files if isinstance(files, CommitFailure) else self._attempted(published)
         if isinstance(result, CommitFailure):

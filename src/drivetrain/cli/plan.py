@@ -12,6 +12,7 @@ from drivetrain.cli.options import AsJson, Overrides
 from drivetrain.cli.submit import Targets
 
 if TYPE_CHECKING:
+    from drivetrain.plan.duration import Rate
     from drivetrain.run.planned import PlanOptions
     from drivetrain.run.planning import Limit
     from drivetrain.spec.recipe import Recipe
@@ -34,6 +35,7 @@ def plan(
     chip: Chip = None,
     mfu: Annotated[float, typer.Option(help="The share of the chip's peak that is assumed.")] = 0.4,
     like: Annotated[list[Path] | None, typer.Option(help="A run whose rate is taken.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Make 20 steps here, and take their rate.")] = False,
     price: Annotated[float | None, typer.Option(help="Of an hour of a process.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw a step's memory into this file.svg.")] = None,
     rank: Annotated[int, typer.Option(help="The process that is looked at.")] = 0,
@@ -54,7 +56,8 @@ def plan(
     from drivetrain.spec.load import load
 
     loose = load(recipe, overrides or [], whole=False).recipe
-    count, limit = _place(loose, to, targets, processes)
+    rates = [_measured(recipe, overrides or [])] if measure else []
+    count, limit, chip = _place(loose, to, targets, processes, chip)
     resolved = load(recipe, [*(overrides or []), f"launch.processes={count}"])
     options = PlanOptions(
         processes=count,
@@ -62,6 +65,7 @@ def plan(
         chip=chip_of(chip) if chip else None,
         mfu=mfu,
         like=tuple(like or ()),
+        rates=rates,
         price=price,
         data=data,
         rank=rank,
@@ -85,6 +89,14 @@ def _say_simulated(recipe: Recipe, options: PlanOptions, assumed: list[str], see
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
 
 
+def _measured(recipe: str, overrides: list[str]) -> Rate:
+    """What the recipe does in a second on the processes that it asks for here."""
+    from drivetrain.run.measuring import measured_rate
+    from drivetrain.spec.load import load
+
+    return measured_rate(load(recipe, overrides))
+
+
 def _say(recipe: Recipe, options: PlanOptions, seconds: float | None, as_json: bool) -> None:
     """The plan, or what a search of so many seconds has found."""
     import json
@@ -99,20 +111,26 @@ def _say(recipe: Recipe, options: PlanOptions, seconds: float | None, as_json: b
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
 
 
-def _place(recipe: Any, to: str | None, targets: Path | None, processes: int | None) -> tuple[int, Limit | None]:
-    """How many processes, and what each may take where a target says it."""
+def _place(
+    recipe: Any, to: str | None, targets: Path | None, processes: int | None, chip: str | None
+) -> tuple[int, Limit | None, str | None]:
+    """How many processes; what each may take where a target says it; and the chip, which a target may name too."""
     from drivetrain.launch.targets.config import settings_of
     from drivetrain.launch.targets.recipe import mebibytes
+    from drivetrain.plan.chips import known
     from drivetrain.run.planned import processes_of
     from drivetrain.run.planning import Limit
 
     if to is None:
-        return processes or processes_of(recipe), None
+        return processes or processes_of(recipe), None, chip
     settings = settings_of(to, recipe.launch.targets, targets)
     count = processes or settings.nodes * settings.processes
-    if settings.memory is None or settings.accelerators:
-        return count, None
-    return count, Limit((mebibytes(settings.memory) << 20) // settings.processes, f"target {to}")
+    if settings.accelerators:
+        return count, None, chip or known(settings.accelerator)
+    if settings.memory is None:
+        return count, None, chip
+    limit = (mebibytes(settings.memory) << 20) // settings.processes
+    return count, Limit(limit, f"target {to}, of {settings.memory} for {settings.processes} processes"), chip
 
 
 def _limit(memory: str | None, chip: str | None) -> Limit | None:
@@ -144,7 +162,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         where = "beside the networks" if commit["beside_networks"] else "in the host's memory"
         yield f"                and holds a copy of {readable(commit['copied_here'])} {where}"
     yield f"disk            {readable(commit['disk'])}: at most {commit['kept']} commits, with the one being written"
-    yield from _time(found["time"])
+    length = found["length"]
+    yield from _time(found["time"], length["tokens"] and length["tokens"] / length["samples"])
     for note in found["notes"]:
         yield f"note            {note}"
 
@@ -184,14 +203,24 @@ def _memory(memory: dict[str, Any], rank: int) -> Iterator[str]:
     for name, step in (("first step", memory["first_step"]), ("later steps", memory["step"])):
         kinds = ", ".join(f"{kind} {readable(step[kind])}" for kind in KINDS if step[kind])
         yield f"  {name:<14}{readable(step['bytes'])} in {step['phase']}: {kinds}"
+    if "stages" in memory:
+        taken = ", ".join(f"rank {rank} {readable(size)}" for rank, size in memory["stages"].items())
+        yield f"  stages        {taken}"
     if "limit" in memory:
         share = memory["taken"] / memory["limit"]
         yield f"  fits          {share:.0%} of {readable(memory['limit'])} ({memory['limit_source']})"
 
 
-def _time(times: list[dict[str, Any]]) -> Iterator[str]:
+def _time(times: list[dict[str, Any]], tokens: float | None) -> Iterator[str]:
+    """`tokens` are those of a sample, where all have as many."""
     for each in times:
-        cost = "" if each["cost"] is None else f", costs {each['cost']:,.2f}"
-        yield f"time            {each['whole'] / 3600:,.2f} h, {each['step']:.3g} s a step{cost}: by {each['source']}"
+        told = [f"{each['whole'] / 3600:,.2f} h, {each['step']:.3g} s a step"]
+        rate = each["samples_per_second"]
+        told.append(f"{rate * tokens:,.4g} tokens/s" if tokens else f"{rate:,.4g} samples/s")
+        if each["mfu"] is not None:
+            told.append(f"MFU {each['mfu']:.1%}")
+        if each["cost"] is not None:
+            told.append(f"costs {each['cost']:,.2f}")
+        yield f"time            {', '.join(told)}: by {each['source']}"
     if not times:
-        yield "time            not known: say --chip, or --like a run"
+        yield "time            not known: say --chip, --like a run, or --measure"

@@ -94,6 +94,48 @@ class Spread(Fields):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedMemory(Fields):
+    """Live bytes of one process in a step, where most are alive."""
+
+    bytes: int
+    """All of them."""
+    phase: str
+    """What the process is at then: `forward`, `backward`, `optimizer` ..."""
+    kinds: Mapping[str, int]
+    """What they are for: `weights`, `gradients`, `optimizer`, `activations`, `communication`, `temporary`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRank(Fields):
+    """What a process takes, by a trace of its steps."""
+
+    first: PlannedMemory
+    """In the first step, in which optimizers begin their state."""
+    later: PlannedMemory
+    """In any other step."""
+    flops: int
+    """FLOPs of its operations in a step, with those that are computed again."""
+    sent: int
+    """Bytes that its collectives carry in a step, at most."""
+    written: int
+    """Bytes of its files of tensors and boxes in a commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Fields):
+    """What a run takes, by a trace of its steps."""
+
+    ranks: Mapping[str, PlannedRank]
+    """By rank: the first, or where they are stages of a pipeline the first of each place along it."""
+    state: int
+    """Bytes of all tensors of a commit."""
+    kept: int
+    """Commits that lie on the disk at most, with the one that is being written."""
+    how: str
+    """What was traced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeFileRecord(Fields):
     """A file of the user's own code."""
 
@@ -210,6 +252,8 @@ class AttemptRecord(AttemptPart):
     """Whether it goes on from what processes left in memory that outlived another."""
     replay: str | None
     """The directory of the run that it makes again."""
+    resident: int | None = None
+    """Bytes of the first process in memory before it has networks. Older runs do not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,6 +438,8 @@ class CommitRecord(AttemptPart):
     """Commits that were rotated away for it."""
     coverage: Mapping[str, int]
     """Samples taken of each source so far."""
+    written: int | None = None
+    """Bytes of the first rank's files of tensors and boxes. Older runs do not have it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -544,6 +590,25 @@ class CompileRecord(AttemptPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlanRecord(AttemptPart):
+    """What the run takes, as a process beside it has found by a trace; or why it has not."""
+
+    kind: ClassVar[str] = "plan"
+    of: str
+    """Digest of what was planned: the recipe's fields that decide bits or cost, processes, lanes."""
+    world: int
+    """Processes that it was planned for."""
+    mesh: Mapping[str, int]
+    """Those along each axis that has several."""
+    seconds: float
+    """How long that took, beside training."""
+    planned: Planned | None = None
+    """What was found."""
+    failed: str | None = None
+    """Why nothing was."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoteRecord(AttemptPart):
     """Something that a person should know."""
 
@@ -617,6 +682,7 @@ LoopRecord: TypeAlias = (
     | InitialRecord
     | CodeRecord
     | CompileRecord
+    | PlanRecord
     | NoteRecord
     | ExitRecord
 )

@@ -18,6 +18,7 @@ from drivetrain.ledger.records import (
     EvaluationRecord,
     ExitRecord,
     FinalRecord,
+    PlanRecord,
     Record,
     RollbackRecord,
     Scores,
@@ -61,6 +62,8 @@ class ResumeIndex:
     """Where each of them lay."""
     tries: dict[int, AttemptRecord] = field(default_factory=dict)
     """All attempts by number."""
+    planned: set[str] = field(default_factory=set)
+    """Digests of what was planned beside an attempt."""
 
     def add(self, record: Record) -> None:
         """One record further."""
@@ -85,6 +88,8 @@ class ResumeIndex:
                 self.shown.add(record.step)
             case CodeRecord():
                 self._find_late(record)
+            case PlanRecord():
+                self.planned.add(record.of)
             case ExitRecord():
                 self.pending_command = ""
         self.uncommitted = still_promised(self.uncommitted, record)

@@ -24,6 +24,7 @@ from drivetrain.ledger.records import (
     ExitRecord,
     FinalRecord,
     PauseRecord,
+    PlanRecord,
     Record,
     RepairRecord,
     RollbackRecord,
@@ -52,7 +53,7 @@ OfStep: TypeAlias = (
     | CommandRecord
 )
 """Records that an attempt or a rollback which goes on from an earlier step makes void."""
-KeptRecord: TypeAlias = AttemptRecord | EvaluationRecord | FinalRecord | TelemetryRecord | CommitRecord
+KeptRecord: TypeAlias = AttemptRecord | EvaluationRecord | FinalRecord | TelemetryRecord | CommitRecord | PlanRecord
 """Records that a summary keeps whole."""
 BUCKETS: tuple[str, ...] = (
     "start",
@@ -180,7 +181,7 @@ class RunSummary:
     def __init__(self) -> None:
         self.steps = StepColumns()
         self.records: list[KeptRecord] = []
-        """Of the history: attempts, evaluations, final scores, telemetry and commits, in order."""
+        """Of the history: attempts, evaluations, final scores, telemetry, commits and plans, in order."""
         self.rollbacks: list[RollbackRecord] = []
         self._tries: list[_Try] = []
         self._lost: dict[str, float] = {}

@@ -57,6 +57,7 @@ class CommitRecords:
                 manifest=result.manifest,
                 removed=result.removed,
                 coverage=self._coverage(pending.position),
+                written=result.written,
             )
         )
 

@@ -12,7 +12,7 @@ from drivetrain.engine.engine import Engine
 from drivetrain.ledger.records import NoteRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
 from drivetrain.loop.profile import Window
-from drivetrain.loop.progress import Progress, Timetable
+from drivetrain.loop.progress import Progress
 from drivetrain.loop.recipe import Profile
 from drivetrain.loop.state import RunState
 from drivetrain.loop.telemetry import Meter
@@ -101,9 +101,8 @@ class Observer:
 
 
 def build_observer(
-    recipe: Recipe, timetable: Timetable, group: Group, engine: Engine, ledger: LedgerWriter, run: Path
+    recipe: Recipe, meter: Meter, group: Group, engine: Engine, ledger: LedgerWriter, run: Path
 ) -> Observer:
     """As a recipe wants it."""
-    meter = Meter(recipe.telemetry, timetable, group, engine, ledger)
     open_window = partial(Window, rank=group.rank, device=engine.device, run=run)
     return Observer(meter, recipe.profile, open_window, ledger, group, engine.heartbeat)

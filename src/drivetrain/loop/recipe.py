@@ -174,6 +174,10 @@ class Telemetry(Settings):
     gc: Annotated[
         Amount | None, cost("between collections of garbage, on all ranks alike; null: whenever Python does it")
     ] = None
+    plan: Annotated[
+        Duration | None,
+        cost("how long a run must still take for its plan to be made beside it; null: it never is", later=True),
+    ] = "60s"
 
 
 @dataclass(frozen=True, kw_only=True)

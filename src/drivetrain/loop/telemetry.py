@@ -14,6 +14,7 @@ from torch import Tensor
 from drivetrain.engine.engine import Engine
 from drivetrain.ledger.records import Spread, TelemetryRecord
 from drivetrain.loop.ledger_writer import LedgerWriter
+from drivetrain.loop.plan_beside import PlanBeside
 from drivetrain.loop.progress import Progress, Timetable
 from drivetrain.loop.recipe import Telemetry
 from drivetrain.runtime.device import has_own_memory
@@ -36,7 +37,10 @@ class Meter:
         group: Group,
         engine: Engine,
         ledger: LedgerWriter,
+        plan: PlanBeside | None = None,
     ) -> None:
+        """`plan` is there on the rank that has it made."""
+        self._plan = plan
         self._settings = settings
         self._timetable = timetable
         self._group = group
@@ -62,6 +66,8 @@ class Meter:
             gc.collect()
         if settings.every is not None and self._timetable.due(settings.every, now):
             self._tell(now.step)
+        if self._plan is not None:
+            self._plan.after(now.step)
 
     def back(self, step: int) -> None:
         """The steps after this one are undone: what is told next begins there."""
@@ -73,7 +79,9 @@ class Meter:
             self._tell(now.step)
 
     def restore(self) -> None:
-        """Leave Python's collector as it was before the loop."""
+        """Leave Python's collector as it was before the loop, and no process behind."""
+        if self._plan is not None:
+            self._plan.close()
         if self._collects:
             gc.enable()
 

@@ -36,11 +36,16 @@ _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
+def known(name: str | None) -> str | None:
+    """What the table calls a device, in whatever case it is written; None where it does not have it."""
+    found = [one for one in CHIPS if name is not None and one.lower() == name.lower()]
+    return found[0] if found else None
+
+
 def chip(name: str) -> Chip:
     """The chip of this name. Raises Failure(64) for one that is not in the table."""
-    for known, found in CHIPS.items():
-        if known.lower() == name.lower():
-            return found
+    if found := known(name):
+        return CHIPS[found]
     raise Failure(Exit.BAD_COMMAND, f"--chip {name}: it is not in the table", f"there are {', '.join(CHIPS)}")
 
 

@@ -29,6 +29,7 @@ class Seconds:
     source: str
     step: float
     whole: float
+    samples_per_second: float
     mfu: float | None = None
     cost: float | None = None
 
@@ -39,12 +40,14 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Rate:
-    """What `processes` have done in a second: samples, and model FLOPs where these are known."""
+    """What `processes` have done in a second: samples, and model FLOPs where these are known; `mfu` is the share of
+    their devices' peak that this was."""
 
     source: str
     processes: int
     samples: float
     flops: float | None = None
+    mfu: float | None = None
 
 
 def at_rate(work: Work, rate: Rate, price: float | None = None) -> Seconds | None:
@@ -57,7 +60,7 @@ def at_rate(work: Work, rate: Rate, price: float | None = None) -> Seconds | Non
         whole = work.samples / (rate.samples * here)
     else:
         return None
-    return Seconds(rate.source, whole / work.steps, whole, None, _cost(whole, work, price))
+    return _seconds(work, whole, rate.source, rate.mfu, price)
 
 
 def at_utilization(work: Work, peak: float, mfu: float, source: str, price: float | None = None) -> Seconds | None:
@@ -65,8 +68,9 @@ def at_utilization(work: Work, peak: float, mfu: float, source: str, price: floa
     if work.flops is None:
         return None
     whole = work.flops / (peak * mfu * work.processes)
-    return Seconds(source, whole / work.steps, whole, mfu, _cost(whole, work, price))
+    return _seconds(work, whole, source, mfu, price)
 
 
-def _cost(seconds: float, work: Work, price: float | None) -> float | None:
-    return None if price is None else seconds / 3600 * work.processes * price
+def _seconds(work: Work, whole: float, source: str, mfu: float | None, price: float | None) -> Seconds:
+    cost = None if price is None else whole / 3600 * work.processes * price
+    return Seconds(source, whole / work.steps, whole, work.samples / whole, mfu, cost)

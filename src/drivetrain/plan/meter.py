@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from drivetrain.plan.memory import KINDS, Event, Timeline, stretches
@@ -76,11 +75,11 @@ class Meter(TorchDispatchMode):
         """The place of the next event."""
         return len(self._events)
 
-    def name(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """Say what these tensors are for."""
+    def name(self, kind: str, tensors: Iterable[Tensor], *, anew: bool = True) -> None:
+        """Say what these tensors are for; unless `anew` only of those of which nobody has said it."""
         for tensor in tensors:
             block = self._hold(_plain(tensor))
-            if block is not None:
+            if block is not None and (anew or block.kind == _OPEN):
                 block.kind = KINDS.index(kind)
 
     def timeline(self, start: int, stop: int) -> Timeline:
@@ -132,15 +131,8 @@ class Meter(TorchDispatchMode):
             self.sent += max(_bytes(given), _bytes(made))
         if func._overloadpacket is getattr(torch.ops.fsdp, "chunk_cat", None):
             # Whole gradients, of which each rank keeps a part.
-            self._name_open("gradients", _tensors(args[0]))
-        self._name_open("communication", made if func.namespace == _FUNCTIONAL else [*given, *made])
-
-    def _name_open(self, kind: str, tensors: Iterable[Tensor]) -> None:
-        """Say what tensors are for of which nobody has said it."""
-        for tensor in tensors:
-            block = self._hold(tensor)
-            if block is not None and block.kind == _OPEN:
-                block.kind = KINDS.index(kind)
+            self.name("gradients", _tensors(args[0]), anew=False)
+        self.name("communication", made if func.namespace == _FUNCTIONAL else [*given, *made], anew=False)
 
     def _hold(self, tensor: Tensor) -> _Block | None:
         """The block of a tensor, which begins here where it is new; None where it has no memory."""
@@ -213,7 +205,18 @@ def _flops_of(operation: Any, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    """Those among what an operation takes or gives. Torch's own `tree_leaves` leaves a circle of references behind, in
+    which tensors would live on until Python collects it."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    found: list[Tensor] = []
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return found
+    for part in tree:
+        found += _tensors(part)
+    return found
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

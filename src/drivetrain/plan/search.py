@@ -28,7 +28,10 @@ class Setting:
     @property
     def overrides(self) -> list[str]:
         """As the command line takes it."""
-        axes = ", ".join(f"{axis}: {getattr(self.sizes, axis)}" for axis in ("replicate", "shard", "tensor"))
+        named = ["replicate", "shard", "tensor"]
+        if self.sizes.pipeline > 1:
+            named.append("pipeline")
+        axes = ", ".join(f"{axis}: {getattr(self.sizes, axis)}" for axis in named)
         return [f"parallel={{{axes}}}", f"batch.micro={self.micro}", f"activations={self.activations}"]
 
     def to_json(self) -> dict[str, Any]:
@@ -39,23 +42,24 @@ class Setting:
 @dataclass(frozen=True)
 class Bounds:
     """What there is to choose from: processes, samples in the smallest step, lanes, what `tensor` must divide, and
-    processes of a machine, which `tensor` does not exceed."""
+    processes of a machine, which `tensor` does not exceed. The places along a pipeline stay as many."""
 
     processes: int
     batch: int
     lanes: int | None
     split: Sequence[int]
     machine: int = 8
+    pipeline: int = 1
 
 
 def meshes(bounds: Bounds) -> Iterator[MeshSizes]:
     """All meshes of these processes on which the batch can be shared out."""
     for tensor in _tensors(bounds):
-        data = bounds.processes // tensor
+        data = bounds.processes // (tensor * bounds.pipeline)
         if bounds.batch % data or (bounds.lanes is not None and bounds.lanes % data):
             continue
         for shard in divisors(data):
-            yield MeshSizes(replicate=data // shard, shard=shard, tensor=tensor)
+            yield MeshSizes(pipeline=bounds.pipeline, replicate=data // shard, shard=shard, tensor=tensor)
 
 
 def settings(bounds: Bounds) -> list[Setting]:
@@ -103,7 +107,7 @@ def tried(candidates: Sequence[T], look: Callable[[T], None], enough: Callable[[
 def _tensors(bounds: Bounds) -> list[int]:
     """How many ways layers can be split; 1 where the task does not say what would be."""
     fits = []
-    for tensor in divisors(bounds.processes):
+    for tensor in divisors(bounds.processes // bounds.pipeline):
         divides = all(size % tensor == 0 for size in bounds.split)
         if tensor == 1 or (bounds.split and divides and tensor <= bounds.machine):
             fits.append(tensor)

@@ -25,6 +25,7 @@ class StartupTimes:
         """`started` is Unix time."""
         self.watch = Stopwatch(time.monotonic() - (time.time() - started))
         self.seconds: dict[str, float] = {}
+        self.resident = 0  # bytes of this process in memory before it has networks
 
     def lap(self, name: str) -> None:
         """This part ends here, and the next one begins."""

@@ -76,6 +76,7 @@ def record_attempt(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWrite
             after=context.job.after,
             survivors=bool(restored.commit and restored.commit.volatile),
             replay=restored.replay and restored.replay.run,
+            resident=context.startup.resident,
         )
     )
     for text in [*_notes(opened, before, claim), *_notes_on_code(context.code, left_out)]:

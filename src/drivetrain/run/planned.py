@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from drivetrain.run.planning import (
     Prediction,
     in_host_memory,
     kept_commits,
+    largest,
     open_plan,
-    predict,
+    predictions,
     require_fits,
     taken,
 )
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.mesh import MeshSizes
+from drivetrain.spec.mesh import AXES, MeshSizes
 from drivetrain.spec.recipe import Recipe
 
 MFU = 0.4
@@ -54,16 +55,17 @@ def plan(recipe: Recipe, options: PlanOptions) -> dict[str, Any]:
     raises."""
     sizes = mesh_of(recipe, options.processes)
     opened = open_plan(recipe, options.processes, data=options.data)
-    found = predict(opened, sizes, rank=options.rank, whole=options.whole)
-    limit = options.limit
+    every = predictions(opened, sizes, rank=options.rank, whole=options.whole)
+    found, limit = every[options.rank], options.limit
     if options.picture:
         title = f"{recipe.name} on {sizes}: memory of a step, rank {options.rank}; {found.how}"
         options.picture.write_text(draw(found.curve, title, limit.bytes if limit else None))
     if limit:
-        require_fits(opened, sizes, found, limit)
+        require_fits(opened, sizes, largest(recipe, every), limit)
     flops = opened.task.flops_per_sample()
     per_step = max(opened.scale.batches.sizes)
     work = Work(opened.scale.batches.steps(opened.total), opened.total, flops, sizes.world)
+    state = sum(each.state for each in every.values())
     return {
         "name": recipe.name,
         "task": getattr(recipe.task, "kind", "custom"),
@@ -72,9 +74,9 @@ def plan(recipe: Recipe, options: PlanOptions) -> dict[str, Any]:
         "rank": options.rank,
         "networks": _networks(found),
         "length": _length(opened, work),
-        "flops": _flops(recipe, found, flops, per_step, options),
-        "memory": _memory(recipe, found, limit),
-        "commit": _commit(opened, found),
+        "flops": _flops(recipe, every, flops and flops * per_step, options),
+        "memory": _memory(recipe, found, limit) | _of_stages(recipe, every),
+        "commit": _commit(opened, found, state),
         "time": [each.to_json() for each in durations(recipe, work, options)],
         "notes": list(opened.notes),
     }
@@ -90,7 +92,7 @@ def mesh_of(recipe: Recipe, processes: int) -> MeshSizes:
 
 def processes_of(recipe: Recipe) -> int:
     """The product of its mesh; or, where an axis takes what is left, the processes of its launch."""
-    sizes = [recipe.parallel.replicate, recipe.parallel.shard, recipe.parallel.tensor]
+    sizes = [getattr(recipe.parallel, axis) for axis in AXES]
     fixed = 1
     for size in sizes:
         if size != "auto":
@@ -102,7 +104,8 @@ def processes_of(recipe: Recipe) -> int:
 
 def durations(recipe: Recipe, work: Work, options: PlanOptions) -> list[Seconds]:
     """How long it takes, by each throughput that is known."""
-    found = [at_rate(work, rate, options.price) for rate in [*options.rates, *map(rate_of_run, options.like)]]
+    like = [rate_of_run(run, f"the last steps of {run}") for run in options.like]
+    found = [at_rate(work, rate, options.price) for rate in [*options.rates, *like]]
     if options.chip:
         most = peak(options.chip.name, recipe.precision, recipe.matmul)
         if most:
@@ -111,16 +114,17 @@ def durations(recipe: Recipe, work: Work, options: PlanOptions) -> list[Seconds]
     return [each for each in found if each is not None]
 
 
-def rate_of_run(run: Path) -> Rate:
-    """What a run has done in a second, in its last steps. Raises Failure(66) where it has made none."""
+def rate_of_run(run: Path, source: str, most: int = _LAST) -> Rate:
+    """What a run has done in a second, in so many of its last steps; `source` says where that is from. Raises
+    Failure(66) where it has made none."""
     story = summary_of(run)
-    last = story.throughput(_LAST)
+    last = story.throughput(most)
     if not story.attempts or not last.samples:
         raise Failure(
             Exit.INPUT_MISSING, f"--like {run}: no step of it is in its ledger", "name a run that has trained"
         )
     world = story.attempts[-1].world
-    return Rate(f"the last steps of {run}", world, last.samples_per_second, last.flops_per_second)
+    return Rate(source, world, last.samples_per_second, last.flops_per_second, last.mfu)
 
 
 def _networks(found: Prediction) -> dict[str, dict[str, int]]:
@@ -140,19 +144,19 @@ def _length(opened: Opened, work: Work) -> dict[str, Any]:
 
 
 def _flops(
-    recipe: Recipe, found: Prediction, per_sample: float | None, samples: int, options: PlanOptions
+    recipe: Recipe, every: Mapping[int, Prediction], model: float | None, options: PlanOptions
 ) -> dict[str, Any]:
     """Model FLOPs of a step by the task's formula, and those that were counted, with what is computed again."""
     chip = options.chip
     most = chip and peak(chip.name, recipe.precision, recipe.matmul)
     return {
-        "model": per_sample and per_sample * samples,
+        "model": model,
         "model_source": "the task's formula",
-        "counted": found.flops * options.processes,
+        "counted": sum(each.flops for each in every.values()) * options.processes // len(every),
         "counted_source": "operations of the trace, all processes alike, with what is computed again",
         "peak": most and most * options.processes,
         "peak_source": chip and chip.source,
-        "sent": found.sent,
+        "sent": every[options.rank].sent,
     }
 
 
@@ -170,13 +174,21 @@ def _memory(recipe: Recipe, found: Prediction, limit: Limit | None) -> dict[str,
     return said
 
 
-def _commit(opened: Opened, found: Prediction) -> dict[str, Any]:
+def _of_stages(recipe: Recipe, every: Mapping[int, Prediction]) -> dict[str, Any]:
+    """What each place along a pipeline takes, by its rank, where there are several."""
+    if len(every) == 1:
+        return {}
+    return {"stages": {str(rank): taken(recipe, each) for rank, each in every.items()}}
+
+
+def _commit(opened: Opened, found: Prediction, state: int) -> dict[str, Any]:
+    """`state` is that of all processes, bytes."""
     kept = kept_commits(opened)
     return {
-        "bytes": found.state,
+        "bytes": state,
         "written_here": found.written,
         "copied_here": 0 if opened.recipe.checkpoint.blocking else found.copied,
         "beside_networks": in_host_memory(opened.recipe),
         "kept": kept,
-        "disk": kept * found.state,
+        "disk": kept * state,
     }

@@ -22,11 +22,11 @@ from drivetrain.plan.memory import StepMemory, deepened, measured
 from drivetrain.plan.picture import Curve, of_timeline, of_windows
 from drivetrain.plan.search import ACTIVATIONS, Bounds, Setting, nearest
 from drivetrain.run.build import Inputs, build_task, first_lanes, only_training, open_inputs, run_scale
-from drivetrain.run.tracing import Asked, NumbersNeededError, Traced, metered, traced
+from drivetrain.run.tracing import Asked, NumbersNeededError, StateTensor, Traced, metered, traced
 from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.spec.mesh import MeshSizes
+from drivetrain.spec.mesh import AXES, MeshSizes
 from drivetrain.spec.recipe import Recipe
 
 _BYTE = torch.uint8
@@ -78,13 +78,15 @@ class Prediction:
         return max(sum(each.peak.peak) for each in (self.first, self.later))
 
 
-def open_plan(recipe: Recipe, processes: int, *, data: bool = True) -> Opened:
+def open_plan(recipe: Recipe, processes: int, *, data: bool = True, epoch: int | None = None) -> Opened:
     """Find out how long the run is: its data are opened where the task or the budget needs them, or `data` asks for it.
+    Where `epoch` (samples) is known the budget does not.
 
     Raises what opening them raises where they are needed.
     """
     task = build_task(recipe)
-    needed = not _blanks(recipe) or recipe.budget.epochs is not None or recipe.batch.cost is not None
+    needed = not _blanks(recipe) or recipe.batch.cost is not None
+    needed = needed or (recipe.budget.epochs is not None and epoch is None)
     notes: list[str] = []
     inputs = None
     if needed or data:
@@ -97,7 +99,7 @@ def open_plan(recipe: Recipe, processes: int, *, data: bool = True) -> Opened:
             notes.append(f"passes over the data are not known: {failure.outcome.cause}")
     if inputs is None:
         tokens = getattr(recipe.task, "tokens_per_sample", None)
-        return Opened(recipe, task, scale_of(recipe.batch, tokens, 0), None, notes)
+        return Opened(recipe, task, scale_of(recipe.batch, tokens, epoch or 0), None, notes)
     lanes = first_lanes(recipe, recipe.parallel.sizes(processes).data)
     return Opened(recipe, task, run_scale(recipe, inputs.train, lanes), inputs, notes)
 
@@ -108,16 +110,56 @@ def predict(opened: Opened, sizes: MeshSizes, *, rank: int = 0, whole: bool = Fa
     Raises what building and a step raise.
     """
     layers = getattr(opened.recipe.task, "layers", 0)
-    look = partial(_asked, opened, sizes, rank)
+    look = partial(asked_of, opened, sizes, rank)
     if whole or layers <= MOST_LAYERS:
-        seen, how = _seen(look(None))
-        return _prediction(seen, (measured(seen.first), measured(seen.later)), how, of_timeline(seen.later))
+        return _whole(*_seen(look(None)))
     few, many = traced(look(_FEW)), traced(look(_FEW + 1))
     more = layers - _FEW - 1
     steps = deepened(few.first, many.first, more), deepened(few.later, many.later, more)
     how = f"{_FEW} and {_FEW + 1} of {layers} equal layers traced"
     told = partial(_prediction, steps=steps, how=how, curve=of_windows(steps[1]))
     return _grown(told(few), told(many), more)
+
+
+def stages(opened: Opened, sizes: MeshSizes, first: int = 0) -> dict[int, Prediction]:
+    """By rank, those at each place along a pipeline that stand where rank `first` does along the other axes: one after
+    the other, since a place is given what the one before it passes on. Each is traced whole.
+
+    Raises Failure(78) where layers are split, too: torch keeps groups of processes of the first place for the second.
+    """
+    if sizes.tensor > 1:
+        cause = f"{sizes}: this version plans no pipeline whose layers are split"
+        raise Failure(Exit.BAD_RECIPE, cause, "plan it with shard in the place of tensor")
+    found, passed = {}, None
+    known: set[str] = set()
+    for rank in range(first, sizes.world, stage_size(sizes)):
+        seen, how = _seen(replace(asked_of(opened, sizes, rank), passed=passed))
+        # A weight that lies at two places is in a commit once.
+        fresh = [one for one in seen.state if one.name not in known]
+        known |= {one.name for one in fresh}
+        found[rank], passed = replace(_whole(seen, how), state=_bytes_of(fresh)), seen.passed
+    return found
+
+
+def predictions(opened: Opened, sizes: MeshSizes, *, rank: int = 0, whole: bool = False) -> dict[int, Prediction]:
+    """By rank: this one, or where there is a pipeline all that differ from it in their place along that alone."""
+    if sizes.pipeline > 1:
+        return stages(opened, sizes, rank % stage_size(sizes))
+    return {rank: predict(opened, sizes, rank=rank, whole=whole)}
+
+
+def largest(recipe: Recipe, every: Mapping[int, Prediction]) -> Prediction:
+    """The rank that takes most."""
+    return max(every.values(), key=lambda found: taken(recipe, found))
+
+
+def stage_size(sizes: MeshSizes) -> int:
+    """How many ranks each place along a pipeline has."""
+    return sizes.world // sizes.pipeline
+
+
+def _whole(seen: Traced, how: str) -> Prediction:
+    return _prediction(seen, (measured(seen.first), measured(seen.later)), how, of_timeline(seen.later))
 
 
 def _blanks(recipe: Recipe) -> bool:
@@ -140,7 +182,8 @@ def _seen(asked: Asked) -> tuple[Traced, str]:
         return metered(asked, Group()), how
 
 
-def _asked(opened: Opened, sizes: MeshSizes, rank: int, layers: int | None) -> Asked:
+def asked_of(opened: Opened, sizes: MeshSizes, rank: int = 0, layers: int | None = None) -> Asked:
+    """What is traced of a rank; of a network with so many layers in place of its own, where they are given."""
     recipe, task = opened.recipe, opened.task
     if layers is not None:
         recipe = replace(recipe, task=recipe.task.with_layers(layers))
@@ -157,13 +200,18 @@ def _prediction(seen: Traced, steps: tuple[StepMemory, StepMemory], how: str, cu
         flops=seen.flops,
         sent=seen.sent,
         written=sum(commit_files(seen).values()),
-        state=sum([prod(one.box.whole) * one.tensor.itemsize for one in seen.state]),
+        state=_bytes_of(seen.state),
         copied=_copied(seen),
         parameters=seen.parameters,
         micro_batches=seen.micro_batches,
         how=how,
         curve=curve,
     )
+
+
+def _bytes_of(state: Sequence[StateTensor]) -> int:
+    """Bytes of whole tensors."""
+    return sum([prod(one.box.whole) * one.tensor.itemsize for one in state])
 
 
 def _copied(seen: Traced) -> int:
@@ -243,7 +291,7 @@ def require_fits(opened: Opened, sizes: MeshSizes, found: Prediction, limit: Lim
     wanted = setting_of(opened, sizes)
     for setting in nearest(wanted, bounds_of(opened, sizes.world))[:most]:
         try:
-            other = predict(with_setting(opened, setting), setting.sizes)
+            other = largest(opened.recipe, predictions(with_setting(opened, setting), setting.sizes))
         except Failure:  # a mesh that the plan, or the task, refuses
             continue
         if taken(opened.recipe, other) <= limit.bytes:
@@ -265,7 +313,8 @@ def setting_of(opened: Opened, sizes: MeshSizes) -> Setting:
 def with_setting(opened: Opened, setting: Setting) -> Opened:
     """The recipe with another setting."""
     recipe, sizes = opened.recipe, setting.sizes
-    parallel = replace(recipe.parallel, replicate=sizes.replicate, shard=sizes.shard, tensor=sizes.tensor)
+    axes = {axis: getattr(sizes, axis) for axis in AXES}
+    parallel = replace(recipe.parallel, **axes)
     batch = replace(recipe.batch, micro=setting.micro)
     changed = replace(recipe, parallel=parallel, batch=batch, activations=setting.activations)
     return replace(opened, recipe=changed)
@@ -276,7 +325,8 @@ def bounds_of(opened: Opened, processes: int) -> Bounds:
     recipe = opened.recipe
     split = list(getattr(recipe.task, "split_sizes", {}).values())
     lanes = None if recipe.lanes == "auto" else recipe.lanes
-    return Bounds(processes, min(opened.scale.batches.sizes), lanes, split)
+    pipeline = recipe.parallel.sizes(processes).pipeline
+    return Bounds(processes, min(opened.scale.batches.sizes), lanes, split, pipeline=pipeline)
 
 
 def _told(size: float) -> str:

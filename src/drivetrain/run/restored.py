@@ -20,6 +20,7 @@ from drivetrain.loop.progress import Timetable
 from drivetrain.loop.replicas import require_same_start
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.task import Task
+from drivetrain.loop.telemetry import host_memory
 from drivetrain.loop.tuning import LiveRecipe, optimizers_of, settings_digest
 from drivetrain.optim.schedules import Horizon
 from drivetrain.run.build import (
@@ -84,6 +85,7 @@ def restore_run(opened: OpenedRun, stack: ExitStack) -> RestoredRun:
     commit = resumer.find(group, history, whole=opened.mesh.replicated and not _shares_rows(opened))
     code = _code_identity(opened, history, commit)
     context.startup.lap("find")
+    context.startup.resident = host_memory()["resident"]
     # After the code is known to be the commit's: other code may make networks of which nothing can be restored.
     networks, placement = build_on_mesh(opened.task, recipe, opened.mesh, drawn=commit is None)
     if not opened.mesh.replicated and not opened.task.build_on_meta:

@@ -8,7 +8,7 @@ from typing import Any
 from drivetrain.plan.flops import peak
 from drivetrain.plan.search import Setting, front, settings, tried
 from drivetrain.run.planned import PlanOptions
-from drivetrain.run.planning import Opened, Prediction, bounds_of, open_plan, predict, taken, with_setting
+from drivetrain.run.planning import Opened, Prediction, bounds_of, largest, open_plan, predictions, taken, with_setting
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 
@@ -27,7 +27,7 @@ def search(recipe: Recipe, options: PlanOptions, seconds: float) -> dict[str, An
     def look(setting: Setting) -> None:
         try:
             other = with_setting(opened, setting)
-            seen = predict(other, setting.sizes, rank=options.rank)
+            seen = largest(other.recipe, predictions(other, setting.sizes, rank=options.rank))
         except Failure as failure:
             refused[str(setting)] = failure.outcome.cause
             return

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._pytree import tree_map
 
@@ -26,7 +26,7 @@ from drivetrain.loop.task import Task
 from drivetrain.loop.tuning import optimizers_of
 from drivetrain.optim.schedules import Horizon
 from drivetrain.plan.memory import Timeline
-from drivetrain.plan.meter import Meter, MeteredHeartbeat
+from drivetrain.plan.meter import Meter, MeteredHeartbeat, replaced
 from drivetrain.plan.stand_in import stand_in
 from drivetrain.run.build import (
     Inputs,
@@ -38,6 +38,7 @@ from drivetrain.run.build import (
     masters_for,
     with_rows,
 )
+from drivetrain.run.stage_tracing import Passed, StageMessages
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.amount import Scale
@@ -68,6 +69,8 @@ class Asked:
     total: int
     inputs: Inputs | None = None
     rank: int = 0
+    passed: Passed | None = None
+    """What the place before this rank's along a pipeline passes on."""
 
 
 class NumbersNeededError(Exception):
@@ -103,6 +106,8 @@ class Traced:
     state: Sequence[StateTensor]
     rank: int
     replicated: bool
+    passed: Passed | None = None
+    """What the last stage that is here passes on, where there is one after it."""
 
 
 def traced(asked: Asked) -> Traced:
@@ -113,7 +118,11 @@ def traced(asked: Asked) -> Traced:
     with stand_in(asked.rank, asked.sizes.world) as group:
         fakes = FakeTensorMode(allow_non_fake_inputs=True)
         try:
-            return _steps(asked, Mesh(group, asked.sizes), Meter(answers=True), fakes)
+            meter = Meter(answers=True)
+            messages = StageMessages(asked.passed, meter)
+            with messages.answered() if asked.sizes.pipeline > 1 else nullcontext():
+                found = _steps(asked, _mesh(asked, group), meter, fakes)
+            return replace(found, passed=messages.last)
         except (DataDependentOutputException, DynamicOutputShapeException, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _WITHOUT_NUMBERS):
                 raise
@@ -122,7 +131,11 @@ def traced(asked: Asked) -> Traced:
 
 def metered(asked: Asked, group: Group) -> Traced:
     """The same steps of real tensors, among the processes of a group, each of which calls it."""
-    return _steps(asked, Mesh(group, asked.sizes), Meter(), None)
+    return _steps(asked, _mesh(asked, group), Meter(), None)
+
+
+def _mesh(asked: Asked, group: Group) -> Mesh:
+    return Mesh(group, asked.sizes, virtual_stages=asked.recipe.parallel.virtual_stages)
 
 
 def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None) -> Traced:
@@ -137,11 +150,14 @@ def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None)
         engine = _engine(asked, mesh, meter, fake=fakes is not None)
     meter.enter("data")
     batch = _batch(asked, engine, mesh)  # samples are real: tables are asked for rows of theirs
-    whole = len(batch.micro_batches)
-    batch = _shortened(batch, asked.recipe)
-    passes, shown = len(batch.micro_batches), []
-    begins = batch._replace(micro_batches=batch.micro_batches[-1:]) if passes < whole else batch
-    for number, own in ((1, begins), (_step_of_all(engine), batch)):
+    whole, shown = len(batch.micro_batches), []
+    batch = _shortened(batch, asked)
+    passes = len(batch.micro_batches)
+    for number in (1, *_steps_of_all(engine)):
+        own = batch
+        if number == 1 and passes < whole:
+            own = batch._replace(micro_batches=batch.micro_batches[-1:])
+        gc.collect()  # what a step leaves in circles goes when Python likes, and is none of the next one
         with seen():
             given = _given(own, number, asked, fakes)
             begin = meter.mark()
@@ -151,7 +167,7 @@ def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None)
             flops, sent = meter.flops - flops, meter.sent - sent
             _name(meter, engine)
             del given
-    first, later = [meter.timeline(*span) for span in shown]
+    first, later = meter.timeline(*shown[0]), meter.timeline(*shown[-1])
     return Traced(
         first=first,
         later=later,
@@ -171,7 +187,8 @@ def _engine(asked: Asked, mesh: Mesh, meter: Meter, *, fake: bool) -> Engine:
     recipe, task = asked.recipe, asked.task
     if fake:  # parameters cannot change from the meta device to memory that is not there: they begin as what they stay
         task.build_on_meta = False
-    networks, placement = build_on_mesh(task, recipe, mesh, drawn=not fake)
+    with replaced(nn.Module, "_apply", _applied()) if fake else nullcontext():
+        networks, placement = build_on_mesh(task, recipe, mesh, drawn=not fake)
     placement = replace(placement, masters=masters_for(recipe, networks, placement))
     freeze_networks(recipe, networks)
     if placement.masters:
@@ -181,6 +198,32 @@ def _engine(asked: Asked, mesh: Mesh, meter: Meter, *, fake: bool) -> Engine:
     placement = placement.knowing({name: each.optimizer for name, each in optimizers.items()})
     execution = execution_of(recipe, placement, mesh.device, _lanes(asked))
     return build_engine(recipe, networks, optimizers, execution, MeteredHeartbeat(meter))
+
+
+def _applied() -> Callable[..., nn.Module]:
+    """What `Module.float`, `to` and others do to a module, for parameters that are fakes: torch would swap each with
+    what it becomes, and cannot where somebody watches them."""
+    changed: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}  # by the parameter's id, with which it is kept alive
+
+    def apply(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        for child in module.children() if recurse else ():
+            apply(child, change)
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in changed:
+                with torch.no_grad():
+                    made = change(parameter)
+                changed[id(parameter)] = parameter, nn.Parameter(made, parameter.requires_grad)
+            own = changed[id(parameter)][1]
+            changed[id(own)] = own, own
+            module._parameters[name] = own
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = change(buffer)
+        return module
+
+    return apply
 
 
 def _lanes(asked: Asked) -> int:
@@ -222,25 +265,28 @@ def _blank(asked: Asked, geometry: Geometry, rank: int, step: int) -> LocalBatch
     return LocalBatch(step, start, stop, tuple(micros), counts, 0, gaps=False)
 
 
-def _shortened(batch: LocalBatch, recipe: Recipe) -> LocalBatch:
-    """The batch without micro-batches that take what others take. In exact mode the sums of lanes are kept apart, and
-    of tables rows are asked for all of a step at once: there all are made."""
+def _shortened(batch: LocalBatch, asked: Asked) -> LocalBatch:
+    """The batch without micro-batches that take what others take. In exact mode the sums of lanes are kept apart, of
+    tables rows are asked for all of a step at once, and stages have room for what they are sent of each: there all are
+    made."""
     micros = batch.micro_batches
-    if recipe.exact or batch.rows is not None or len(micros) <= _PASSES:
+    whole = asked.recipe.exact or batch.rows is not None or asked.sizes.pipeline > 1
+    if whole or len(micros) <= _PASSES:
         return batch
     return batch._replace(micro_batches=(micros[0], micros[-1]))
 
 
-def _step_of_all(engine: Engine) -> int:
-    """The first step after the first in which every network moves; the second where there is none."""
+def _steps_of_all(engine: Engine) -> list[int]:
+    """The first step after the first in which every network moves, the second where there is none; and where some have
+    moved in none before it, one more such step, to which they bring their optimizers' state."""
     settings = [engine.network_settings[name] for name in engine.network_optimizers]
-    latest = max(own.start for own in settings)
-    for step in count(max(2, latest)):
+    found: list[int] = []
+    for step in range(2, _LATEST):
         if all(own.moves(step) for own in settings):
-            return step
-        if step > _LATEST:
-            return 2
-    raise AssertionError("it counts without end")
+            found.append(step)
+            if len(found) > 1 or all(own.moves(1) for own in settings):
+                return found
+    return found or [2]
 
 
 def _given(batch: LocalBatch, step: int, asked: Asked, fakes: FakeTensorMode | None) -> LocalBatch:

@@ -44,11 +44,13 @@ from drivetrain.loop.state import CommitMetadata, RunState
 from drivetrain.loop.step_runner import StepRunner
 from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.stopping import PlannedStops, deadline
+from drivetrain.loop.telemetry import Meter
 from drivetrain.loop.training_scores import TrainingScores
 from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
 from drivetrain.run.build import deciding_metrics, most_scored, require_scores, shown_samples
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.opening import keep_suspects, record_attempt
+from drivetrain.run.plan_request import plan_beside
 from drivetrain.run.restored import RestoredRun
 from drivetrain.run.streams import resumed
 from drivetrain.run.user_code import LateCode
@@ -79,7 +81,8 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     state = RunState(engine, placement, guard, restored.values, reader.streams)
     _begin(opened, restored, ledger, reader)
     storage = _storage(opened, restored, stack)
-    observer = build_observer(recipe, timetable, group, engine, ledger, context.folder)
+    meter = Meter(recipe.telemetry, timetable, group, engine, ledger, plan_beside(opened, restored, ledger))
+    observer = build_observer(recipe, meter, group, engine, ledger, context.folder)
     checks = StepChecks(recipe.statistics, recipe.guard.recompute, timetable, engine, group, ledger)
     scores = TrainingScores(recipe.evaluate.training, evaluator, timetable, state, ledger)
     records = StepRecords(state, ledger, sync, Judge(state, group, ledger, reader))

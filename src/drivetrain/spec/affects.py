@@ -134,7 +134,18 @@ def _default(field: Field) -> Any:
 def bits_digest(recipe: Recipe) -> str:
     """12 hex digits over the values that affect the bits. Two recipes that have it in common are the same run."""
     chosen = {dotted(path): value for path, value, affects in leaves(recipe, digested=True) if affects == "bits"}
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True, default=list).encode()).hexdigest()[:12]
+    return _digest(chosen)
+
+
+def plan_digest(recipe: Recipe, mesh: Mapping[str, int], lanes: int) -> str:
+    """12 hex digits over all that decides what a run takes: the values that affect bits or cost, the processes along
+    each axis, and the lanes."""
+    chosen = {dotted(path): value for path, value, affects in leaves(recipe, digested=True) if affects != "nothing"}
+    return _digest({"recipe": chosen, "mesh": mesh, "lanes": lanes})
+
+
+def _digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=list).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class ExtensionPoint:
 EVENTS = (
     *("on_attempt", "on_step", "on_evaluation", "on_final", "on_telemetry", "on_statistics", "on_show", "on_commit"),
     *("on_miss", "on_stream_end", "on_command", "on_pause", "on_spike", "on_rollback", "on_initial", "on_code"),
-    *("on_note", "on_exit", "on_training", "on_compile"),
+    *("on_note", "on_exit", "on_training", "on_compile", "on_plan"),
 )
 """What a callback may hear of: one for each kind of record that an attempt writes."""
 

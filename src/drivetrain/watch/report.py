@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from drivetrain.ledger import telemetry
+from drivetrain.ledger import plans, telemetry
 from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.derive import finals, scores
 from drivetrain.ledger.records import Record
@@ -71,6 +71,7 @@ def summary(run: Path, story: RunSummary) -> dict[str, Any]:
         "held": telemetry.held(records),
         "slowest": telemetry.slowest(records),
         "code": _code(story),
+        "plan": _plan(story),
         "throughput": {name: rates.to_json() for name, rates in _throughputs(story).items()},
     }
 
@@ -123,6 +124,7 @@ def show(console: Console, run: Path, story: RunSummary) -> None:
         console,
         [_metrics(records), _finals(records), ends, _rates(story), _time(story), _phases(records), _memory(records)],
     )
+    _show_plan(console, _plan(story))
 
 
 def _code(story: RunSummary) -> list[str]:
@@ -250,3 +252,38 @@ def _memory(history: Sequence[Record]) -> Table:
     for place, size in telemetry.peaks(history).items():
         row(rows, place, f"{size / 2**20:,.0f} MiB", slow if place == "host" else "")
     return rows
+
+
+_PLANNED = {
+    "memory": "live memory of a step",
+    "commit": "rank 0's files of tensors in a commit",
+    "disk": "commits on the disk",
+}
+
+
+def _plan(story: RunSummary) -> dict[str, Any]:
+    """What was planned beside the run, and what it has come to; `seconds_a_step` is the mean of its last steps."""
+    found, seconds = plans.beside(story.records), story.steps.seconds[-_LAST:]
+    if found and seconds:
+        found["seconds_a_step"] = sum(seconds) / len(seconds)
+    return found
+
+
+def _show_plan(console: Console, found: Mapping[str, Any]) -> None:
+    if not found:
+        return
+    if found["failed"]:
+        say(console, Text(f"\nnot planned: {printable(found['failed'])}", style="yellow"))
+        return
+    rows = table("planned beside the run", "planned", "measured", "which is")
+    for name, words in _PLANNED.items():
+        one = found["rows"][name]
+        row(rows, words, _mebibytes(one["planned"]), _mebibytes(one["measured"]), one["measured_as"])
+    show_tables(console, [rows])
+    if seconds := found.get("seconds_a_step"):
+        rate = _tera(found["flops"] / seconds)
+        say(console, Text(f"{found['flops']:.4g} FLOPs a step planned, made in {seconds:.3g} s: {rate} TFLOP/s"))
+
+
+def _mebibytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**20:,.2f} MiB"
