@@ -77,7 +77,7 @@ def test_auto_is_what_the_others_leave(processes, asked, mesh):
         (2, ("parallel.context=2",), "context 2: this version has 1 only"),
         (2, ("parallel.shard=2", "exact=true"), "replicate alone"),
         (2, ("parallel.shard=2", "compile=true"), "use scope block"),
-        (2, ("parallel.tensor=2", "compile={scope: block}"), "loses track of split layers"),
+        (2, ("parallel.tensor=2", "compile=true"), "use scope block"),
         (2, ("parallel.shard=2", "guard.recompute={steps: 10}"), "replicate alone"),
         (2, ("parallel.shard=2", "statistics={every: {steps: 10}}"), "replicate alone"),
         (2, ("parallel.shard=2", "optimizer.layerwise=true"), "replicate alone"),

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -61,6 +62,8 @@ def lay_out(
     if mesh.sizes.tensor > 1:
         _require_split(name, network, split)
         _split(name, network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
+        for path in units:
+            network.get_submodule(path).register_forward_pre_hook(_arrived)
     between()
     network.laid_out = mesh.sizes  # type: ignore[assignment] - any object, for a network that wants to know
     with_chunks(network)
@@ -179,6 +182,25 @@ class _Gather(ParallelStyle):
         if not isinstance(first, DTensor):
             first = DTensor.from_local(first, devices, (self._layout,), run_check=False)
         return first.redistribute(placements=(Replicate(),)), *args[1:]
+
+
+class _Arrived(torch.autograd.Function):
+    """What an AsyncCollectiveTensor waits for."""
+
+    @staticmethod
+    def forward(_: Any, x: AsyncCollectiveTensor) -> Tensor:
+        whole = x.trigger_wait()
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override] - of one output
+        return gradient
+
+
+def _arrived(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A hook before a unit. What split layers make is a tensor of a class of its own while it is on its way; of such an
+    input a compiled block passes back a gradient of another class than torch then asks for."""
+    return tuple([_Arrived.apply(each) if isinstance(each, AsyncCollectiveTensor) else each for each in args])
 
 
 def _shared_places(network: nn.Module) -> list[list[str]]:

@@ -253,10 +253,7 @@ def _meshed(recipe: Recipe) -> Iterator[Contradiction]:
     for path, is_set in refused.items():
         if is_set:
             yield Contradiction(path, f"is for processes that hold everything (replicate alone), not for {mesh}")
-    if recipe.compiled and mesh.tensor > 1:
-        message = "torch's compiler loses track of split layers in the backward pass; use shard, or leave compile out"
-        yield Contradiction(("compile",), message)
-    elif recipe.compiled and recipe.compiled.scope == "network":
+    if recipe.compiled and recipe.compiled.scope == "network":
         message = f"in a graph of a whole network nothing can gather what {mesh} shares out: use scope block"
         yield Contradiction(("compile",), message)
 
