@@ -113,7 +113,7 @@ def traced(asked: Asked) -> Traced:
     with stand_in(asked.rank, asked.sizes.world) as group:
         fakes = FakeTensorMode(allow_non_fake_inputs=True)
         try:
-            return _steps(asked, Mesh(group, asked.sizes), Meter(answers=True), fakes)
+            return _steps(asked, Mesh(group, asked.sizes, **asked.recipe.parallel.stages), Meter(answers=True), fakes)
         except (DataDependentOutputException, DynamicOutputShapeException, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in _WITHOUT_NUMBERS):
                 raise
@@ -122,7 +122,7 @@ def traced(asked: Asked) -> Traced:
 
 def metered(asked: Asked, group: Group) -> Traced:
     """The same steps of real tensors, among the processes of a group, each of which calls it."""
-    return _steps(asked, Mesh(group, asked.sizes), Meter(), None)
+    return _steps(asked, Mesh(group, asked.sizes, **asked.recipe.parallel.stages), Meter(), None)
 
 
 def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None) -> Traced:
@@ -138,9 +138,11 @@ def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None)
     meter.enter("data")
     batch = _batch(asked, engine, mesh)  # samples are real: tables are asked for rows of theirs
     whole = len(batch.micro_batches)
-    batch = _shortened(batch, asked.recipe)
+    batch = _shortened(batch, asked.recipe, mesh.sizes.pipeline)
     passes, shown = len(batch.micro_batches), []
-    begins = batch._replace(micro_batches=batch.micro_batches[-1:]) if passes < whole else batch
+    begins = batch
+    if passes < whole and mesh.sizes.pipeline == 1:
+        begins = batch._replace(micro_batches=batch.micro_batches[-1:])
     for number, own in ((1, begins), (_step_of_all(engine), batch)):
         with seen():
             given = _given(own, number, asked, fakes)
@@ -222,13 +224,15 @@ def _blank(asked: Asked, geometry: Geometry, rank: int, step: int) -> LocalBatch
     return LocalBatch(step, start, stop, tuple(micros), counts, 0, gaps=False)
 
 
-def _shortened(batch: LocalBatch, recipe: Recipe) -> LocalBatch:
+def _shortened(batch: LocalBatch, recipe: Recipe, pipeline: int) -> LocalBatch:
     """The batch without micro-batches that take what others take. In exact mode the sums of lanes are kept apart, and
     of tables rows are asked for all of a step at once: there all are made."""
-    micros = batch.micro_batches
-    if recipe.exact or batch.rows is not None or len(micros) <= _PASSES:
+    micros, parallel, enough = batch.micro_batches, recipe.parallel, _PASSES
+    if pipeline > 1:  # a stage keeps those of some rounds, or of all
+        enough = len(micros) if parallel.pipeline_schedule == "gpipe" else 2 * pipeline * parallel.virtual_stages
+    if recipe.exact or batch.rows is not None or len(micros) <= enough:
         return batch
-    return batch._replace(micro_batches=(micros[0], micros[-1]))
+    return batch._replace(micro_batches=(*micros[: enough - 1], micros[-1]))
 
 
 def _step_of_all(engine: Engine) -> int:
