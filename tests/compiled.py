@@ -20,25 +20,33 @@ class Block(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.norm = nn.RMSNorm(WIDTH, eps=1e-6)
-        self.inner = nn.Linear(WIDTH, WIDTH)
-        self.dropout = nn.Dropout(dropout)
+        self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.dropout = drivetrain.Dropout(dropout)
 
     def forward(self, x):
-        return x + self.dropout(torch.tanh(self.inner(self.norm(x))))
+        return x + self.dropout(self.outer(torch.tanh(self.inner(self.norm(x)))))
 
 
 class Deep(nn.Module):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
-        self.first = nn.Linear(3, WIDTH)
+        self.first, self.second = nn.Linear(3, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.blocks = nn.ModuleList(Block(dropout) for _ in range(3))
         self.last = nn.Linear(WIDTH, 1)
 
     def forward(self, x):
-        x = self.first(x)
+        x = self.second(self.first(x))
         for block in self.blocks:
             x = block(x)
         return self.last(x)
+
+
+PLAN = drivetrain.ParallelPlan(
+    units=("blocks.*",),
+    # What `second` makes is on its way still when the first block is called.
+    split={"first": "column", "second": "row", "blocks.*.inner": "column", "blocks.*.outer": "row"},
+    stages=("first", "second", "blocks.*", "last"),
+)
 
 
 class Rows:
@@ -56,8 +64,14 @@ class Fit(drivetrain.Task):
     def networks(self):
         return {"model": Deep(self.dropout)}
 
-    def loss(self, nets, batch):
-        return (nets["model"](batch) - batch.mean(-1, keepdim=True)).square().mean()
+    def parallel_plan(self, name, network):
+        return PLAN
+
+    def inputs(self, batch):
+        return (batch,)
+
+    def loss_from(self, output, batch):
+        return (output - batch.mean(-1, keepdim=True)).square().mean()
 
 
 class Norm:

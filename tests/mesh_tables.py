@@ -15,7 +15,7 @@ from drivetrain.launch.supervisor import supervise
 
 def started(folder: Path, worker: str, sizes: dict, *told) -> list:
     """What each rank of a mesh says."""
-    world = prod(size for axis, size in sizes.items() if axis != "virtual_stages")
+    world = prod(size for axis, size in sizes.items() if axis not in ("virtual_stages", "folded"))
     job = Job(folder=str(folder), recipe={}, origins={}, processes=world, overrides=[sizes, *told])
     outcome = supervise(job, worker=f"ranks_mesh:{worker}", preload=("torch", CUTTING))
     assert outcome.code == 0, outcome

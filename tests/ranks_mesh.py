@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from drivetrain.checkpoint.state import restore
 from drivetrain.data.batch_reader import MicroBatch
 from drivetrain.engine.activations import recompute_activations
 from drivetrain.engine.average import Averages
+from drivetrain.engine.compiled import compile_blocks
 from drivetrain.engine.cut import cut
 from drivetrain.engine.engine import Engine, MinimizeInputs
 from drivetrain.engine.execution import Execution
@@ -46,9 +46,10 @@ from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Failure
 from drivetrain.spec.mesh import MeshSizes
+from drivetrain.spec.recipe import Compile
 from drivetrain.spec.registry import KINDS, imported
-from drivetrain.tasks.language_model.llama import PLAN, Llama
-from drivetrain.tasks.language_model.recipe import LanguageModel
+from drivetrain.tasks.language_model.llama import Llama, plan_of
+from drivetrain.tasks.language_model.recipe import Experts, LanguageModel
 from drivetrain.tasks.language_model.recipe import Llama as Settings
 from drivetrain.tasks.language_model.task import LanguageModelTask
 from ranks import end, joined, leave
@@ -87,6 +88,12 @@ class Case:
     depth: int = 2
     schedule: str = "1f1b"
     """Of the stages, where there are some."""
+    experts: Mapping[str, Any] | None = None
+    chunk: int | None = None
+    """Positions whose logits are there at a time."""
+    compiled: bool = False
+    in_parts: bool = False
+    """Whether gradients are summed over ranks after each micro-batch."""
     uneven: bool = False
     """Whether the last lanes have almost nothing to predict, and samples are missing from one."""
 
@@ -109,10 +116,10 @@ class Told:
 
 
 def mesh_of(group: Group, sizes: Mapping[str, int]) -> Mesh:
-    """The mesh of these sizes, `virtual_stages` among them."""
+    """The mesh of these sizes, `virtual_stages` among them, and whether they are `folded`."""
     sizes = dict(sizes)
-    virtual = sizes.pop("virtual_stages", 1)
-    return Mesh(group, MeshSizes(**sizes), virtual_stages=virtual)
+    stages = {name: sizes.pop(name) for name in ("virtual_stages", "folded") if name in sizes}
+    return Mesh(group, MeshSizes(**sizes), **stages)
 
 
 def network(case: Case) -> Llama:
@@ -127,8 +134,11 @@ def network(case: Case) -> Llama:
         context=CONTEXT,
         tied=case.tied,
         dropout=case.dropout,
+        experts=TypeAdapter(Experts).validate_python(case.experts) if case.experts else None,
     )
-    return Llama(settings).to(getattr(torch, case.dtype)).train()
+    model = Llama(settings)
+    model.head.chunk = case.chunk or "auto"
+    return model.to(getattr(torch, case.dtype)).train()
 
 
 def lanes(step: int) -> list[MicroBatch]:
@@ -150,12 +160,15 @@ def engine_of(mesh: Mesh, case: Case) -> Engine:
     networks = {"model": network(case)}
     if case.parameters:
         narrow(networks["model"])
-    recompute = partial(
-        recompute_activations, "model", networks["model"], case.activations, PLAN.units, torch.device("cpu")
-    )
+    plan = plan_of(networks["model"].settings)
+
+    def by_parts() -> None:
+        made = compile_blocks("model", networks["model"], plan.units, Compile()) if case.compiled else ()
+        recompute_activations("model", networks["model"], case.activations, plan.units, torch.device("cpu"), made)
+
     if mesh.replicated:
-        recompute()
-    lay_out("model", networks["model"], PLAN, mesh, sequence=case.sequence, between=recompute)
+        by_parts()
+    lay_out("model", networks["model"], plan, mesh, sequence=case.sequence, between=by_parts)
     kept = TypeAdapter(Parameters).validate_python(case.parameters or {})
     if case.parameters:
         widen_gradients(networks["model"], sharded=not mesh.replicated and mesh.sizes.data > 1)
@@ -177,7 +190,15 @@ def engine_of(mesh: Mesh, case: Case) -> Engine:
     scaler = Scaler(Scaling(start=2.0**22, window=3), torch.device("cpu")) if half else None
     precision = "bf16" if case.parameters else case.precision
     skips = half or case.poisoned is not None
-    execution = Execution(placement, torch.device("cpu"), precision, 7, skips=skips, schedule=case.schedule)
+    execution = Execution(
+        placement,
+        torch.device("cpu"),
+        precision,
+        7,
+        skips=skips,
+        schedule=case.schedule,
+        sums_in_parts=case.in_parts,
+    )
     return Engine(networks, built, execution, scaler=scaler, averages=averages)
 
 
@@ -216,7 +237,7 @@ def shortened(micro: MicroBatch) -> MicroBatch:
 
 
 def loss_of(case: Case, step: int) -> Any:
-    task = LanguageModelTask(LanguageModel(model=network(case).settings))
+    task = LanguageModelTask(LanguageModel(model=network(case).settings, logits_chunk=case.chunk))
 
     if not case.in_last_row:
         return Poisoned(task, case, step).loss

@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0, help="of random kills, after the fixed parts")
     parser.add_argument("--kills", type=int, default=300, help="random ones in a directory that stalls, in that time")
     parser.add_argument("--only", choices=list(PARTS), help="one part")
+    parser.add_argument("--axis", default="", help="of the meshes only those along it, such as pipeline")
     parser.add_argument("--json", type=Path, help="also write the scoreboard here")
     parser.add_argument("--keep", type=Path, help="also keep what was simulated in this folder")
     asked = parser.parse_args()
@@ -133,9 +134,10 @@ def kills_in_stalls(recipe: dict, folder: Path, asked: argparse.Namespace) -> Ro
 def kills_on_meshes(recipe: dict, folder: Path, asked: argparse.Namespace) -> Row:
     """SIGKILL of a random process, or of all, at random moments, where tensors are cut."""
     began = time.monotonic()
+    places = [(world, layout) for world, layout in CUT if asked.axis in "".join(layout)]
     with one_server():
         score = kill_at_random(
-            recipe, folder, seed=asked.seed, seconds=60 * asked.minutes, most=2 * asked.kills, places=CUT
+            recipe, folder, seed=asked.seed, seconds=60 * asked.minutes, most=2 * asked.kills, places=places
         )
     return _row(score.kills, score.wrong, began) | {"runs": score.runs} | _spread(score.recovery)
 

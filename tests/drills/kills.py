@@ -57,6 +57,14 @@ CUT = [
     (4, ("parallel.shard=2", "parallel.tensor=2")),
     (2, ("parallel.pipeline=2", "task.model.depth=2")),
     (4, ("parallel.pipeline=2", "parallel.shard=2", "task.model.depth=2")),
+    (4, ("parallel.pipeline=2", "parallel.tensor=2", "task.model.depth=2")),
+    (
+        2,
+        (
+            "parallel={pipeline: 2, pipeline_schedule: interleaved, virtual_stages: 2}",
+            "task.model.depth=4",
+        ),
+    ),
 ]
 TABLES = [
     (1, ()),

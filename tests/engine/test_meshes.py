@@ -34,6 +34,7 @@ MESHES = [
     {"tensor": 4},
 ]
 RESUMED = MESHES if "DRILL" in os.environ else [{"shard": 2}, {"tensor": 2}, {"shard": 2, "tensor": 2}]
+EXPERTS = {"count": 6, "hidden": 32, "shared": 1, "dense": 1, "capacity": 1.5, "balance": {"rate": 0.01, "loss": 0.3}}
 CASES = {
     "tied": Case(),
     "untied, dropout": Case(tied=False, dropout=0.2, steps=6),
@@ -45,8 +46,14 @@ CASES = {
     "poisoned in one part": Case(poisoned=3, in_last_row=True, tied=False, steps=4),
     "fp16": Case(precision="fp16", average=True, steps=7),
     "bf16": Case(precision="bf16", steps=3),
+    "logits in chunks": Case(chunk=3, dropout=0.2, steps=3),
+    "experts": Case(experts=EXPERTS, dropout=0.2, steps=4),
+    "sums in parts": Case(in_parts=True, average=True, ragged=True, steps=4),
 }
+if "DRILL" in os.environ:
+    CASES["compiled"] = Case(compiled=True, steps=3)
 SOME = {"short": Case(steps=6)} | {name: CASES[name] for name in ("ragged", "poisoned", "poisoned in one part")}
+SOME |= {name: CASES[name] for name in ("logits in chunks", "experts", "sums in parts")}
 """What `make test` has on all meshes but those of two, on which each axis is tried alone; `make drill-meshes` has all
 cases."""
 APART = ("double", "averages", "not evaluated")
@@ -54,6 +61,7 @@ APART = ("double", "averages", "not evaluated")
 
 
 WHOLE_POSITIONS = {"whole positions": Case(sequence=False, dropout=0.2, steps=3)}
+WHOLE_POSITIONS["logits of whole positions in chunks"] = Case(sequence=False, chunk=7, tied=False, steps=2)
 """Where layers are split."""
 FOUR_HEADS = {"four heads": Case(kv_heads=4, dropout=0.2, steps=3)}
 """Where four ranks share the heads."""
@@ -167,12 +175,16 @@ def test_any_mesh_loads_the_commits_of_any_other_to_the_bit(tmp_path, importable
         assert all(torch.equal(tensors[name], first[name]) for name in first)
 
 
-@pytest.mark.parametrize("sizes", [{"shard": 2}, {"shard": 2, "tensor": 2}], ids=str)
-def test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits(sizes, tmp_path, importable):
-    for told in started(tmp_path, "messages", sizes, asdict(Case())):
+@pytest.mark.parametrize(
+    ("sizes", "in_parts"), [({"shard": 2}, False), ({"shard": 2}, True), ({"shard": 2, "tensor": 2}, False)], ids=str
+)
+def test_a_step_of_many_micro_batches_sums_gradients_once_and_gathers_no_logits(sizes, in_parts, tmp_path, importable):
+    """Or in each of them, where that is asked for."""
+    for told in started(tmp_path, "messages", sizes, asdict(Case(in_parts=in_parts))):
         assert told["micros"] == 4
         names = [name for name, _ in told["seen"]]
-        assert names.count("c10d::_reduce_scatter_base_") == 3, "one for each layer, and one for the rest"
+        times = 4 if in_parts else 1
+        assert names.count("c10d::_reduce_scatter_base_") == 3 * times, "one for each layer, and one for the rest"
         assert names.count("c10d::allreduce_") == 1
         gathered = [size for name, size in told["seen"] if name == "_c10d_functional::all_gather_into_tensor"]
         assert bool(gathered) == ("tensor" in sizes)

@@ -30,6 +30,7 @@ CASES = {
     "bf16 weights": ({"shard": 2}, ("precision=bf16", "parameters={dtype: bf16}", "average={decay: 0.9}")),
     "galore": ({}, ("optimizer={kind: galore, lr: 1e-3, rank: 8, gap: 200}",)),
     "tensor": ({"tensor": 2}, ()),
+    "parts": ({"shard": 2}, ("parallel.accumulate=parts",)),
     "replicate x shard": ({"replicate": 2, "shard": 2}, ()),
     "shard x tensor": ({"shard": 2, "tensor": 2}, ()),
     "pipeline": ({"pipeline": 2}, ()),

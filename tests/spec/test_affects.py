@@ -30,7 +30,7 @@ FROZEN = {
     "llama-7b": "d5d279abe3d7",
     "llama-9m": "d1bd92e31066",
     "mmoe-demo": "768f2c9e027d",
-    "moe-demo": "dada3a9e8302",
+    "moe-demo": "e04d32e1df88",
     "movielens": "379abce40593",
     "quickstart": "bf4e1cd98e69",
     "two-tower-demo": "3d1a145f6f86",

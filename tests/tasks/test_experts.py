@@ -1,5 +1,6 @@
 """A mixture of experts: who takes which token, what is dropped, what keeps experts busy alike, and the same bits."""
 
+import json
 from dataclasses import replace
 from math import ceil, inf
 
@@ -293,10 +294,12 @@ def test_experts_that_cannot_be_are_mistakes(tiny, given, message):
         load(tiny, [f"task.model.experts={given}"])
 
 
-def test_split_layers_and_experts_are_a_mistake(tiny):
-    asked = ["task.model.experts={count: 4}", "launch.processes=2", "parallel={tensor: 2}"]
-    with pytest.raises(RecipeMistakes, match="experts stay whole"):
-        load(tiny, asked)
+def test_experts_on_stages_and_shares_of_experts_that_are_no_rows_are_mistakes(tiny):
+    asked = ["task.model.experts={count: 4, hidden: 24}", "launch.processes=2"]
+    with pytest.raises(RecipeMistakes, match="stages pass a single tensor on"):
+        load(tiny, [*asked, "parallel={pipeline: 2}"])
+    with pytest.raises(RecipeMistakes, match=r"2 processes do not share .*hidden / 8 = 3; 1, 3 would"):
+        load(tiny, [*asked, "parallel={tensor: 2}"])
 
 
 @pytest.fixture
@@ -332,6 +335,11 @@ def test_runs_have_the_same_bits_on_any_number_of_processes_and_after_a_stop(mix
     losses = [dict(curve(records(tmp_path / run), "loss")) for run in ("one", "shards")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert torch.equal(tensors(tmp_path / "shards")[bias], one[bias])
+    (commit, *_) = sorted((tmp_path / "shards" / "checkpoints").iterdir(), reverse=True)
+    boxes = json.loads((commit / "boxes-00001.json").read_text())
+    for matrix in ("gate", "up", "down"):  # half of the experts lie on each of two processes
+        box = boxes[f"networks/model/layers.0.mlp.{matrix}"]
+        assert (box["whole"], box["shape"]) == ([4, 16, 16], [2, 16, 16])
     told = [record for record in records(tmp_path / "one") if record["kind"] == "telemetry"]
     samples = 8 * 6
     for record in told:

@@ -10,8 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from drivetrain.data.stacked import IGNORED
 from drivetrain.engine.losses import objective
-from drivetrain.spec.load import load
-from drivetrain.spec.tree import RecipeMistakes
 from drivetrain.tasks.language_model.linear_cross_entropy import linear_cross_entropy
 from drivetrain.tasks.language_model.recipe import LanguageModel, Llama
 from drivetrain.tasks.language_model.task import LanguageModelTask
@@ -132,10 +130,3 @@ def test_the_task_never_has_more_logits_than_the_recipe_wants():
     assert chunked[1] == pytest.approx(whole[1], rel=1e-6)
     assert max(apart(chunked[2][name], whole[2][name]) for name in whole[2]) < 1e-6
     assert sizes_of("auto")[1] == pytest.approx(whole[1], rel=1e-6)
-
-
-def test_split_layers_and_chunks_are_a_mistake(tiny):
-    split = ["task.logits_chunk=8", "launch.processes=2", "parallel={tensor: 2}"]
-    with pytest.raises(RecipeMistakes, match=r"task\.logits_chunk.*each process has its part of the logits already"):
-        load(tiny, split)
-    load(tiny, [*split[:2], "parallel={shard: 2}"])

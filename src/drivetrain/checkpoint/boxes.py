@@ -37,6 +37,20 @@ def local_of(tensor: Tensor) -> Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
+def part_of(tensor: Tensor) -> Tensor:
+    """The same where gradients are to reach the tensor: what all have gets a part of a sum from each rank."""
+    if local_of(tensor) is tensor:
+        return tensor
+    from torch.distributed.tensor import DTensor, Partial
+
+    assert isinstance(tensor, DTensor)
+    given = list(tensor.placements)
+    for place, placement in enumerate(given):
+        if placement.is_replicate():
+            given[place] = Partial()
+    return tensor.to_local(grad_placements=given)
+
+
 class Filling:
     """A box of a tensor while it is put together from parts that do not overlap, in any order."""
 

@@ -32,6 +32,8 @@ class Execution:
     """The settings of each network; the defaults' for one that the recipe does not name."""
     schedule: str = "1f1b"
     """In which order the stages of a pipeline work on micro-batches, where there are some."""
+    sums_in_parts: bool = False
+    """Whether gradients of networks that are sharded are summed over ranks after each micro-batch."""
 
     def autocast(self, precision: str) -> AbstractContextManager:
         """While entered, forward passes compute so."""

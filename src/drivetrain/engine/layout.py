@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -61,6 +62,8 @@ def lay_out(
     if mesh.sizes.tensor > 1:
         _require_split(name, network, split)
         _split(name, network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
+        for path in units:
+            network.get_submodule(path).register_forward_pre_hook(_arrived)
     between()
     network.laid_out = mesh.sizes  # type: ignore[assignment] - any object, for a network that wants to know
     with_chunks(network)
@@ -157,10 +160,24 @@ def _styles(layout: Layout) -> dict[str, Callable[[], ParallelStyle]]:
         "row": lambda: RowwiseParallel(output_layouts=layout),
         "embedding": lambda: RowwiseParallel(input_layouts=Replicate(), output_layouts=layout),
         # Logits stay apart, as DTensors that torch's parallel loss understands.
-        "head": lambda: ColwiseParallel(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False),
+        "head": lambda: _Head(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False),
         "sequence": SequenceParallel,
         "gather": lambda: _Gather(layout),
+        "experts": lambda: _Experts(layout),
+        "summand": lambda: RowwiseParallel(output_layouts=Partial()),
     }
+
+
+class _Head(ColwiseParallel):
+    """A head that is given targets makes their loss, a single number that all have."""
+
+    @staticmethod
+    def _prepare_output_fn(
+        output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, device_mesh: Any
+    ) -> Any:
+        if not outputs.ndim:
+            return outputs
+        return ColwiseParallel._prepare_output_fn(output_layouts, use_local_output, mod, outputs, device_mesh)
 
 
 class _Gather(ParallelStyle):
@@ -179,6 +196,61 @@ class _Gather(ParallelStyle):
         if not isinstance(first, DTensor):
             first = DTensor.from_local(first, devices, (self._layout,), run_check=False)
         return first.redistribute(placements=(Replicate(),)), *args[1:]
+
+
+class _Experts(_Gather):
+    """A gather whose own parameters are split, and whose output is summed and shared out."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for path, dimension in module.split_along.items():  # type: ignore[union-attr, operator] - its class says so
+            owner, leaf = _owner(module, path)
+            parameter = getattr(owner, leaf)
+            layout = Replicate() if dimension is None else Shard(dimension)
+            cut = distribute_tensor(parameter, device_mesh, [layout])
+            owner.register_parameter(leaf, nn.Parameter(cut, requires_grad=parameter.requires_grad))
+        module.register_forward_hook(partial(self._summed, device_mesh))
+        return super()._apply(module, device_mesh)
+
+    def _summed(self, devices: DeviceMesh, _: nn.Module, _args: Any, made: tuple[Tensor, Tensor]) -> tuple[Any, Any]:
+        part, alike = made
+        whole = DTensor.from_local(part, devices, (Partial(),), run_check=False)
+        return whole.redistribute(placements=(self._layout,)).to_local(), _Alike.apply(alike, devices.size())
+
+
+class _Alike(torch.autograd.Function):
+    """A number that all ranks come to: the gradient of each is a part of what it would be on one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override] - of one output
+        return gradient / ctx.ranks, None
+
+
+class _Arrived(torch.autograd.Function):
+    """What an AsyncCollectiveTensor waits for."""
+
+    @staticmethod
+    def forward(_: Any, x: AsyncCollectiveTensor) -> Tensor:
+        whole = x.trigger_wait()
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override] - of one output
+        return gradient
+
+
+def _arrived(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A hook before a unit. What split layers make is a tensor of a class of its own while it is on its way; of such an
+    input a compiled block passes back a gradient of another class than torch then asks for."""
+    there = list(args)
+    for place, given in enumerate(args):
+        if isinstance(given, AsyncCollectiveTensor):
+            there[place] = _Arrived.apply(given)
+    return tuple(there)
 
 
 def _shared_places(network: nn.Module) -> list[list[str]]:

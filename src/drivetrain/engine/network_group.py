@@ -118,7 +118,8 @@ class NetworkGroups:
         if not self._execution.placement.mesh.replicated:
             from drivetrain.engine.sharded import Sharded  # torch's engines take a second to import
 
-            return Sharded(names, self._networks, self._execution.placement, self._wide_units)
+            place, in_parts = self._execution.placement, self._execution.sums_in_parts
+            return Sharded(names, self._networks, place, self._wide_units, in_parts=in_parts)
         group, lanes = self._execution.placement.data, self._execution.exact
         network_optimizers = [self._network_optimizers[name] for name in names]
         if move_in_backward(network_optimizers):

@@ -12,7 +12,7 @@ from torch import nn
 
 from drivetrain.spec.exits import Exit, Failure
 
-Split = Literal["column", "row", "embedding", "head", "sequence", "gather"]
+Split = Literal["column", "row", "embedding", "head", "sequence", "gather", "experts", "summand"]
 """What a module is along `tensor` (Shoeybi et al. 2019, arXiv 1909.08053; Korthikanti et al. 2022, arXiv 2205.05198):
 
 column: a linear layer that makes some of the features, from all of its input
@@ -21,6 +21,9 @@ embedding: a table with some of the rows
 head: a linear layer that makes some of the logits, which stay apart: the loss is computed of the parts
 sequence: works on some of the positions, such as a norm or a dropout
 gather: wants all positions of its first argument, which come from what works on some of them
+experts: a gather whose parameters are split as its class says in `split_along`, by name the dimension or None where all
+    have it whole. It gives a part of a sum, and beside it a number that all come to alike
+summand: a row within experts, whose sums are left to them
 """
 
 

@@ -16,6 +16,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
 )
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import CheckpointError
@@ -33,12 +34,17 @@ from drivetrain.engine.scaler import Scaler
 from drivetrain.engine.stages import Chunk, stages_of
 from drivetrain.engine.step_result import Sums
 from drivetrain.engine.transfer import to_device
+from drivetrain.runtime.compiling import eager
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.seeds import mix, seed_generators
 from drivetrain.spec.exits import Exit, Failure
 
 _SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-_SEVERAL = {"interleaved": ScheduleInterleaved1F1B, "zero_bubble": ScheduleInterleavedZeroBubble}
+_SEVERAL = {
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero_bubble": ScheduleInterleavedZeroBubble,
+    "zbv": ScheduleZBVZeroBubble,
+}
 
 
 class _Pass(NamedTuple):
@@ -132,18 +138,19 @@ class Pipelined:
         self.heartbeat.enter("forward")
         # By place and never by count: whoever computes this micro-batch, and after whatever else, draws the same.
         self._seed(one)
+        last = chunk.number == len(self._stages.places) - 1
+        if last and received is not None and one.micro.size < self._rows:
+            received = received[: one.micro.size]  # nobody waits for what the last one makes: it sees what is there
         with self._execution.autocast(work.precision):
-            output = chunk(self._inputs(one), received)
+            output = chunk(self._inputs(one, filled=not last), received)
         # Messages are sent from one stretch of memory; the last stage's output is sent nowhere.
-        return output if chunk.number == len(self._stages.places) - 1 else output.contiguous()
+        return output if last else output.contiguous()
 
     def _loss(self, output: Tensor, number: Tensor) -> Tensor:
         """The part of the objective that a micro-batch has, of the last stage's output."""
         work = self.now
         micro, batch, weight = work.passes[int(number)]
         with self._execution.autocast(work.precision):
-            if micro.size < self._rows:
-                output = output[: micro.size]
             result = work.split.loss_from(output, batch)
         losses = as_losses(result, micro.size, work.step.counts, work.split.loss_from)
         losses = self._cut.whole(losses)
@@ -163,9 +170,9 @@ class Pipelined:
         path = work.step, work.call, micro.lane, micro.part
         seed_generators(self._execution.device, mix(self._execution.seed, *path))
 
-    def _inputs(self, one: _Pass) -> tuple[Any, ...]:
-        """The network's inputs, filled up to as many samples as all passes have: messages have one shape. Of what is
-        filled in, the loss sees nothing."""
+    def _inputs(self, one: _Pass, *, filled: bool = True) -> tuple[Any, ...]:
+        """The network's inputs, `filled` up to as many samples as all passes have: messages have one shape. Of what is
+        filled in, the last stage sees nothing."""
         given = self.now.split.inputs(one.batch)
         if not isinstance(given, tuple):
             given = (given,)
@@ -175,7 +182,7 @@ class Pipelined:
         if shapes != self._shapes:
             cause = f"parallel.pipeline: micro-batches have inputs of other shapes: {self._shapes}, then {shapes}"
             raise Failure(Exit.BAD_RECIPE, cause, "collate all samples to one shape, or use shard or tensor")
-        if one.micro.size == self._rows:
+        if not filled or one.micro.size == self._rows:
             return given
         return tree_map(lambda leaf: _filled(leaf, one.micro.size, self._rows), given)
 
@@ -197,7 +204,8 @@ class Pipelined:
             return output
 
         self._seed(one)
-        with torch.no_grad(), self._execution.autocast(work.precision):
+        # As it is written: a graph of this one pass, with its hooks, would serve no other.
+        with torch.no_grad(), eager(), self._execution.autocast(work.precision):
             self._relay.passed(tried)
         reshard([self._network])
         everyones: dict[str, int] = {}
@@ -284,7 +292,7 @@ def _require_torch() -> None:
 
 def fitting(kind: str, passes: int, places: int) -> int:
     """The fewest passes that a schedule takes, and not fewer than these."""
-    if kind == "gpipe":
+    if kind in ("gpipe", "zbv"):
         return passes
     if kind == "1f1b":
         return max(passes, places)

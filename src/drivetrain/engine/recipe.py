@@ -176,11 +176,20 @@ class Parallel(Settings):
     ] = 1
     pipeline: Annotated[Count | Literal["auto"], cost("processes that hold some of the layers each")] = 1
     pipeline_schedule: Annotated[
-        Literal["1f1b", "interleaved", "zero_bubble", "gpipe"],
+        Literal["1f1b", "interleaved", "zero_bubble", "zbv", "gpipe"],
         cost("with pipeline: in which order its stages work on a step's micro-batches"),
     ] = "1f1b"
-    virtual_stages: Annotated[Count, cost("with interleaved or zero_bubble: stages on each process")] = 1
+    virtual_stages: Annotated[Count, cost("with interleaved, zero_bubble or zbv: stages on each process")] = 1
     sequence: Annotated[bool, cost("with tensor: what lies between split layers is shared out by positions")] = True
+
+    accumulate: Annotated[
+        Literal["whole", "parts"],
+        bits(
+            "with shard: where micro-batches add up. whole: gradients of all, summed over processes once a step; parts:"
+            " those of what is here, summed after each micro-batch: less memory, more messages",
+            later=True,
+        ),
+    ] = "whole"
 
     def __post_init__(self) -> None:
         free = [axis for axis in self._free if axis != "replicate"]
@@ -188,11 +197,13 @@ class Parallel(Settings):
             raise ValueError(f"{' and '.join(free)} are auto, and only one can be what is left")
         if self.context != 1:
             raise ValueError(f"context {self.context}: this version has 1 only")
-        several = self.pipeline_schedule in ("interleaved", "zero_bubble")
+        several = self.pipeline_schedule in ("interleaved", "zero_bubble", "zbv")
         if self.virtual_stages > 1 and not several:
             raise ValueError(f"virtual_stages {self.virtual_stages}: {self.pipeline_schedule} has 1 on each process")
         if self.pipeline_schedule == "interleaved" and self.virtual_stages == 1:
             raise ValueError("interleaved: give virtual_stages, 2 or more")
+        if self.pipeline_schedule == "zbv" and self.virtual_stages != 2:
+            raise ValueError("zbv: give virtual_stages: 2, one on the way there and one on the way back")
 
     def sizes(self, processes: int) -> MeshSizes:
         """The mesh of so many processes. Raises ValueError where they are not its product; the message says what would
@@ -211,6 +222,11 @@ class Parallel(Settings):
         elif fixed != processes:
             raise ValueError(f"{told or 'one process'} takes {fixed} processes, and there are {processes}")
         return MeshSizes(**given)
+
+    @property
+    def stages(self) -> dict[str, Any]:
+        """How many stages lie at each place along `pipeline`, and how, as a mesh wants it told."""
+        return {"virtual_stages": self.virtual_stages, "folded": self.pipeline_schedule == "zbv"}
 
     @property
     def _free(self) -> list[str]:

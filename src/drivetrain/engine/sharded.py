@@ -20,8 +20,9 @@ from drivetrain.engine.wide_units import WideUnits
 class Sharded:
     """A reduction (see `engine.reduction`) for any mesh but one of replicas.
 
-    Micro-batches add up where they are; FSDP sums each unit once, in the last backward pass. Every rank has as many
-    micro-batches as the others. One message carries the losses and the squares of all gradients that are counted here.
+    Micro-batches add up where they are; FSDP sums each unit once, in the last backward pass, or in each of them. Every
+    rank has as many micro-batches as the others. One message carries the losses and the squares of all gradients that
+    are counted here.
     """
 
     in_backward = False
@@ -32,8 +33,12 @@ class Sharded:
         networks: Mapping[str, nn.Module],
         placement: Placement,
         wide_units: WideUnits | None = None,
+        *,
+        in_parts: bool = False,
     ) -> None:
-        """`names` are the networks that move, of all `networks`; `wide_units` those whose weights are bf16."""
+        """`names` are the networks that move, of all `networks`; `wide_units` those whose weights are bf16. `in_parts`:
+        FSDP sums each unit over ranks in every backward pass, so that micro-batches add up in the parts that are here.
+        """
         self._norms: Sequence[Tensor] = ()
         self._placement = placement
         self._held: list[list[Held]] = []
@@ -42,7 +47,7 @@ class Sharded:
             own = [held for path, held in placement.held.items() if path.startswith(prefix)]
             self._held.append([held for held in own if held.parameter.requires_grad])
         self._all = [held for of_network in self._held for held in of_network]
-        self._armed = True
+        self._armed, self._in_parts = True, in_parts
         self._roots = roots_of(networks.values())
         # Found once: a walk over all modules takes longer than what is done with those that are sharded.
         self._units = [unit for network in networks.values() for unit in shards_of(network)]
@@ -94,11 +99,12 @@ class Sharded:
         """Those of whole networks, which came with the losses."""
         return self._norms
 
-    def _sum_in_backward(self, on: bool) -> None:
+    def _sum_in_backward(self, last: bool) -> None:
         for unit in self._units:
-            unit.set_requires_gradient_sync(on, recurse=False)
+            unit.set_requires_gradient_sync(last or self._in_parts, recurse=False)
+            unit.set_requires_all_reduce(last, recurse=False)
         for root in self._roots:
-            root.set_is_last_backward(on)
+            root.set_is_last_backward(last)
 
     def _settle(self) -> None:
         """Make every gradient what its parameter's part is: torch leaves some as sums to be made, and some whole."""

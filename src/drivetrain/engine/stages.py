@@ -177,9 +177,7 @@ def keep_stages(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh) -
         cause = f"parallel.pipeline: {name} has {there} repeated blocks, fewer than {count} stages"
         raise Failure(Exit.BAD_RECIPE, cause, f"use at most {max(1, there)} stages (pipeline x virtual_stages)")
     _require_plain(name, network, order)
-    # Dealt in turns: with virtual stages each rank has some from everywhere, which is what keeps all of them busy.
-    places = tuple([number % mesh.sizes.pipeline for number in range(count)])
-    here = mesh.at["pipeline"]
+    places, here = mesh.stage_places, mesh.at["pipeline"]
     holders, sizes = _holders(network, names, places)
     own = [each for number, stage in enumerate(names) if places[number] == here for each in stage]
     kept = {id(parameter) for each in own for parameter in network.get_submodule(each).parameters()}

@@ -96,8 +96,7 @@ def _run(
     group = Group.join(place, device, listen_fd=listen_fd)
     try:
         with _as_failure(context, group):
-            virtual = recipe.parallel.virtual_stages
-            mesh = Mesh(group, _sizes(recipe, group.world), device, virtual_stages=virtual)
+            mesh = Mesh(group, _sizes(recipe, group.world), device, **recipe.parallel.stages)
             with ExitStack() as stack:
                 stack.enter_context(standing(mesh, first_here=place.local_rank == 0))
                 opened = open_run(context, mesh, resumer)

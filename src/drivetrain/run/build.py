@@ -579,6 +579,7 @@ def execution_of(recipe: Recipe, placement: Placement, device: torch.device, lan
         skips=recipe.guard.skips or _has_half(recipe),
         network_settings=defaultdict(Network, recipe.networks),
         schedule=recipe.parallel.pipeline_schedule,
+        sums_in_parts=recipe.parallel.accumulate == "parts",
     )
 
 

@@ -129,6 +129,8 @@ def _claim(opened: OpenedRun, restored: RestoredRun) -> Claim:
         shape |= opened.mesh.sizes.there
     if opened.mesh.virtual_stages > 1:  # else the stages follow from the sizes
         shape["virtual_stages"] = opened.mesh.virtual_stages
+    if opened.mesh.folded:
+        shape["folded"] = True
     if opened.context.recipe.exact:
         kind, shape = "exact", {"lanes": restored.lanes}
     if any(stream.how == "count" for stream in streams_of(opened.inputs.train).values()):

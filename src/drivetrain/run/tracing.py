@@ -135,7 +135,7 @@ def metered(asked: Asked, group: Group) -> Traced:
 
 
 def _mesh(asked: Asked, group: Group) -> Mesh:
-    return Mesh(group, asked.sizes, virtual_stages=asked.recipe.parallel.virtual_stages)
+    return Mesh(group, asked.sizes, **asked.recipe.parallel.stages)
 
 
 def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None) -> Traced:

@@ -134,7 +134,8 @@ def watch_compiler(heartbeat: Heartbeat, stack: ExitStack) -> Compiler:
     """What hears of torch's compiler whenever it works, until the stack is undone.
 
     Meanwhile it never gives up on a function that it had to compile often: which passes are compiled would then follow
-    from all that a process has seen, and be others after a resume. Where nobody has loaded the compiler by now, nothing
+    from all that a process has seen, and be others after a resume. And what is compiled draws the random numbers that
+    it draws without: other stages of a pipeline go on from there. Where nobody has loaded the compiler by now, nothing
     is compiled, and it is not loaded: that takes a second.
     """
     if "torch._dynamo" not in sys.modules:
@@ -142,9 +143,11 @@ def watch_compiler(heartbeat: Heartbeat, stack: ExitStack) -> Compiler:
     from torch._dynamo import config
     from torch._dynamo.callback import callback_handler
     from torch._dynamo.utils import get_compilation_metrics
+    from torch._inductor import config as inductor
 
     watch = CompileClock(heartbeat, metrics=get_compilation_metrics)
     stack.enter_context(config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY))
+    stack.enter_context(inductor.patch(fallback_random=True))
     callback_handler.register_start_callback(watch.begin)
     callback_handler.register_end_callback(watch.end)
     stack.callback(callback_handler.remove_end_callback, watch.end)

@@ -25,9 +25,10 @@ class Mesh:
         device: torch.device | None = None,
         *,
         virtual_stages: int = 1,
+        folded: bool = False,
     ) -> None:
         """`sizes` multiply to the processes of the group; None: all of them are replicas. `virtual_stages` lie at each
-        place along `pipeline`. Every rank calls it."""
+        place along `pipeline`: in rounds, or `folded`, there and back. Every rank calls it."""
         self.group = group
         self.sizes = sizes or MeshSizes(replicate=group.world)
         self.device = device or torch.device("cpu")
@@ -37,7 +38,7 @@ class Mesh:
         self._sharing: dict[tuple[tuple[str, ...], tuple[int, ...] | None], tuple[int, ...]] = {}
         self.data = group.part(self.sharing(self._others_than(("replicate", "shard"))))
         """One rank for each place in the batch, this one among them: they share out the lanes."""
-        self.virtual_stages = virtual_stages
+        self.virtual_stages, self.folded = virtual_stages, folded
         self._across: dict[tuple[str, ...], ProcessGroup] = {}
         self._stages: dict[tuple[int, ...], Group] = {}
 
@@ -46,6 +47,14 @@ class Mesh:
         """Whether this rank counts for its place in the batch: samples, digests, losses and metrics are added up over
         those that do."""
         return not any(self.at[axis] for axis in self._others_than(("replicate", "shard")))
+
+    @property
+    def stage_places(self) -> tuple[int, ...]:
+        """Where along `pipeline` each stage lies."""
+        there = found = tuple(range(self.sizes.pipeline))
+        for number in range(1, self.virtual_stages):
+            found += there[::-1] if self.folded and number % 2 else there
+        return found
 
     @cached_property
     def devices(self) -> DeviceMesh:

@@ -193,13 +193,23 @@ def _staged(recipe: Recipe) -> Iterator[Contradiction]:
             yield Contradiction(("parallel", "virtual_stages"), message)
         return
     yield from _blocks(recipe, mesh, mesh.pipeline * parallel.virtual_stages)
-    if parallel.pipeline_schedule == "zero_bubble":
-        for path, chosen in _chosen_activations(recipe):
-            if chosen == "selective" or (isinstance(chosen, Mapping) and "selective" in chosen.values()):
-                message = "selective: zero_bubble passes back in two parts, and what is kept serves one; use recompute"
-                yield Contradiction(path, message)
+    if recipe.data is not None and recipe.data.train.buckets is not None:
+        message = "stages pass on messages of one shape, and buckets make batches of several; use shard or tensor"
+        yield Contradiction(("data", "train", "buckets"), message)
+    if parallel.pipeline_schedule in ("zero_bubble", "zbv"):
+        yield from _passed_back_once(recipe, parallel.pipeline_schedule)
     if recipe.batch is not None and recipe.batch.cost is None:
         yield from _rounds(recipe.batch.sizes, recipe.batch.micro, mesh, parallel.pipeline_schedule)
+
+
+def _passed_back_once(recipe: Recipe, schedule: str) -> Iterator[Contradiction]:
+    """What does not go with a schedule that passes back to inputs first, and to weights later."""
+    parts = f"{schedule} passes back in two parts"
+    if recipe.compiled:
+        yield Contradiction(("compile",), f"{parts}, and a compiled block in one; use 1f1b or interleaved")
+    for path, chosen in _chosen_activations(recipe):
+        if chosen == "selective" or (isinstance(chosen, Mapping) and "selective" in chosen.values()):
+            yield Contradiction(path, f"selective: {parts}, and what is kept serves one; use recompute")
 
 
 def _blocks(recipe: Recipe, mesh: MeshSizes, stages: int) -> Iterator[Contradiction]:
@@ -226,7 +236,7 @@ def _rounds(sizes: Sequence[int], micro: int | None, mesh: MeshSizes, schedule: 
         if passes < mesh.pipeline:
             message = f"{told} leave some idle: take at most {max(1, share // mesh.pipeline)} samples each, or gpipe"
             yield Contradiction(("batch", "micro"), message)
-        elif schedule != "1f1b" and passes % (passes // mesh.pipeline):
+        elif schedule not in ("1f1b", "zbv") and passes % (passes // mesh.pipeline):
             message = f"{told} do not go round ({schedule}); a multiple of {mesh.pipeline} would, or 1f1b"
             yield Contradiction(("batch", "micro"), message)
 
@@ -242,6 +252,8 @@ def _chosen_activations(recipe: Recipe) -> Iterator[tuple[Path_, Any]]:
 def _meshed(recipe: Recipe) -> Iterator[Contradiction]:
     """What only ranks that hold everything can do."""
     mesh = _mesh(recipe)
+    if mesh is not None:
+        yield from _accumulated(recipe, mesh)
     if mesh is None or mesh.replicated:
         return
     refused: dict[tuple, bool] = {
@@ -257,12 +269,24 @@ def _meshed(recipe: Recipe) -> Iterator[Contradiction]:
     for path, is_set in refused.items():
         if is_set:
             yield Contradiction(path, f"is for processes that hold everything (replicate alone), not for {mesh}")
-    if recipe.compiled and mesh.tensor > 1:
-        message = "torch's compiler loses track of split layers in the backward pass; use shard, or leave compile out"
-        yield Contradiction(("compile",), message)
-    elif recipe.compiled and recipe.compiled.scope == "network":
+    if recipe.compiled and recipe.compiled.scope == "network":
         message = f"in a graph of a whole network nothing can gather what {mesh} shares out: use scope block"
         yield Contradiction(("compile",), message)
+
+
+def _accumulated(recipe: Recipe, mesh: MeshSizes) -> Iterator[Contradiction]:
+    """Who cannot sum gradients after each micro-batch."""
+    if recipe.parallel is None or recipe.parallel.accumulate == "whole":
+        return
+    why = ""
+    if mesh.shard == 1:
+        why = f"{mesh} shares no gradients out; it is for shard"
+    elif mesh.pipeline > 1:
+        why = "the stages of a pipeline sum their gradients once, at the end of their schedule"
+    elif recipe.parameters is not None and recipe.parameters.dtype == "bf16":
+        why = "of bf16 weights torch rounds each sum to bf16, and only that of the last micro-batch is seen before"
+    if why:
+        yield Contradiction(("parallel", "accumulate"), f"parts: {why}")
 
 
 def _divided(recipe: Recipe) -> Iterator[Contradiction]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drivetrain.checkpoint.boxes import part_of
 from drivetrain.engine.counted import Counted
 from drivetrain.tasks.language_model import recipe
 from drivetrain.tasks.language_model.grouped import grouped_product
@@ -47,7 +48,7 @@ class Router(Counted):
         """`x` [samples, positions, width]. In float32, whatever autocast says: a rounded score is another choice."""
         wide, number = torch.promote_types(x.dtype, torch.float32), self.settings.count
         with torch.autocast(x.device.type, enabled=False):
-            logits = F.linear(x.to(wide), self.weight.to(wide))
+            logits = F.linear(x.to(wide), part_of(self.weight).to(wide))
             scores = logits.softmax(dim=-1) if self.settings.scores == "softmax" else logits.sigmoid()
             # A stable sort and not topk: of equal scores the first expert wins, on every device.
             ranked = (scores.detach() + self.bias).sort(dim=-1, descending=True, stable=True).indices
@@ -81,7 +82,13 @@ class Router(Counted):
 
 
 class Experts(nn.Module):
-    """SwiGLU experts, and beside them one for all tokens where the recipe shares some."""
+    """SwiGLU experts, and beside them one for all tokens where the recipe shares some.
+
+    Where layers are split, each process has some of the features inside of every expert. All route alike, and what
+    comes out is a part of a sum over them.
+    """
+
+    split_along: ClassVar[Mapping[str, int | None]] = {"router.weight": None, "gate": 1, "up": 1, "down": 2}
 
     def __init__(self, width: int, hidden: int, settings: recipe.Experts, shared: nn.Module | None) -> None:
         super().__init__()
@@ -94,6 +101,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """[samples, positions, width] to the same shape, and the router's `balance`."""
+        given, x = x, part_of(x)
         routed = self.router(x)
         weights, count, room = routed.weights, self.settings.count, self.settings.capacity
         way = by_expert(routed.experts, count) if room is None else with_room(routed.experts, count, room)
@@ -108,12 +116,12 @@ class Experts(nn.Module):
         made = made.view(*weights.shape, -1)
         mixed = torch.einsum("spkw,spk->spw", made, weights.to(dtype))
         if self.shared is not None:
-            mixed = mixed + self.shared(x)
+            mixed = mixed + self.shared(given)
         return mixed, routed.balance
 
     def _products(self, rows: Tensor, ends: Tensor | None) -> Tensor:
         """Each expert's own: `rows` [places, width] lie expert by expert, up to `ends`, or as many for each."""
-        gate, up, down = [weight.to(rows.dtype) for weight in (self.gate, self.up, self.down)]
+        gate, up, down = [part_of(weight).to(rows.dtype) for weight in (self.gate, self.up, self.down)]
         if ends is not None:
             inner = F.silu(grouped_product(rows, gate, ends)) * grouped_product(rows, up, ends)
             return grouped_product(inner, down, ends)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drivetrain.engine.dropout import Dropout
-from drivetrain.engine.parallel_plan import ParallelPlan
+from drivetrain.engine.parallel_plan import ParallelPlan, Split
 from drivetrain.spec.mesh import MeshSizes
 from drivetrain.tasks.language_model import recipe
 from drivetrain.tasks.language_model.document_blocks import Blocks, attend_in_blocks, blocks_of
@@ -42,6 +42,26 @@ PLAN = ParallelPlan(
 """How the decoder is laid out over a mesh."""
 
 
+def plan_of(settings: recipe.Llama) -> ParallelPlan:
+    """The same; of one with experts, which has no stages: these pass on a single tensor, and keep no buffers."""
+    if settings.experts is None:
+        return PLAN
+    split: dict[str, Split] = dict(PLAN.split)
+    for name in PLAN.split:
+        if name.startswith("layers.*.mlp") and "norm" not in name:
+            del split[name]
+    mlp = {name.removeprefix("layers.*.mlp"): kind for name, kind in PLAN.split.items() if name not in split}
+    for number in range(settings.depth):
+        path = f"layers.{number}.mlp"
+        if number < settings.experts.dense:
+            split |= {f"{path}{part}": kind for part, kind in mlp.items()}
+            continue
+        split[path] = "experts"
+        if settings.experts.shared:
+            split |= {f"{path}.shared.gate": "column", f"{path}.shared.up": "column", f"{path}.shared.down": "summand"}
+    return ParallelPlan(units=PLAN.units, split=split)
+
+
 Allowed = Tensor | Blocks | None
 """Who sees whom: a mask (bool [batch, 1, positions, positions]), documents in batches, or all that is before."""
 
@@ -55,8 +75,6 @@ class Llama(nn.Module):
 
     laid_out = MeshSizes()
     """How it lies on a mesh; whoever lays it out says so."""
-    logits_chunk: int | Literal["auto"] = "auto"
-    """Positions whose logits are there at a time, where a loss is asked for."""
 
     def __init__(self, settings: recipe.Llama) -> None:
         super().__init__()
@@ -64,7 +82,7 @@ class Llama(nn.Module):
         self.embed = nn.Embedding(settings.vocabulary, settings.width)
         self.layers = nn.ModuleList(Layer(settings, number) for number in range(settings.depth))
         self.norm = nn.RMSNorm(settings.width, eps=settings.norm_eps)
-        self.head = nn.Linear(settings.width, settings.vocabulary, bias=False)
+        self.head = Head(settings.width, settings.vocabulary, bias=False)
         if settings.tied:
             self.head.weight = self.embed.weight
         # Not persistent: they follow from the settings, and commits need not keep them.
@@ -98,11 +116,7 @@ class Llama(nn.Module):
             if isinstance(x, tuple):
                 x, uneven = x
                 balance.append(uneven)
-        x = self.norm(x)
-        if targets is None:
-            result = self.head(x)
-        else:
-            result = linear_cross_entropy(x, self.head.weight, targets, self.logits_chunk)
+        result = self.head(self.norm(x), targets=targets)
         return (result, torch.stack(balance).mean()) if balance and self.training else result
 
     @torch.no_grad()
@@ -126,6 +140,19 @@ class Llama(nn.Module):
     def _fill_all(self) -> None:
         for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
             self.fill(name, tensor)
+
+
+class Head(nn.Linear):
+    """Logits of the features of positions, or their cross entropy."""
+
+    chunk: int | Literal["auto"] = "auto"
+    """Positions whose logits are there at a time, where their cross entropy is asked for."""
+
+    def forward(self, input: Tensor, targets: Tensor | None = None) -> Tensor:
+        """[..., width] to logits [..., vocabulary]; with `targets` [...] as in `Llama.forward`."""
+        if targets is None:
+            return super().forward(input)
+        return linear_cross_entropy(input, self.weight, targets, self.chunk)
 
 
 class Past:

@@ -200,24 +200,16 @@ class LanguageModel(Component):
         """Heads are split whole. Positions are shared out evenly between split layers."""
         shape = self.model.shape
         heads = {"model.heads": shape.heads, "model.kv_heads": shape.kv_heads}
+        if self.model.experts is not None:  # a process's share is still rows of whole 16 bytes
+            heads["model.experts.hidden / 8 ="] = self.model.expert_size // 8
         return heads | {"model.context": shape.context}
 
     def mistakes(self, recipe: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What split layers and stages cannot do. Which processes there are may not be known yet."""
-        if recipe.parallel is None:
-            return
-        if recipe.parallel.tensor != 1:
-            yield from self._refused(
-                f"parallel.tensor is {recipe.parallel.tensor}", "each process has its part of the logits already"
-            )
-        if recipe.parallel.pipeline != 1:
-            yield from self._refused(f"parallel.pipeline is {recipe.parallel.pipeline}", "stages pass one tensor on")
-
-    def _refused(self, given: str, chunk: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if self.model.experts is not None:
-            yield ("model", "experts"), f"{given}, and experts stay whole: share them out by parallel.shard"
-        if self.logits_chunk is not None:
-            yield ("logits_chunk",), f"{given}: {chunk}; leave it out, or use parallel.shard"
+        """What stages cannot do. Which processes there are may not be known yet."""
+        if recipe.parallel is not None and self.model.experts is not None and recipe.parallel.pipeline != 1:
+            given = f"parallel.pipeline is {recipe.parallel.pipeline}"
+            message = "stages pass a single tensor on, without its balance, and keep no bias that commits have"
+            yield ("model", "experts"), f"{given}: {message}; use parallel.shard or tensor"
 
     @property
     def blocks(self) -> tuple[str, int]:

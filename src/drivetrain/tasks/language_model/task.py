@@ -24,7 +24,7 @@ from drivetrain.plan.flops import flops_per_sample
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import imported
 from drivetrain.tasks.language_model.hugging_face import from_layout, has_layout, to_layout, tokenizer_files
-from drivetrain.tasks.language_model.llama import PLAN, Llama
+from drivetrain.tasks.language_model.llama import Llama, plan_of
 from drivetrain.tasks.language_model.recipe import BYTES, LanguageModel
 from drivetrain.tasks.language_model.sampling import generate
 
@@ -64,14 +64,12 @@ class LanguageModelTask(Task):
         """The decoder, as "model"."""
         model = imported(self._model.factory)(self._model)
         if self._settings.logits_chunk is not None:
-            model.logits_chunk = self._settings.logits_chunk
+            model.head.chunk = self._settings.logits_chunk
         return {"model": model}
 
     def parallel_plan(self, name: str, network: nn.Module) -> ParallelPlan | None:
-        """That of the shipped decoder. Layers with experts are units, and not split."""
-        if not isinstance(network, Llama):
-            return None
-        return PLAN if self._model.experts is None else ParallelPlan(units=PLAN.units)
+        """That of the shipped decoder."""
+        return plan_of(self._model) if isinstance(network, Llama) else None
 
     def collate(self, samples: Sequence[Any]) -> dict[str, Tensor]:
         """Windows of context + 1 tokens: all but the last are read, all but the first predicted.
