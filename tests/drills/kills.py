@@ -57,6 +57,8 @@ CUT = [
     (4, ("parallel.shard=2", "parallel.tensor=2")),
     (2, ("parallel.pipeline=2", "task.model.depth=2")),
     (4, ("parallel.pipeline=2", "parallel.shard=2", "task.model.depth=2")),
+    (2, ("parallel.context=2",)),
+    (4, ("parallel.context=2", "parallel.shard=2")),
 ]
 TABLES = [
     (1, ()),

@@ -33,8 +33,11 @@ CASES = {
     "tensor": ({"tensor": 2}, ()),
     "replicate x shard": ({"replicate": 2, "shard": 2}, ()),
     "shard x tensor": ({"shard": 2, "tensor": 2}, ()),
+    "context": ({"context": 2}, ()),
+    "context x shard": ({"context": 2, "shard": 2}, ("activations=recompute",)),
+    "context x tensor": ({"context": 2, "tensor": 2}, ()),
 }
-HERE = list(CASES) if "DRILL" in os.environ else ["one process", "shard", "shard x tensor"]
+HERE = list(CASES) if "DRILL" in os.environ else ["one process", "shard", "shard x tensor", "context"]
 MODEL = {"kind": "llama", "vocabulary": 256, "width": 64, "depth": 2, "heads": 4, "kv_heads": 2, "context": 64}
 
 

@@ -212,6 +212,9 @@ class LanguageModel(Component):
             )
         if recipe.parallel.pipeline != 1:
             yield from self._refused(f"parallel.pipeline is {recipe.parallel.pipeline}", "stages pass one tensor on")
+        if recipe.parallel.context != 1 and self.model.experts is not None and self.model.experts.capacity:
+            message = f"parallel.context is {recipe.parallel.context}, and places are dealt over whole samples"
+            yield ("model", "experts", "capacity"), f"{message}: leave it out, or use parallel.shard"
 
     def _refused(self, given: str, chunk: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.model.experts is not None:
@@ -223,6 +226,11 @@ class LanguageModel(Component):
     def blocks(self) -> tuple[str, int]:
         """Layers are what stages share out."""
         return "model.depth", self.model.depth
+
+    @property
+    def positions(self) -> tuple[str, int]:
+        """What processes along `context` share of a sample."""
+        return "model.context", self.model.context
 
     @property
     def tokens_per_sample(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ class LanguageModelTask(Task):
     """
 
     build_on_meta = True
+    scores_parts = True
 
     def __init__(self, settings: LanguageModel) -> None:
         self._settings = settings
@@ -71,7 +73,7 @@ class LanguageModelTask(Task):
         """That of the shipped decoder. Layers with experts are units, and not split."""
         if not isinstance(network, Llama):
             return None
-        return PLAN if self._model.experts is None else ParallelPlan(units=PLAN.units)
+        return PLAN if self._model.experts is None else replace(PLAN, split={}, stages=())
 
     def collate(self, samples: Sequence[Any]) -> dict[str, Tensor]:
         """Windows of context + 1 tokens: all but the last are read, all but the first predicted.
@@ -118,7 +120,8 @@ class LanguageModelTask(Task):
         """Add the batch's cross-entropy to every metric."""
         losses = self.loss(nets, batch)
         assert isinstance(losses, Losses), "`loss_from` gives some"
-        total, count = float(losses["loss"].value), _predicted(batch)
+        # Counted here: of some positions of a sample nobody has said how many are left out.
+        total, count = float(losses["loss"].value), int((batch["targets"] != IGNORED).sum())
         for metric in metrics.values():
             metric.add(total, count)
 

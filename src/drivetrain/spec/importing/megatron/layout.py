@@ -17,11 +17,10 @@ _VIRTUAL: Key = ("--num-virtual-stages-per-pipeline-rank",)
 
 def take_layout(keys: Keys) -> int | None:
     """Processes that read samples of their own, where their number is known."""
-    Lost("samples are not cut over processes yet (parallel.context)", off=(1,)).apply(keys, _CONTEXT)
-    sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE}
+    sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE, "context": _CONTEXT}
     if keys.value(("--num-experts",)) is not ABSENT:
         sizes = {}
-        for key in (_TENSOR, _PIPELINE):
+        for key in (_TENSOR, _PIPELINE, _CONTEXT):
             Lost("experts stay whole: they are shared out along parallel.shard", off=(1,)).apply(keys, key)
     group = 1
     for axis, key in sizes.items():
@@ -92,7 +91,7 @@ def _processes(keys: Keys, group: int) -> int | None:
         for key in (each, nodes):
             Spare("--processes says how many").apply(keys, key)
         if given % group:
-            keys.mistake(_TENSOR, f"tensor x pipeline = {group} does not divide {given} processes")
+            keys.mistake(_TENSOR, f"tensor x pipeline x context = {group} does not divide {given} processes")
             return None
         keys.findings.taken.append(Taken(("launch", "processes"), given, "--processes", 0))
         return given
