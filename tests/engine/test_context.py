@@ -71,7 +71,7 @@ def cases_of(sizes: dict) -> dict[str, Case]:
     """`make test` has some."""
     if "DRILL" in os.environ or sizes == MESHES[0]:
         return CASES
-    return {name: replace(CASES[name], steps=min(CASES[name].steps, 6)) for name in ("tied, dropout", "ragged")}
+    return {name: replace(CASES[name], steps=4) for name in ("tied, dropout", "ragged")}
 
 
 @pytest.fixture(scope="module")

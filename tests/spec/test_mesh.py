@@ -75,7 +75,7 @@ def test_auto_is_what_the_others_leave(processes, asked, mesh):
         (2, ("parallel.pipeline=2", "guard.recompute={steps: 10}"), "replicate alone"),
         (2, ("parallel.pipeline=2", "statistics={every: {steps: 10}}"), "replicate alone"),
         (2, ("parallel.context=2", "task.model.context=66"), "a multiple of 4 would do"),
-        (6, ("parallel={context: 2, tensor: 3}", "task={model: {heads: 3, width: 96, context: 36}}"), "context"),
+        (8, ("parallel={context: 2, tensor: 4}", "task.model.context=132"), "a multiple of 8 would do"),
         (
             2,
             ("parallel.context=2", "task.model.experts={count: 4, capacity: 2}"),

@@ -333,9 +333,12 @@ def require_split(recipe: Recipe, task: Task, networks: Mapping[str, nn.Module])
         raise Failure(Exit.BAD_RECIPE, cause, "choose a shipped optimizer; or use shard or tensor")
 
 
-def _require_one(networks: Mapping[str, nn.Module]) -> None:
-    """Raises Failure(78) where samples would be cut by positions for several networks."""
-    if len(networks) > 1:
+def _require_cuttable(recipe: Recipe, task: Task, networks: Mapping[str, nn.Module], mesh: Mesh) -> None:
+    """Raises Failure(78) where networks were to lie on stages, or samples to be cut by positions, and the task has not
+    what that takes."""
+    if mesh.sizes.pipeline > 1:
+        require_split(recipe, task, networks)
+    if mesh.sizes.context > 1 and len(networks) > 1:
         cause = f"parallel.context: samples are cut for one network, and the task has {', '.join(networks)}"
         raise Failure(Exit.BAD_RECIPE, cause, "use shard")
 
@@ -374,10 +377,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
         require_apart(networks)
         _stop_frozen(recipe, networks)
     _choose_kernels(recipe, networks)
-    if mesh.sizes.pipeline > 1:
-        require_split(recipe, task, networks)
-    if mesh.sizes.context > 1:
-        _require_one(networks)
+    _require_cuttable(recipe, task, networks, mesh)
     tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
