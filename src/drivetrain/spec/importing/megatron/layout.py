@@ -19,9 +19,8 @@ def take_layout(keys: Keys) -> int | None:
     """Processes that read samples of their own, where their number is known."""
     sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE, "context": _CONTEXT}
     if keys.value(("--num-experts",)) is not ABSENT:
-        sizes = {}
-        for key in (_TENSOR, _PIPELINE, _CONTEXT):
-            Lost("experts stay whole: they are shared out along parallel.shard", off=(1,)).apply(keys, key)
+        for axis in ("tensor", "pipeline"):
+            Lost("experts stay whole: they are shared out along parallel.shard", off=(1,)).apply(keys, sizes.pop(axis))
     group = 1
     for axis, key in sizes.items():
         size = keys.whole(key)
