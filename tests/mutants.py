@@ -47,6 +47,14 @@ SHARDS, PARTS = "{'shard': 2}", "{'tensor': 2}"
 GROUPS, BOTH = "{'replicate': 2, 'shard': 2}", "{'shard': 2, 'tensor': 2}"
 
 BAGS = "tests/engine/tables/test_bag_matrix.py"
+CONTEXT = "tests/engine/test_context.py::test_parts_of_samples_come_to_what_one_process_does"
+
+
+def of_context(trap: str, file: str, old: str, new: str, sizes: str = "{'context': 2}") -> Mutant:
+    """One that the table of meshes along context catches."""
+    return Mutant(f"24 context: {trap}", file, old, new, f"{CONTEXT}[{sizes}]")
+
+
 KEYED = "tests/engine/tables/test_keyed.py"
 KEYED_ROWS = "tests/engine/tables/test_keyed_matrix.py"
 REFERENCE = f"{KEYED}::test_keys_come_and_go_as_in_the_reference_whoever_holds_their_buckets"
@@ -388,6 +396,74 @@ MUTANTS = (
         "ends = edges_of(table.rows).tolist() if table.keyed is not None else range(table.rows + 1)",
         "ends = range(table.rows + 1)",
         f"{KEYED}::test_a_table_is_cut_between_buckets",
+    ),
+    of_context(
+        "gradients of keys and values stay where they are made (Megatron-LM 1464)",
+        "engine/context.py",
+        "return gather(x.contiguous(), 0, group)",
+        "return gather(x.detach().contiguous(), 0, group)",
+    ),
+    of_context(
+        "the loss of one rank's positions counts for all, or each one's as a whole (Megatron-LM 673)",
+        "runtime/mesh.py",
+        '_SUMMED = ("replicate", "shard", "context")',
+        '_SUMMED = ("replicate", "shard")',
+    ),
+    of_context(
+        "the norm counts a part once for all ranks that have some of it",
+        "engine/placement.py",
+        'axes = ("shard", "context") if name == "shard" else (name,)',
+        "axes = (name,)",
+        "{'context': 2, 'shard': 2}",
+    ),
+    of_context(
+        "gathered keys are taken for those of a sample in their order",
+        "engine/context.py",
+        "return torch.cat([*fronts, *reversed(backs)], dim)",
+        "return torch.cat([*fronts, *backs], dim)",
+    ),
+    of_context(
+        "places for rotary embeddings are counted from what is here",
+        "tasks/language_model/llama.py",
+        "self._rotary(here if documents is None else positions_within(documents)[:, here])",
+        "self._rotary(here if documents is None else positions_within(documents[:, here]))",
+    ),
+    of_context(
+        "dropout is that of the place among what is here",
+        "engine/dropout.py",
+        "places = self.positions.here(length * parts, input.device)",
+        "places = torch.arange(length * parts, device=input.device)",
+    ),
+    of_context(
+        "between split layers dropout is that of another part",
+        "engine/dropout.py",
+        "[index * length : (index + 1) * length]",
+        "[:length]",
+        "{'context': 2, 'tensor': 2}",
+    ),
+    Mutant(
+        "24 context: gradients of single numbers are those of some positions",
+        "engine/sharded.py",
+        "dist.all_reduce(flat, group=self._placement.mesh.summed.main)",
+        "pass",
+        "tests/run/test_sliced.py::"
+        "test_a_network_whose_positions_meet_in_attention_comes_to_what_one_process_does[Parts]",
+    ),
+    Mutant(
+        "24 context: scores of parts of samples count once for all their ranks",
+        "loop/evaluation.py",
+        "self._speaks = placement.mesh.speaks_of_positions",
+        "pass",
+        "tests/run/test_sliced.py::"
+        "test_a_network_whose_positions_meet_in_attention_comes_to_what_one_process_does[Parts]",
+    ),
+    Mutant(
+        "24 context: what is scored as a whole is computed of parts",
+        "loop/evaluation.py",
+        "if task.scores_parts:",
+        "if True:",
+        "tests/run/test_sliced.py::"
+        "test_a_network_whose_positions_meet_in_attention_comes_to_what_one_process_does[Last]",
     ),
     Mutant(
         "keyed: of equal keys the one that lies first stays, wherever it lies",

@@ -94,6 +94,8 @@ class Case:
     compiled: bool = False
     in_parts: bool = False
     """Whether gradients are summed over ranks after each micro-batch."""
+    documents: bool = True
+    """Whether a sample has several, which do not see each other."""
     uneven: bool = False
     """Whether the last lanes have almost nothing to predict, and samples are missing from one."""
 
@@ -171,7 +173,7 @@ def engine_of(mesh: Mesh, case: Case) -> Engine:
     lay_out("model", networks["model"], plan, mesh, sequence=case.sequence, between=by_parts)
     kept = TypeAdapter(Parameters).validate_python(case.parameters or {})
     if case.parameters:
-        widen_gradients(networks["model"], sharded=not mesh.replicated and mesh.sizes.data > 1)
+        widen_gradients(networks["model"], sharded=not mesh.replicated and mesh.sizes.summed > 1)
     placement = placed(networks, mesh)
     if case.parameters:
         lasting, stochastic = kept.master == "fp32", kept.rounding == "stochastic"
@@ -211,6 +213,9 @@ def optimizer_of(case: Case) -> Optimizer:
 def work_of(mesh: Mesh, step: int, case: Case) -> MinimizeInputs:
     """This rank's share of a step. Where the step is ragged, ranks without samples make passes of no weight."""
     every = [shortened(micro) for micro in lanes(step)] if case.uneven else lanes(step)
+    if not case.documents:
+        for micro in every:
+            del micro.batch["documents"]
     there = every[:1] if case.ragged and step == case.steps else every
     own = LANES // mesh.data.world
     mine = [micro for micro in there if micro.lane // own == mesh.data.rank]
@@ -252,7 +257,7 @@ def loss_of(case: Case, step: int) -> Any:
 
 def is_third(step: int, batch: Mapping[str, Tensor]) -> bool:
     """Whether it is the batch of a step's third lane."""
-    return torch.equal(batch["tokens"], lanes(step)[2].batch["tokens"])
+    return torch.equal(batch["documents"], lanes(step)[2].batch["documents"])  # those of all positions, on every rank
 
 
 class Poisoned(LanguageModelTask):

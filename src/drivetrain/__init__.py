@@ -1,8 +1,8 @@
 """Drivetrain trains PyTorch models: one recipe, the same bits after any stop, a ledger that proves it.
 
 For a task of your own: `Task`, `Losses`, `Mean`, `Metric`; with tables `Embeddings`, `Table`, `Lookup`, `Ids`, and for
-keyed ones `Keyed`, `Admit`, `Evict`, `Amount`; on many processes `ParallelPlan`, `Dropout`, `once`, `added`. To run one
-from Python: `train`, `evaluate`, `predict`, `generate`, `export`, `report`, `compare`, `diff`.
+keyed ones `Keyed`, `Admit`, `Evict`, `Amount`; on many processes `ParallelPlan`, `Positions`, `Dropout`, `once`,
+`added`. To run one from Python: `train`, `evaluate`, `predict`, `generate`, `export`, `report`, `compare`, `diff`.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from drivetrain.api import report as report
     from drivetrain.api import train as train
     from drivetrain.api import verify as verify
+    from drivetrain.engine.context import Positions as Positions
     from drivetrain.engine.dropout import Dropout as Dropout
     from drivetrain.engine.losses import Losses as Losses
     from drivetrain.engine.parallel_plan import ParallelPlan as ParallelPlan
@@ -58,6 +59,7 @@ _HOMES = {
     "report": "drivetrain.api",
     "train": "drivetrain.api",
     "verify": "drivetrain.api",
+    "Positions": "drivetrain.engine.context",
     "Dropout": "drivetrain.engine.dropout",
     "Losses": "drivetrain.engine.losses",
     "ParallelPlan": "drivetrain.engine.parallel_plan",

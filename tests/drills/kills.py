@@ -65,6 +65,8 @@ CUT = [
             "task.model.depth=4",
         ),
     ),
+    (2, ("parallel.context=2",)),
+    (4, ("parallel.context=2", "parallel.shard=2")),
 ]
 TABLES = [
     (1, ()),

@@ -159,7 +159,8 @@ def test_any_mesh_loads_the_commits_of_any_other_to_the_bit(tmp_path, importable
     case, run = asdict(Case(tied=False, average=True, evaluated=False, precision="fp16")), tmp_path / "run"
     run.mkdir()
     chain = [{}, {"shard": 2}, {"pipeline": 2}, {"tensor": 2}, {"shard": 4}, {"pipeline": 2, "shard": 2}]
-    chain += [{"replicate": 2, "shard": 2}, {"shard": 2, "tensor": 2}, {"pipeline": 2, "tensor": 2}, {}]
+    chain += [{"replicate": 2, "shard": 2}, {"shard": 2, "tensor": 2}, {"pipeline": 2, "tensor": 2}]
+    chain += [{"context": 2, "shard": 2}, {"context": 2, "tensor": 2}, {"context": 2, "pipeline": 2}, {}]
     steps = 4  # of which two overflow
     for place, sizes in enumerate(chain):
         folder = tmp_path / str(place)

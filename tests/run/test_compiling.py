@@ -6,6 +6,7 @@ from math import prod
 import pytest
 
 import compiled
+import sliced
 from conftest import run_under_supervisor, trace
 from drivetrain.ledger.derive import lineage
 from drivetrain.ledger.ledger import read
@@ -85,6 +86,18 @@ def test_a_mesh_with_compiled_blocks_learns_what_one_process_does(whole, tmp_pat
         assert run_of(again, *mesh, "activations=recompute", most_steps=2).code is Exit.STOPPED
         assert run_of(again, *mesh, "evaluate.every={steps: 100}", worker="compiled:cold").code is Exit.DONE
         assert trace(again) == trace(tmp_path / "run")
+
+
+@drilled
+def test_blocks_whose_positions_meet_are_compiled_and_learn_what_one_process_does(tmp_path):
+    # Compiled both: a graph draws other numbers for dropout.
+    asked = "compile={scope: block}", "evaluate.every={steps: 100}", "batch={size: 8, micro: 4}"
+    for run, mesh in (("one", ()), ("pieces", ("launch.processes=2", "parallel.context=2"))):
+        recipe = sliced.recipe("Parts")
+        assert run_under_supervisor(recipe, tmp_path / run, *asked, *mesh, worker="compiled:warm").code is Exit.DONE
+    losses = [[each["losses"]["loss"] for each in of_kind(tmp_path / run, "step")] for run in ("pieces", "one")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert {why for _, phase, why in graphs(tmp_path / "pieces") if phase != "evaluation"} == {"first"}
 
 
 @drilled

@@ -22,13 +22,14 @@ SHARDS = ("launch.processes=2", "parallel.shard=2")
 GROUPS = ("launch.processes=4", "parallel.replicate=2", "parallel.shard=2")
 PARTS = ("launch.processes=2", "parallel.tensor=2")
 STAGES = ("launch.processes=2", "parallel.pipeline=2", "task.model.depth=2")
+PIECES = ("launch.processes=2", "parallel.context=2")
 
 
 def records(run, kind):
     return [record for record in read(run / "ledger.jsonl") if record["kind"] == kind]
 
 
-@pytest.mark.parametrize("mesh", [SHARDS, PARTS, STAGES], ids=["shard", "tensor", "pipeline"])
+@pytest.mark.parametrize("mesh", [SHARDS, PARTS, STAGES, PIECES], ids=["shard", "tensor", "pipeline", "context"])
 def test_a_run_that_is_stopped_goes_on_to_the_same_bits_and_unpickles_nothing(tiny, tmp_path, mesh, importable):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert run_under_supervisor(tiny, whole, *mesh).code is Exit.DONE

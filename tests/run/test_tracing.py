@@ -41,9 +41,12 @@ CASES = {
     ),
     "zero bubble": ({"pipeline": 2}, ("parallel.pipeline_schedule=zero_bubble", "activations=recompute")),
     "pipeline x shard": ({"pipeline": 2, "shard": 2}, ()),
+    "context": ({"context": 2}, ()),
+    "context x shard": ({"context": 2, "shard": 2}, ("activations=recompute",)),
+    "context x tensor": ({"context": 2, "tensor": 2}, ()),
 }
 DRILL = "DRILL" in os.environ
-HERE = list(CASES) if DRILL else ["one process", "shard", "shard x tensor", "pipeline"]
+HERE = list(CASES) if DRILL else ["one process", "shard", "shard x tensor", "pipeline", "context"]
 RECIPES = [*planned_recipes.LANGUAGE, *planned_recipes.SHIPPED] if DRILL else planned_recipes.FEW
 MODEL = planned_recipes.LLAMA
 

@@ -345,3 +345,18 @@ def test_runs_have_the_same_bits_on_any_number_of_processes_and_after_a_stop(mix
     for record in told:
         assert sum(record["counted"]["model.layers.0.mlp.router.given"]) == samples * 16 * 2
         assert record["counted"]["model.layers.0.mlp.router.dropped"][0] > 0
+
+
+@pytest.mark.xdist_group("meshes")
+@pytest.mark.timeout(400)
+def test_tokens_of_parts_of_samples_are_balanced_as_those_of_whole_ones(mixture, tmp_path, forked):
+    del mixture["task"]["model"]["experts"]["capacity"]
+    for run, asked in (("one", ()), ("parts", ("launch.processes=2", "parallel={context: 2}"))):
+        assert run_under_supervisor(mixture, tmp_path / run, *asked, "budget.steps=6").code is Exit.DONE
+    for what in ("loss", "balance"):
+        one, parts = [dict(curve(records(tmp_path / run), what)) for run in ("one", "parts")]
+        assert parts == pytest.approx(one, rel=1e-5), what
+    bias = "networks/model/layers.0.mlp.router.bias"
+    assert torch.equal(tensors(tmp_path / "parts")[bias], tensors(tmp_path / "one")[bias])
+    counted = [record["counted"] for record in records(tmp_path / "parts") if record["kind"] == "telemetry"]
+    assert sum(counted[0]["model.layers.0.mlp.router.given"]) == 8 * 6 * 16 * 2

@@ -37,7 +37,7 @@ class StepCounts:
     """All modules that count, of all networks."""
 
     def __init__(self, networks: Mapping[str, nn.Module], group: Group) -> None:
-        """`group`: the ranks that share out the samples."""
+        """`group`: the ranks that share out the samples, and their positions."""
         self._group = group
         found = {name: module for name, module in named_layers(networks) if isinstance(module, Counted)}
         self._modules = found

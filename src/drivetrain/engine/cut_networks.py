@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from drivetrain.checkpoint.boxes import local_of
-from drivetrain.engine.losses import Term
+from drivetrain.engine.context import positions_of
+from drivetrain.engine.losses import Losses, Term
 from drivetrain.engine.placement import Placement
 from drivetrain.runtime.mistakes import with_place
 from drivetrain.spec.exits import Exit, Failure
@@ -31,8 +32,9 @@ class CutNetworks:
         self._placement = placement
         self._units: list[FSDPModule] = []
         self._looking = self._passed_back = False
+        self._positions = positions_of(networks.values())
         # Split layers alone hold their parts all the time: only FSDP gathers, and has to be told when to give up again.
-        if placement.mesh.sizes.data > 1:
+        if placement.mesh.sizes.summed > 1:
             from drivetrain.engine.layout import methods_of, shards_of
 
             self._units = [unit for network in networks.values() for unit in shards_of(network)]
@@ -43,7 +45,8 @@ class CutNetworks:
 
     @contextmanager
     def training(self, names: Sequence[str]) -> Iterator[None]:
-        """While entered, backward passes make gradients of these networks only: FSDP cannot be told its inputs."""
+        """While entered, backward passes make gradients of these networks only: FSDP cannot be told its inputs.
+        Networks are given the positions here."""
         still: list[nn.Parameter] = []
         # Names are NETWORK/PARAMETER.
         for path, held in self._placement.held.items():
@@ -52,7 +55,7 @@ class CutNetworks:
         for parameter in still:
             parameter.requires_grad_(False)
         try:
-            with self._split_losses():
+            with self._split_losses(), self._positions.given():
                 yield
         finally:
             # Only those that moved before: what a user has frozen stays so.
@@ -140,7 +143,13 @@ class CutNetworks:
         return found
 
     def whole(self, losses: Mapping[str, Term]) -> Mapping[str, Term]:
-        """Losses as plain numbers, the same on all ranks that have computed them together."""
+        """Losses as plain numbers, the same on all ranks that have computed them together.
+
+        Raises Failure(78) for a mean where each rank has some positions: nothing says of how many.
+        """
+        if self._positions.ranks > 1 and not isinstance(losses, Losses):
+            cause = "parallel.context: the loss is a mean over samples, of which each process has some positions"
+            raise Failure(Exit.BAD_RECIPE, cause, 'return sums over positions: Losses(loss=(sum, "tokens"))')
         if not self._splits:
             return losses
         from torch.distributed.tensor import DTensor
@@ -152,6 +161,10 @@ class CutNetworks:
                 value = value.full_tensor()
             found[name] = term._replace(value=value)
         return found
+
+    def batch(self, batch: Any) -> Any:
+        """What this rank computes of a batch in training."""
+        return self._positions.cut(batch)
 
     @property
     def _splits(self) -> bool:

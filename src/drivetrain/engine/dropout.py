@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from drivetrain.engine.context import WHOLE, Positions
 from drivetrain.runtime.hashing import FIRST, GOLDEN, lowbias32
 from drivetrain.spec.exits import Exit, Failure
 
@@ -19,15 +20,17 @@ class Dropout(nn.Dropout):
     """
 
     part: tuple[int, int] = (0, 1)
-    """Which share of the positions is here, of how many."""
+    """Which share of the positions that the network is given is here, of how many."""
+    positions: Positions = WHOLE
+    """Which ones of a sample it is given."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Same shape and dtype: zeros with probability `p`, the rest divided by 1 - p."""
         if not self.training or not self.p:
             return input
-        index, _ = self.part
-        first = index * _folded(input.shape)[1]
-        return input * kept(input, self.p, drawn_seed(input.device), first).to(input.dtype) * (1 / (1 - self.p))
+        (index, parts), length = self.part, _folded(input.shape)[1]
+        places = self.positions.here(length * parts, input.device)[index * length : (index + 1) * length]
+        return input * kept(input, self.p, drawn_seed(input.device), places).to(input.dtype) * (1 / (1 - self.p))
 
 
 def require_ours(axis: str, name: str, network: nn.Module, draws: str) -> None:
@@ -44,14 +47,14 @@ def drawn_seed(device: torch.device) -> Tensor:
     return torch.randint(-(1 << 31), 1 << 31, (2,), device=device).to(torch.int32)
 
 
-def kept(x: Tensor, p: float, seed: Tensor, first: int) -> Tensor:
+def kept(x: Tensor, p: float, seed: Tensor, places: Tensor) -> Tensor:
     """Which numbers of [samples, positions, ...] stay (bool, the same shape).
 
-    `first` is the place of the first position, `seed` int32 [2]. A number
+    `places` [positions] are those of the positions in their sample, `seed` int32 [2]. A number
     is kept where its 32 hashed bits, as a signed number, are not below the threshold of `p`.
     """
-    samples, positions, features = (torch.arange(size, dtype=torch.int32, device=x.device) for size in _folded(x.shape))
-    line = lowbias32(samples * GOLDEN + seed[0]).unsqueeze(1) ^ (positions + first) * FIRST ^ seed[1]
+    samples, _, features = (torch.arange(size, dtype=torch.int32, device=x.device) for size in _folded(x.shape))
+    line = lowbias32(samples * GOLDEN + seed[0]).unsqueeze(1) ^ places.to(torch.int32) * FIRST ^ seed[1]
     numbers = lowbias32(lowbias32(line).unsqueeze(2) + features * GOLDEN)
     return (numbers >= int((p - 0.5) * 2**32)).view(x.shape)
 

@@ -64,7 +64,7 @@ class Engine:
         self.scaler = scaler
         self.averages = averages
         self.buffers = Buffers(networks, execution.placement.group, still=execution.exact is not None)
-        self.counts = StepCounts(networks, execution.placement.data)
+        self.counts = StepCounts(networks, execution.placement.mesh.summed)
         self.network_settings = execution.network_settings
         self.span = 0, 0  # positions [start, stop) of the micro-batch at work
         self._execution = execution
@@ -275,7 +275,8 @@ class Engine:
         if self._tables:
             self._tables.enter(micro.start)
         with self._execution.autocast(moving.precision), self._cut.losing() if self._cut else nullcontext():
-            result = loss(self.networks, to_device(micro.batch, self.device))
+            batch = self._cut.batch(micro.batch) if self._cut else micro.batch
+            result = loss(self.networks, to_device(batch, self.device))
         losses = as_losses(result, micro.size, work.counts, loss)
         if work.rule and (wrong := require_names(losses, work.rule.losses)):
             raise returned(loss, wrong, "return Losses with those names")

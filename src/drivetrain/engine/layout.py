@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 from torch.distributed.tensor.placement_types import Placement as Layout
 
+from drivetrain.engine.context import Positions
 from drivetrain.engine.cuttable import require_shardable, require_unwatched
 from drivetrain.engine.dropout import Dropout, require_ours
 from drivetrain.engine.parallel_plan import ParallelPlan, matching
@@ -56,7 +57,7 @@ def lay_out(
         keep_stages(name, network, plan, mesh)
     units, split = (present(network, matching(network, each, asked)) for each in (plan.units, plan.split))
     require_unwatched(name, network)
-    if mesh.sizes.data > 1:
+    if mesh.sizes.summed > 1:
         require_shardable(name, network, list(units))
         _require_methods(asked, network, plan)
     if mesh.sizes.tensor > 1:
@@ -64,10 +65,12 @@ def lay_out(
         _split(name, network, {path: plan.split[pattern] for path, pattern in split.items()}, mesh, sequence)
         for path in units:
             network.get_submodule(path).register_forward_pre_hook(_arrived)
+    if mesh.sizes.context > 1:
+        _share_positions(name, network, plan, mesh)
     between()
     network.laid_out = mesh.sizes  # type: ignore[assignment] - any object, for a network that wants to know
     with_chunks(network)
-    if mesh.sizes.data > 1:
+    if mesh.sizes.summed > 1:
         _shard(name, network, list(units), plan, mesh)
     if stages := stages_of(network):
         for chunk in stages.chunks:
@@ -109,6 +112,25 @@ def _require_methods(asked: str, network: nn.Module, plan: ParallelPlan) -> None
         if not callable(getattr(network, method, None)):
             cause = f"{asked}: its methods name {method!r}, which {type(network).__name__} does not have"
             raise Failure(Exit.BAD_RECIPE, cause, "name what the task calls beside `forward`")
+
+
+def _share_positions(name: str, network: nn.Module, plan: ParallelPlan, mesh: Mesh) -> None:
+    """Tell a network, and what of it has to know, which positions it is given. Raises Failure(78) where nothing says
+    what has to know, or that does not ask."""
+    if not plan.context or not plan.sliced:
+        cause = f"parallel.context: nothing says in which modules of {name} positions meet, or what of a batch has them"
+        raise Failure(Exit.BAD_RECIPE, cause, "state it in the task's parallel_plan (context, sliced), or use shard")
+    require_ours("context", name, network, "the same for other positions")
+    named = present(network, matching(network, plan.context, f"the context of {name}"))
+    positions = Positions(mesh.at["context"], mesh.sizes.context, mesh.context.main, plan.sliced)
+    for path, module in network.named_modules():
+        asks = isinstance(getattr(module, "positions", None), Positions)
+        if path in named and not asks:
+            cause = f"parallel.context: {name}.{path} has no attribute `positions`, so that it sees those here alone"
+            hint = "give its class `positions = drivetrain.Positions()`, and let it ask that for keys and values"
+            raise Failure(Exit.BAD_RECIPE, cause, hint)
+        if not path or asks:
+            module.positions = positions  # type: ignore[assignment] - any object
 
 
 def _require_split(name: str, network: nn.Module, split: Mapping[str, str]) -> None:

@@ -35,12 +35,18 @@ class ParallelPlan:
     becomes of modules along `tensor`. `methods` of the network are called by the task beside `forward`. `stages` are
     the modules along `pipeline`, in the order in which a pass goes through them, each given what the one before it has
     made: of these each stage has some, with as many units as the others.
+
+    `context` are the modules in which positions of a sample meet, such as attention, and `sliced` what of a batch is
+    cut by positions along `context`: its keys, each with the dimension that positions are. The network and these
+    modules have an attribute `positions` then (`Positions`), that says which are here and brings the others.
     """
 
     units: tuple[str, ...] = ()
     split: Mapping[str, Split] = field(default_factory=dict)
     methods: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    sliced: Mapping[str, int] = field(default_factory=dict)
 
 
 def derived(network: nn.Module) -> ParallelPlan:

@@ -104,9 +104,9 @@ class Pipelined:
 
     def run(self, moving: NetworkGroup, loss: Any, work: MinimizeInputs, sums: Sums, _: Any) -> None:
         """Forward and backward over all micro-batches, in the order of the schedule."""
-        device, kind = self._execution.device, self._execution.schedule
-        passes = [_Pass(micro, to_device(micro.batch, device), 1.0) for micro in work.micros]
-        passes += [_Pass(micro, to_device(micro.batch, device), 0.0) for micro in work.spares]
+        kind = self._execution.schedule
+        passes = [_Pass(micro, self._batch(micro), 1.0) for micro in work.micros]
+        passes += [_Pass(micro, self._batch(micro), 0.0) for micro in work.spares]
         if not passes:  # no rank has a sample
             return
         rows = max(one.micro.size for one in passes)
@@ -124,7 +124,7 @@ class Pipelined:
     def alone(self, moving: NetworkGroup, loss: Any, micro: MicroBatch, work: MinimizeInputs) -> list[Tensor]:
         """The losses of one micro-batch, where the last stage is here; its gradients stay where they are made."""
         sums = Sums(self._execution.device)
-        one = _Pass(micro, to_device(micro.batch, self._execution.device), 1.0)
+        one = _Pass(micro, self._batch(micro), 1.0)
         self._prepare(_Work([one], split_of(loss), work, sums, moving.precision, sums_over_ranks=False), micro.size)
         # One micro-batch goes through any schedule alike, and gpipe takes a single one on any number of stages.
         kind = "gpipe" if self._execution.schedule in _SINGLE else self._execution.schedule
@@ -169,6 +169,9 @@ class Pipelined:
         work, micro = self.now.step, one.micro
         path = work.step, work.call, micro.lane, micro.part
         seed_generators(self._execution.device, mix(self._execution.seed, *path))
+
+    def _batch(self, micro: MicroBatch) -> Any:
+        return to_device(self._cut.batch(micro.batch), self._execution.device)
 
     def _inputs(self, one: _Pass, *, filled: bool = True) -> tuple[Any, ...]:
         """The network's inputs, `filled` up to as many samples as all passes have: messages have one shape. Of what is

@@ -25,6 +25,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.box import Box
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.mesh import MeshSizes
 
 
 @dataclass(frozen=True)
@@ -245,20 +246,21 @@ def _held(parameter: nn.Parameter, mesh: Mesh, places: tuple[int, ...]) -> Held:
         here = nn.Parameter(local_of(parameter.detach()), requires_grad=parameter.requires_grad)
         if wide(parameter):
             here.grad_dtype = torch.float32
-    along = tuple(_cut_along(parameter))
+    along = tuple(_cut_along(parameter, mesh.sizes))
     part = Part(here, box_of(parameter.detach()), mesh.across(along) if along else None)
     return Held(parameter, part, mesh.sharing(along, places), along, places)
 
 
-def _cut_along(parameter: Tensor) -> Iterator[str]:
-    """The axes along which ranks hold different parts."""
+def _cut_along(parameter: Tensor, sizes: MeshSizes) -> Iterator[str]:
+    """The axes along which ranks hold different parts; torch's `shard` is ours with `context`."""
     from torch.distributed.tensor import DTensor, Replicate  # they take a while, and replicas need none
 
     if isinstance(parameter, DTensor):
         names = parameter.device_mesh.mesh_dim_names or ()
         for name, size, layout in zip(names, parameter.device_mesh.shape, parameter.placements, strict=True):
             if size > 1 and layout != Replicate():
-                yield name
+                axes = ("shard", "context") if name == "shard" else (name,)
+                yield from [axis for axis in axes if getattr(sizes, axis) > 1]
 
 
 def parameter_counts(placement: Placement, network: str, module: nn.Module) -> tuple[int, int]:

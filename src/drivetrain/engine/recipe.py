@@ -170,7 +170,7 @@ class Parallel(Settings):
     shard: Annotated[
         Count | Literal["auto"], cost("processes that hold a part of every tensor each and read other samples (FSDP)")
     ] = 1
-    context: Annotated[Count | Literal["auto"], cost("processes that share the positions of a sample")] = 1
+    context: Annotated[Count | Literal["auto"], cost("processes that share each sample's positions")] = 1
     tensor: Annotated[
         Count | Literal["auto"], cost("processes that split the matrices of a layer and read the same samples")
     ] = 1
@@ -195,8 +195,6 @@ class Parallel(Settings):
         free = [axis for axis in self._free if axis != "replicate"]
         if len(free) > 1:
             raise ValueError(f"{' and '.join(free)} are auto, and only one can be what is left")
-        if self.context != 1:
-            raise ValueError(f"context {self.context}: this version has 1 only")
         several = self.pipeline_schedule in ("interleaved", "zero_bubble", "zbv")
         if self.virtual_stages > 1 and not several:
             raise ValueError(f"virtual_stages {self.virtual_stages}: {self.pipeline_schedule} has 1 on each process")

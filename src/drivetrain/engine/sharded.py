@@ -143,7 +143,7 @@ class Sharded:
     def _sum_numbers(self) -> None:
         """Sum what FSDP leaves alone: parameters that have no rows. Every rank calls it, whatever losses have reached
         on it."""
-        if self._placement.mesh.sizes.data == 1:
+        if self._placement.mesh.sizes.summed == 1:
             return
         alone = [held.parameter for held in self._all if not held.parameter.dim()]
         for parameter in alone:
@@ -152,7 +152,7 @@ class Sharded:
         numbers = [parameter.grad for parameter in alone if parameter.grad is not None]
         if numbers:  # one message for all
             flat = torch.stack(numbers)
-            dist.all_reduce(flat, group=self._placement.data.main)
+            dist.all_reduce(flat, group=self._placement.mesh.summed.main)
             torch._foreach_copy_(numbers, list(flat.unbind()))
 
     def _square(self, of_network: Sequence[Held], like: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 
 from drivetrain.data.batch_reader import LocalBatch
 from drivetrain.data.source import Source
+from drivetrain.engine.context import WHOLE, positions_of
 from drivetrain.engine.engine import Engine, Networks
 from drivetrain.engine.placement import Placement
 from drivetrain.engine.transfer import to_device
@@ -82,6 +83,10 @@ class Evaluator:
         self._group = group
         self._placement = placement
         self._sync = sync
+        self._positions, self._speaks = WHOLE, placement.speaks
+        if task.scores_parts:
+            self._positions = positions_of(engine.networks.values())
+            self._speaks = placement.mesh.speaks_of_positions
 
     def score(self, sets: Sequence[ValidationSet], step: int) -> Scores:
         """Score all sets at a step. Every rank calls it, and has the same result.
@@ -93,8 +98,8 @@ class Evaluator:
         with self._engine.evaluating() as networks:
             for number, validation in enumerate(sets):
                 lanes = self._lanes(validation, networks, step, number)
-                # Ranks at one place in the batch have scored the same samples.
-                merged = self._metrics.merged(lanes, self._group, speaks=self._placement.speaks)
+                # Ranks at one place in the batch have scored the same samples, but for those of which they have parts.
+                merged = self._metrics.merged(lanes, self._group, speaks=self._speaks)
                 scores.metrics[validation.name] = self._metrics.values(merged)
                 scores.counts[validation.name] = validation.size
             self._engine.heartbeat.enter("show")  # what follows an evaluation is told apart from it, in telemetry too
@@ -116,7 +121,7 @@ class Evaluator:
             for _ in range(missing):
                 assert batch.spare is not None, "whoever holds a part of what is computed gives one"
                 self._add(batch.spare.batch, networks, self._metrics.fresh(engine.device))
-        merged = self._metrics.merged([*lanes.values()], self._group, speaks=self._placement.speaks)
+        merged = self._metrics.merged([*lanes.values()], self._group, speaks=self._speaks)
         return self._metrics.values(merged)
 
     def show(self, samples: ShownSamples, step: int, gallery: Gallery | None) -> None:
@@ -165,8 +170,9 @@ class Evaluator:
 
     def _add(self, batch: Batch, networks: Networks, metrics: LaneMetrics) -> None:
         """Score a batch."""
-        batch = to_device(batch, self._engine.device)
-        self._metrics.feed(metrics, self._task.evaluate(networks, batch, metrics.filled))
+        batch = to_device(self._positions.cut(batch), self._engine.device)
+        with self._positions.given():
+            self._metrics.feed(metrics, self._task.evaluate(networks, batch, metrics.filled))
 
     def _missing(self, passes: int) -> int:
         """How many passes more another rank makes, which cannot make them without what this one holds."""

@@ -41,6 +41,10 @@ class Task(Recorded):
     shown: int | None = None
     """How many of the first samples `show` gets; None: as many as are scored at a time."""
 
+    scores_parts: bool = False
+    """Whether what `evaluate` gives metrics adds up over parts of samples. Where processes share positions (key
+    `parallel.context`) each then scores those that it has, as in training; else all score whole samples."""
+
     build_on_meta: bool = False
     """Whether `networks` is called with torch's meta device as the default, which gives tensors without memory. Each
     network then has `fill(name, tensor)`, which puts the initial numbers into one whole parameter or buffer, drawn from

@@ -333,6 +333,16 @@ def require_split(recipe: Recipe, task: Task, networks: Mapping[str, nn.Module])
         raise Failure(Exit.BAD_RECIPE, cause, "choose a shipped optimizer; or use shard or tensor")
 
 
+def _require_cuttable(recipe: Recipe, task: Task, networks: Mapping[str, nn.Module], mesh: Mesh) -> None:
+    """Raises Failure(78) where networks were to lie on stages, or samples to be cut by positions, and the task has not
+    what that takes."""
+    if mesh.sizes.pipeline > 1:
+        require_split(recipe, task, networks)
+    if mesh.sizes.context > 1 and len(networks) > 1:
+        cause = f"parallel.context: samples are cut for one network, and the task has {', '.join(networks)}"
+        raise Failure(Exit.BAD_RECIPE, cause, "use shard")
+
+
 def _writer(kind: type, method: str) -> type:
     """The class that has written a method."""
     return next(each for each in kind.__mro__ if method in vars(each))
@@ -367,8 +377,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
         require_apart(networks)
         _stop_frozen(recipe, networks)
     _choose_kernels(recipe, networks)
-    if mesh.sizes.pipeline > 1:
-        require_split(recipe, task, networks)
+    _require_cuttable(recipe, task, networks, mesh)
     tables = _tables_of(task, recipe, networks, mesh, drawn=drawn)
     for name, network in networks.items():
         if not _NETWORK_NAME.fullmatch(name):
@@ -381,7 +390,7 @@ def build_on_mesh(task: Task, recipe: Recipe, mesh: Mesh, *, drawn: bool = True)
         if not mesh.replicated:
             _settle(network)
         if recipe.parameters.dtype == "bf16":
-            widen_gradients(network, sharded=not mesh.replicated and mesh.sizes.data > 1)
+            widen_gradients(network, sharded=not mesh.replicated and mesh.sizes.summed > 1)
         if recipe.compiled and recipe.compiled.scope == "network":
             compile_network(network, recipe.compiled)
     placement = placed(networks, mesh, tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict
 from functools import cached_property
 
 import torch
@@ -13,6 +14,8 @@ from drivetrain.runtime.group import Group
 from drivetrain.spec.mesh import MeshSizes
 
 _ENGINE_AXES = ("pipeline", "replicate", "shard", "tensor")
+_SUMMED = ("replicate", "shard", "context")
+"""Along these gradients add up."""
 
 
 class Mesh:
@@ -56,12 +59,19 @@ class Mesh:
             found += there[::-1] if self.folded and number % 2 else there
         return found
 
+    @property
+    def speaks_of_positions(self) -> bool:
+        """The same where each rank along `context` counts for its positions."""
+        return not any(self.at[axis] for axis in self._others_than(_SUMMED))
+
     @cached_property
     def devices(self) -> DeviceMesh:
         """Torch's mesh, with the axes replicate, shard and tensor, also where one has a single process, and pipeline
-        where there is one. Every rank asks for it."""
+        where there is one. Its `shard` are the ranks along shard and context: between them they hold each tensor, and
+        sum its gradient. Every rank asks for it."""
         axes = _ENGINE_AXES if self.sizes.pipeline > 1 else _ENGINE_AXES[1:]
-        shape = tuple([getattr(self.sizes, axis) for axis in axes])
+        sizes = asdict(self.sizes) | {"shard": self.sizes.shard * self.sizes.context}
+        shape = tuple([sizes[axis] for axis in axes])
         # The default group is gloo on every device, and a mesh would take that.
         backends: dict[int | str, str] = dict.fromkeys(axes, self.group.backend)
         return init_device_mesh(
@@ -73,8 +83,21 @@ class Mesh:
 
     @property
     def tells_losses(self) -> bool:
-        """Whether the losses that this rank has computed, if any, count for its place in the batch."""
-        return not any(self.at[axis] for axis in self._others_than(("pipeline", "replicate", "shard")))
+        """Whether the losses that this rank has computed, if any, add up to those of the step. Along `context` each has
+        those of its positions."""
+        return not any(self.at[axis] for axis in self._others_than(("pipeline", *_SUMMED)))
+
+    @cached_property
+    def summed(self) -> Group:
+        """The ranks whose gradients add up, this one among them. Every rank asks for it."""
+        if self.sizes.context == 1:
+            return self.data
+        return self.group.part(self.sharing(self._others_than(_SUMMED)))
+
+    @cached_property
+    def context(self) -> Group:
+        """The ranks that share the positions of this one's samples, this one among them. Every rank asks for it."""
+        return self.group.part(self.sharing(self._others_than(("context",))))
 
     def sharing(self, axes: Collection[str], places: Collection[int] | None = None) -> tuple[int, ...]:
         """The ranks that stand where this one does along these axes: those that hold the same part of what is cut
@@ -98,7 +121,7 @@ class Mesh:
     def across(self, axes: tuple[str, ...]) -> ProcessGroup:
         """The ranks that stand where this one does along all axes but these: between them they hold all of what is cut
         along these. Every rank asks, in the same order."""
-        if len(axes) == 1:
+        if len(axes) == 1 and self.sizes.context == 1:
             return self.devices.get_group(axes[0])
         if axes not in self._across:
             self._across[axes] = self.group.part(self.sharing(self._others_than(axes))).main

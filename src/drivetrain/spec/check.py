@@ -25,6 +25,7 @@ from drivetrain.spec.components import (
     ProjectsGradients,
     ReadsKinds,
     ReadsPart,
+    SharesPositions,
     SplitsLayers,
     WarmsUp,
 )
@@ -54,6 +55,7 @@ def contradictions(recipe: Recipe) -> list[Contradiction]:
         _task,
         _batch,
         _parallel,
+        _sliced,
         _staged,
         _meshed,
         _divided,
@@ -180,6 +182,22 @@ def _parallel(recipe: Recipe) -> Iterator[Contradiction]:
         if number % mesh.tensor and (recipe.parallel.sequence or not path.endswith("context")):
             message = f"{mesh.tensor} processes do not share {path} {number}; {_divisors(number)} would"
             yield Contradiction(("parallel", "tensor"), message)
+
+
+def _sliced(recipe: Recipe) -> Iterator[Contradiction]:
+    """Samples that processes along `context` cannot share, or not evenly."""
+    mesh, path = _mesh(recipe), ("parallel", "context")
+    if mesh is None or mesh.context == 1 or recipe.task is None or isinstance(recipe.task, Custom):
+        return  # of a task of the user's own the plan tells, once it is loaded
+    if not isinstance(recipe.task, SharesPositions):
+        yield Contradiction(path, f"{mesh.context}: the samples of this task are not cut by positions; use shard")
+        return
+    where, number = recipe.task.positions
+    # Two stretches each, from the front and from behind; between split layers each of these ranks has a part of both.
+    parts = mesh.context * math.lcm(2, mesh.tensor if recipe.parallel.sequence else 1)
+    if number % parts:
+        message = f"{mesh.context} processes with two stretches each do not share {where} {number}"
+        yield Contradiction(path, f"{message}; a multiple of {parts} would do")
 
 
 def _staged(recipe: Recipe) -> Iterator[Contradiction]:

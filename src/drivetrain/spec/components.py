@@ -66,6 +66,16 @@ class HasBlocks(Protocol):
 
 
 @runtime_checkable
+class SharesPositions(Protocol):
+    """A task whose samples can be cut by positions (`parallel.context`)."""
+
+    @property
+    def positions(self) -> tuple[str, int]:
+        """Where in the task's settings it says how many a sample has, and how many."""
+        ...
+
+
+@runtime_checkable
 class Derives(Protocol):
     """A task whose sources take from it what the recipe leaves open."""
 

@@ -15,7 +15,8 @@ class MeshSizes:
     """Processes along each axis, in the order of `AXES`.
 
     `replicate` and `shard` share out the lanes; the others work on the same samples. Along `replicate` all hold the
-    same, along `shard` each holds a part of every tensor, along `tensor` a part of each matrix that is split.
+    same, along `shard` and `context` together each holds a part of every tensor, along `tensor` a part of each matrix
+    that is split. Along `context` each works on some positions of a sample.
     """
 
     pipeline: int = 1
@@ -33,6 +34,11 @@ class MeshSizes:
     def data(self) -> int:
         """Places in the batch: the processes that share out the lanes, one of those that read the same samples."""
         return self.replicate * self.shard
+
+    @property
+    def summed(self) -> int:
+        """Processes whose gradients add up: they read samples, or positions of samples, of their own."""
+        return self.data * self.context
 
     @property
     def replicated(self) -> bool:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drivetrain.checkpoint.boxes import part_of
+from drivetrain.engine.context import WHOLE
 from drivetrain.engine.counted import Counted
 from drivetrain.tasks.language_model import recipe
 from drivetrain.tasks.language_model.grouped import grouped_product
@@ -38,6 +39,8 @@ class Router(Counted):
     little (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
     """
 
+    positions = WHOLE
+
     def __init__(self, width: int, settings: recipe.Experts) -> None:
         super().__init__(settings.count + 1)
         self.settings = settings
@@ -58,8 +61,10 @@ class Router(Counted):
                 weights = weights / weights.sum(dim=-1, keepdim=True)
             given = _per_sample(experts, number)
             self._count(given.sum(dim=0))
-            likely = (scores / scores.sum(dim=-1, keepdim=True)).mean(dim=1)
-            return Routed(experts, weights, (likely * given * (number / experts[0].numel())).sum())
+            # Of a sample of which others have positions, too, this is their part of the balance: it adds up.
+            choices = self.positions.total(experts[0].numel())
+            likely = (scores / scores.sum(dim=-1, keepdim=True)).sum(dim=1) / self.positions.total(x.shape[1])
+            return Routed(experts, weights, (likely * self.positions.added(given) * (number / choices)).sum())
 
     def _count(self, given: Tensor) -> None:
         if self.training:

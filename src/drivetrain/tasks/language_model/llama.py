@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drivetrain.engine.context import WHOLE
 from drivetrain.engine.dropout import Dropout
 from drivetrain.engine.parallel_plan import ParallelPlan, Split
 from drivetrain.spec.mesh import MeshSizes
@@ -38,6 +40,8 @@ PLAN = ParallelPlan(
         "head": "head",
     },
     stages=("embed", "layers.*", "norm", "head"),
+    context=("layers.*.attention",),
+    sliced={"tokens": 1, "targets": 1},
 )
 """How the decoder is laid out over a mesh."""
 
@@ -59,11 +63,12 @@ def plan_of(settings: recipe.Llama) -> ParallelPlan:
         split[path] = "experts"
         if settings.experts.shared:
             split |= {f"{path}.shared.gate": "column", f"{path}.shared.up": "column", f"{path}.shared.down": "summand"}
-    return ParallelPlan(units=PLAN.units, split=split)
+    return replace(PLAN, split=split, stages=())
 
 
-Allowed = Tensor | Blocks | None
-"""Who sees whom: a mask (bool [batch, 1, positions, positions]), documents in batches, or all that is before."""
+Allowed = Tensor | Blocks | tuple[Tensor, ...] | None
+"""Who sees whom: a mask (bool [batch, 1, positions, positions]), documents in batches, masks of the positions here
+(`Positions.masks`), or all that is before."""
 
 
 class Llama(nn.Module):
@@ -75,6 +80,8 @@ class Llama(nn.Module):
 
     laid_out = MeshSizes()
     """How it lies on a mesh; whoever lays it out says so."""
+    positions = WHOLE
+    """Which ones of a sample it is given: of tokens and targets. Documents are those of all."""
 
     def __init__(self, settings: recipe.Llama) -> None:
         super().__init__()
@@ -105,11 +112,7 @@ class Llama(nn.Module):
         in nats, summed, 0-d. In training a model with experts says beside either how uneven they are: `Routed.balance`,
         the mean over layers.
         """
-        begin, length = past.length if past else 0, tokens.shape[1]
-        cos, sin, allowed = self.cos[begin : begin + length], self.sin[begin : begin + length], None
-        if documents is not None:
-            places = positions_within(documents)
-            cos, sin, allowed = self.cos[places].unsqueeze(1), self.sin[places].unsqueeze(1), _apart(documents)
+        cos, sin, allowed = self._reach(tokens.shape[1], documents, past.length if past else 0)
         x, balance = self.embed(tokens), []
         for number, layer in enumerate(self.layers):
             x = layer(x, cos, sin, allowed, past.layers[number] if past else None)
@@ -118,6 +121,21 @@ class Llama(nn.Module):
                 balance.append(uneven)
         result = self.head(self.norm(x), targets=targets)
         return (result, torch.stack(balance).mean()) if balance and self.training else result
+
+    def _reach(self, length: int, documents: Tensor | None, begin: int) -> tuple[Tensor, Tensor, Allowed]:
+        """Cosines and sines of so many positions from `begin` on, or of those here, and whom they see."""
+        if self.positions.on:
+            here = self.positions.here(length, self.cos.device)
+            seen = self.positions.causal(length, self.cos.device) if documents is None else within(documents, here)
+            cos, sin = self._rotary(here if documents is None else positions_within(documents)[:, here])
+            return cos, sin, self.positions.masks(seen, cos.dtype)
+        if documents is None:
+            return self.cos[begin : begin + length], self.sin[begin : begin + length], None
+        return *self._rotary(positions_within(documents)), _apart(documents)
+
+    def _rotary(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self.cos[places], self.sin[places]
+        return (cos.unsqueeze(1), sin.unsqueeze(1)) if places.ndim > 1 else (cos, sin)
 
     @torch.no_grad()
     def fill(self, name: str, tensor: Tensor) -> None:
@@ -211,6 +229,8 @@ class Layer(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention with rotary positions; several heads may share a key and value head."""
 
+    positions = WHOLE
+
     def __init__(self, settings: recipe.Llama) -> None:
         super().__init__()
         kv_heads = settings.kv_heads or settings.heads
@@ -234,6 +254,8 @@ class Attention(nn.Module):
             key, value = past.with_next(key, value)
         if isinstance(allowed, Blocks):
             mixed = attend_in_blocks(query, key, value, allowed, grouped=self.grouped)
+        elif isinstance(allowed, tuple):
+            mixed = self.positions.attend(query, key, value, allowed, grouped=self.grouped)
         else:
             # A single token sees all that there is; torch's mask would let it see the first one only.
             causal = allowed is None and key.shape[2] == length
@@ -275,15 +297,17 @@ def _apart(documents: Tensor) -> Tensor | Blocks:
     return within(documents)
 
 
-def within(documents: Tensor) -> Tensor:
+def within(documents: Tensor, here: Tensor | None = None) -> Tensor:
     """Which position sees which (bool [batch, 1, positions, positions]): itself and those before it in its document.
+    With `here` (int64), the rows are those positions only.
 
     Padding sees itself only, and nothing sees padding. What ends a document is a token of it like any other.
     """
     # A row that sees nothing would be NaN after the softmax, and NaN spreads; so padding sees itself.
-    rows, columns = documents.unsqueeze(2), documents.unsqueeze(1)
     places = torch.arange(documents.shape[1], device=documents.device)
-    before, itself = places.unsqueeze(1) > places, places.unsqueeze(1) == places
+    here = places if here is None else here
+    rows, columns = documents[:, here].unsqueeze(2), documents.unsqueeze(1)
+    before, itself = here.unsqueeze(1) > places, here.unsqueeze(1) == places
     return (itself | (before & (rows == columns) & (rows >= 0))).unsqueeze(1)
 
 

@@ -205,16 +205,25 @@ class LanguageModel(Component):
         return heads | {"model.context": shape.context}
 
     def mistakes(self, recipe: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What stages cannot do. Which processes there are may not be known yet."""
+        """What stages, and parts of samples, cannot do. Which processes there are may not be known yet."""
         if recipe.parallel is not None and self.model.experts is not None and recipe.parallel.pipeline != 1:
             given = f"parallel.pipeline is {recipe.parallel.pipeline}"
             message = "stages pass a single tensor on, without its balance, and keep no bias that commits have"
             yield ("model", "experts"), f"{given}: {message}; use parallel.shard or tensor"
+        room = self.model.experts.capacity if self.model.experts is not None else None
+        if recipe.parallel is not None and recipe.parallel.context != 1 and room is not None:
+            message = f"parallel.context is {recipe.parallel.context}, and places are dealt over whole samples"
+            yield ("model", "experts", "capacity"), f"{message}: leave it out, or use parallel.shard"
 
     @property
     def blocks(self) -> tuple[str, int]:
         """Layers are what stages share out."""
         return "model.depth", self.model.depth
+
+    @property
+    def positions(self) -> tuple[str, int]:
+        """What processes along `context` share of a sample."""
+        return "model.context", self.model.context
 
     @property
     def tokens_per_sample(self) -> int:

@@ -48,6 +48,7 @@ class LanguageModelTask(Task):
     """
 
     build_on_meta = True
+    scores_parts = True
 
     def __init__(self, settings: LanguageModel) -> None:
         self._settings = settings
@@ -116,7 +117,8 @@ class LanguageModelTask(Task):
         """Add the batch's cross-entropy to every metric."""
         losses = self.loss(nets, batch)
         assert isinstance(losses, Losses), "`loss_from` gives some"
-        total, count = float(losses["loss"].value), _predicted(batch)
+        # Counted here: of some positions of a sample nobody has said how many are left out.
+        total, count = float(losses["loss"].value), int((batch["targets"] != IGNORED).sum())
         for metric in metrics.values():
             metric.add(total, count)
 

@@ -154,6 +154,12 @@ def test_a_decoder_of_another_kind_is_told_part_by_part():
     assert "--position-embedding-type" in lost
 
 
+def test_sizes_of_groups_are_axes_of_the_mesh(tmp_path):
+    text = SCRIPT.replace("--sequence-parallel", "--sequence-parallel --context-parallel-size 2")
+    _, recipe = recipe_of(text, tmp_path, processes=8)
+    assert str(recipe.parallel.sizes(8)) == "shard 2 x context 2 x tensor 2"
+
+
 def test_experts_are_taken(tmp_path):
     experts = (
         "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 256 --moe-shared-expert-intermediate-size 512"

@@ -202,7 +202,7 @@ TOP: Mapping[str, Rule] = {
             "kernel_inject": Lost("no kernels are put in place of modules"),
         }
     ),
-    "sequence_parallel_size": Lost("samples are not cut over processes yet (parallel.context)", off=(1, None)),
+    "sequence_parallel_size": Lost("say how many as parallel.context, which gathers keys and values", off=(1, None)),
     "expert_parallel": LostWhole("there are no experts"),
     "use_data_before_expert_parallelism": Lost("there are no experts"),
     "pipeline": LostWhole("stages are laid out by parallel.pipeline, which counts processes", off=()),

@@ -17,13 +17,11 @@ _VIRTUAL: Key = ("--num-virtual-stages-per-pipeline-rank",)
 
 def take_layout(keys: Keys) -> int | None:
     """Processes that read samples of their own, where their number is known."""
-    Lost("samples are not cut over processes yet (parallel.context)", off=(1,)).apply(keys, _CONTEXT)
-    sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE}
     # Experts are shared out along `shard`, and layers with them are neither split nor staged here.
+    sizes = {"tensor": _TENSOR, "pipeline": _PIPELINE, "context": _CONTEXT}
     if keys.value(("--num-experts",)) is not ABSENT:
-        sizes = {}
-        for key in (_TENSOR, _PIPELINE):
-            Lost("experts stay whole: they are shared out along parallel.shard", off=(1,)).apply(keys, key)
+        for axis in ("tensor", "pipeline"):
+            Lost("experts stay whole: they are shared out along parallel.shard", off=(1,)).apply(keys, sizes.pop(axis))
     group = 1
     for axis, key in sizes.items():
         size = keys.whole(key)
@@ -94,7 +92,7 @@ def _processes(keys: Keys, group: int) -> int | None:
         for key in (each, nodes):
             Spare("--processes says how many").apply(keys, key)
         if given % group:
-            keys.mistake(_TENSOR, f"tensor x pipeline = {group} does not divide {given} processes")
+            keys.mistake(_TENSOR, f"tensor x pipeline x context = {group} does not divide {given} processes")
             return None
         keys.findings.taken.append(Taken(("launch", "processes"), given, "--processes", 0))
         return given
