@@ -32,4 +32,4 @@ def hangs(_here):
 
 
 ALL = (works, wrong, skipped, broken, killed, hangs)
-CHECKS = tuple([Check(run.__name__, run, "ends in its own way", 10, 10) for run in ALL])
+CHECKS = tuple([Check(run.__name__, f"own_checks:{run.__name__}", "ends in its own way", 10, 10) for run in ALL])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,17 +67,24 @@ class Found:
 
 @dataclass(frozen=True)
 class Check:
-    """`run` gives figures, or raises; `seconds` are its limit with devices, `reduced` without.
+    """What `place` (package.module:function) makes of `Here` and `arguments`: figures, or it raises.
 
-    `devices` are how many it needs.
+    `seconds` are its limit with devices, `reduced` without; `devices` are how many it needs. The function is imported
+    where it runs: whoever lists checks needs no torch.
     """
 
     name: str
-    run: Callable[[Here], Mapping[str, Any]]
+    place: str
     says: str
     seconds: int
     reduced: int
     devices: int = 1
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, here: Here) -> Mapping[str, Any]:
+        """Its figures."""
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)(here, **self.arguments)
 
     def limit(self, here: Here) -> int:
         """Seconds after which it is ended."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import drivetrain
@@ -21,40 +20,32 @@ CLOSE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
 """How far a loss may be from that of fp32 on one device, as a part of it: sums come in another order."""
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """A run on a mesh, stopped once and killed once, beside one that was not; and its losses beside one device's."""
-
-    mesh: Mapping[str, int]
-
-    @property
-    def devices(self) -> int:
-        """How many it takes."""
-        return math.prod(self.mesh.values())
-
-    def __call__(self, here: Here) -> Figures:
-        """How many tensors have the same bits, and how far losses are from one device's."""
-        precision = "fp32" if here.reduced else "bf16"
-        shape, more = runs.model(here), {"launch": {"threads": 1, "processes": self.devices}}
-        if self.mesh:
-            more["parallel"] = dict(self.mesh)
-        made = runs.recipe(here, shape, precision=precision, **more) | {"task": {"kind": runs.DECODER, "model": shape}}
-        straight = runs.train(made, here.folder / "straight")
-        halves = here.folder / "halves"
-        runs.train_killed(made | {"stop": {"at": [9]}}, halves, step=6, rank=self.devices - 1)
-        runs.train(made, halves)
-        figures: dict[str, Any] = {"equal_tensors": runs.require_same_bits(straight, halves)}
-        if self.devices == 1:
-            return figures
-        wide = straight
-        if precision != "fp32":
-            wide = runs.train(made | {"precision": "fp32"}, here.folder / "wide")
-        alone = runs.train(
-            made | {"precision": "fp32", "parallel": {}, "launch": {"threads": 1}}, here.folder / "alone"
-        )
-        off = runs.furthest(runs.losses(alone), runs.losses(wide))
-        require(off <= CLOSE["fp32"], f"losses are {off:.2g} from those of one process; {CLOSE['fp32']} is allowed")
-        return figures | {"loss_off": off}
+def resumed(here: Here, mesh: Mapping[str, int]) -> Figures:
+    """A run on a mesh, killed once and stopped once, beside one that was not; and its losses beside one process's."""
+    world = math.prod(mesh.values())
+    precision = "fp32" if here.reduced else "bf16"
+    shape = runs.model(here)
+    more: dict[str, Any] = {
+        "launch": {"threads": 1, "processes": world},
+        "task": {"kind": runs.DECODER, "model": shape},
+    }
+    if mesh:
+        more["parallel"] = dict(mesh)
+    made = runs.recipe(here, shape, precision=precision, **more)
+    straight, halves = runs.train(made, here.folder / "straight"), here.folder / "halves"
+    runs.train_killed(made | {"stop": {"at": [9]}}, halves, step=6, rank=world - 1)
+    runs.train(made, halves)
+    figures: dict[str, Any] = {"equal_tensors": runs.require_same_bits(straight, halves)}
+    if world == 1:
+        return figures
+    wide = straight
+    if precision != "fp32":
+        wide = runs.train(made | {"precision": "fp32"}, here.folder / "wide")
+    one = {"precision": "fp32", "parallel": {}, "launch": {"threads": 1}}
+    alone = runs.train(made | one, here.folder / "alone")
+    off = runs.furthest(runs.losses(alone), runs.losses(wide))
+    require(off <= CLOSE["fp32"], f"losses are {off:.2g} from those of one process; {CLOSE['fp32']} is allowed")
+    return figures | {"loss_off": off}
 
 
 def same_twice(here: Here) -> Figures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -132,6 +133,7 @@ def _plan(made: Mapping[str, Any]) -> tuple[Opened, Prediction]:
 
 def _peak(here: Here, made: Mapping[str, Any], name: str) -> int:
     """What a run in this process had of the allocator at most, beside what was there before."""
+    gc.collect()
     torch.accelerator.empty_cache()
     before = torch.accelerator.memory_allocated()
     torch.accelerator.reset_peak_memory_stats()
@@ -159,6 +161,7 @@ def _trains(here: Here, made: Mapping[str, Any], name: str) -> str:
 @contextmanager
 def _limited(size: int, here: Here):
     """While entered, this process's allocator gives out no more than so many bytes."""
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(min(1.0, size / here.memory))
     try:
