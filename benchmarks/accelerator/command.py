@@ -56,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(chosen: Sequence[Check], asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="accelerator-", dir=asked.disk) as name:
         probed = _child("probe", {"device": asked.device}, Path(name), PROBE_SECONDS, asked.checks)
-        if isinstance(probed, str):
-            print(f"no device could be looked at: {probed}", file=sys.stderr)
+        if isinstance(probed, str) or probed["verdict"] != "passed":
+            why = probed if isinstance(probed, str) else probed["why"]
+            print(f"no device could be looked at: {why}", file=sys.stderr)
             return 1
         here = Here(**probed["figures"], folder=Path(name))
         form = "reduced: no device" if here.reduced else f"{here.count} of {here.name}"

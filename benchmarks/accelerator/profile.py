@@ -7,13 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 GROUPS = (
+    # What torch's compiler makes is called after all that is in it, so it is told by its kind.
+    ("sums", r"^triton_(red|per)"),
+    ("elementwise", r"^triton_(poi|for)"),
+    ("products", r"^triton_tem"),
     ("attention", r"flash|fmha|attention|sdpa|sdp_"),
     ("communication", r"nccl|rccl|c10d|gloo"),
-    ("optimizer", r"multi_tensor|fused_adam|_foreach|_fused_"),
+    ("optimizer", r"multi_tensor|fused_(adam|sgd|adagrad)|_foreach"),
     ("products", r"gemm|nvjet|cutlass|matmul|cublas|splitK|::mm\b|::addmm|::bmm|::linear"),
     ("copies", r"memcpy|memset|::copy_|_to_copy|direct_copy|CatArray"),
-    ("sums", r"reduce|softmax|norm|nll_loss|cross_entropy|triton_(red|per)|::sum|::mean"),
-    ("elementwise", r"elementwise|vectorized|triton_|::mul|::add|::silu|::sigmoid|::div|::neg|::fill|index|gather"),
+    ("sums", r"reduce|softmax|norm|nll_loss|cross_entropy|::sum|::mean"),
+    ("elementwise", r"elementwise|vectorized|::mul|::add|::silu|::sigmoid|::div|::neg|::fill|index|gather"),
 )
 """What kernels are for, by what is in their names; the first that fits counts."""
 OTHER = "other"
