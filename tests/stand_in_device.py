@@ -37,8 +37,8 @@ UNKNOWN_SIZES = frozenset(
     {aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.repeat_interleave}
 )
 """What makes tensors as long as numbers say, so that the host waits for these."""
-
 CHOOSING = frozenset({aten.index, aten.index_put, aten.index_put_})
+"""The same, where a mask is given."""
 FUSED = frozenset({aten._fused_adam_, aten._fused_adamw_, aten._fused_sgd_, aten._fused_adagrad_})
 """Optimizers in one kernel, which skip a step by themselves."""
 
@@ -62,7 +62,7 @@ class StandIn(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         on_device = [tensor for tensor in tensors if tensor.is_meta]
         kwargs.pop("pin_memory", None)
-        if not on_device:
+        if not on_device and torch.device(kwargs.get("device") or "cpu").type == "cpu":
             return self._from_host(func, args, kwargs)
         self.operations += self.stepping
         operation = func._overloadpacket
@@ -92,20 +92,24 @@ class StandIn(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _copied(self, func, args, kwargs):
-        """A copy; one to the host waits, unless it says that it does not."""
+        """A copy; one between host and device waits, unless it says that it does not."""
         if func is aten._to_copy.default:
             source, target = args[0], torch.device(kwargs.get("device") or args[0].device)
+            self._cross(source, target, kwargs.get("non_blocking"))
             if source.is_meta and target.type == "cpu":
-                if source.numel() and not kwargs.get("non_blocking"):
-                    self._wait()
                 return torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)
-            return func(*args, **kwargs)
-        if func is aten.copy_.default and not args[0].is_meta:
-            without = args[2] if len(args) > 2 else kwargs.get("non_blocking")
-            if args[0].numel() and not without:
-                self._wait()
-            return args[0].zero_()
+        elif func is aten.copy_.default:
+            target, source = args[:2]
+            self._cross(source, target.device, args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+            if not target.is_meta:
+                return target.zero_()
         return func(*args, **kwargs)
+
+    def _cross(self, source, target, non_blocking):
+        # A single number of the host's goes along with the kernel that takes it.
+        alone = source.ndim == 0 and not source.is_meta
+        if source.device.type != target.type and source.numel() and not non_blocking and not alone:
+            self._wait()
 
     def _chosen(self, func, args, kwargs):
         """What is chosen by a mask: its size waits, but for a single number that is put there."""

@@ -28,7 +28,7 @@ def _meshes() -> list[Check]:
         name = "mesh " + (" ".join(f"{axis} {size}" for axis, size in mesh.items()) or "one process")
         says = "the same bits after kill -9 and after a stop; losses beside one process"
         where = "accelerator.correctness:resumed"
-        found.append(Check(name, where, says, 600, 200, prod(mesh.values()), {"mesh": mesh}))
+        found.append(Check(name, where, says, 600, 400, prod(mesh.values()), {"mesh": mesh}))
     return found
 
 
