@@ -81,7 +81,7 @@ class InTurn(LanguageModelTask):
         self.began = time.perf_counter()
 
     def _opened(self, step, told: dict[str, Any]) -> dict[str, Steps]:
-        device, settings = step._engine.device, self.settings.model
+        device, settings = step._engine.device, self._model
         batches: Batches = [micro.batch for micro in step._batch.micro_batches]
         found: dict[str, Steps] = {}
         told |= {"left out": {}, "seconds": {_OURS: []}}
