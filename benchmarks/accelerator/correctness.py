@@ -170,6 +170,7 @@ def kernels(here: Here) -> Figures:
 def tables(here: Here) -> Figures:
     """Embedding tables of ours, whose rows fused optimizers move: stopped and not, and beside the CPU's losses."""
     made = {"device": here.kind, "budget": {"steps": 8}, "evaluate": {}, "checkpoint": {}, "launch": {"threads": 1}}
+    made |= {"schedule": {"kind": "constant"}, "stop": {}}  # the recipe's own are for a longer run
     overrides = [f"{key}={json.dumps(value)}" for key, value in made.items()]
     try:
         for name, more in (("straight", [[]]), ("halves", [[4], []])):
