@@ -67,13 +67,14 @@ def accounts(kernels: Sequence[Kernel], ideal: float) -> dict[str, float]:
 
 
 def kernels_of(profiler: Any, *, on_host: bool) -> list[Kernel]:
-    """The device's kernels that torch's profiler has seen; on a CPU the operations that call no others."""
+    """The device's kernels that torch's profiler has seen; on a CPU the operations that no other one has called."""
     from torch.autograd import DeviceType
 
     found = []
     for event in profiler.events():
         if on_host:
-            wanted = event.device_type == DeviceType.CPU and not event.cpu_children and event.name.startswith("aten::")
+            inside = event.cpu_parent is not None and event.cpu_parent.name.startswith("aten::")
+            wanted = event.device_type == DeviceType.CPU and event.name.startswith("aten::") and not inside
         else:
             wanted = event.device_type != DeviceType.CPU and not event.is_user_annotation
         if wanted:
