@@ -8,7 +8,7 @@ LEAN := $(VENV)/.lean
 READY := $(VENV)/.ready
 SITE := $(VENV)/.docs
 
-.PHONY: quickstart test check docs picture drill drill-slurm drill-meshes drill-ray drill-kubernetes measure clean
+.PHONY: quickstart test check docs picture drill drill-slurm drill-meshes drill-ray drill-kubernetes accelerator measure clean
 
 quickstart: $(LEAN)
 	$(BIN)/drivetrain train quickstart
@@ -88,6 +88,10 @@ KUBERNETES := benchmarks/.envs/kubernetes
 drill-kubernetes: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m kubernetes_lab.build $(KUBERNETES)
 	DRIVETRAIN_KUBERNETES=$(CURDIR)/$(KUBERNETES) $(BIN)/python -m pytest tests/launch/targets/test_kubernetes_jobs.py
+
+# Everything that needs a device, on all that torch finds here; without one in a reduced form: make accelerator ARGS='--list'
+accelerator: $(READY)
+	PYTHONPATH=benchmarks $(BIN)/python -m accelerator $(ARGS)
 
 # Figures of the code, to put beside those of another version: make measure ARGS='--suite --install'
 measure: $(READY)

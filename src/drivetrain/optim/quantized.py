@@ -43,7 +43,7 @@ def levels(signed: bool, device: torch.device) -> Tensor:
     parts = [steps, torch.tensor([0.0, 1.0], dtype=torch.float64)]
     if signed:
         parts.append(-steps)
-    return torch.cat(parts).sort().values.float().to(device)
+    return torch.cat(parts).sort().values.float().to(device, non_blocking=True)
 
 
 def _middles(count: int) -> Tensor:

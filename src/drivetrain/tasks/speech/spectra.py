@@ -81,7 +81,7 @@ def log_mel(sound: Tensor, rate: int, size: int, hop: int, bands: int) -> Tensor
     """Natural logarithm of mel magnitudes, float32 [batch, bands, frames] of [batch, samples] of about power one."""
     with torch.autocast(sound.device.type, enabled=False):
         magnitude = stft(sound.float(), size, hop).abs()
-        return (_mel_bands(rate, size, bands).to(sound.device) @ magnitude).clamp(min=_FAINT).log()
+        return (_mel_bands(rate, size, bands).to(sound.device, non_blocking=True) @ magnitude).clamp(min=_FAINT).log()
 
 
 def mel_distance(estimate: Tensor, target: Tensor, rate: int, bands: int = 80) -> Tensor:
@@ -103,7 +103,7 @@ def mel_decibels(sound: Tensor, rate: int, bands: int = 80) -> Tensor:
     size = _window(rate)
     power = stft(sound.float(), size, size // 4).abs().square()
     with torch.autocast(sound.device.type, enabled=False):
-        mel = _mel_bands(rate, size, bands).to(sound.device) @ power
+        mel = _mel_bands(rate, size, bands).to(sound.device, non_blocking=True) @ power
     decibels = 10 * mel.clamp(min=1e-10).log10()
     return decibels - decibels.max()
 
