@@ -153,6 +153,7 @@ def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None)
     whole, shown = len(batch.micro_batches), []
     batch = _shortened(batch, asked)
     passes = len(batch.micro_batches)
+    flops = sent = 0  # of the last step that is made
     for number in (1, *_steps_of_all(engine)):
         own = batch
         if number == 1 and passes < whole:
