@@ -51,8 +51,8 @@ SINCE: Mapping[str, str] = {
     "user_code": "the digest of the user's own code, in attempts and manifests",
     "claim.code": "the same in claims",
     "startup.find": "the part of a start in which the newest commit is found",
-    "resident": "in attempts: the first process's memory before it builds networks",
-    "written": "in commits: bytes of the first rank's tensors",
+    "records.resident": "in attempts: the first process's memory before it builds networks",
+    "commits.written": "in commits: bytes of the first rank's tensors",
 }
 """Members that records have and those of 7e89af7 did not: they are passed over, so that the expected documents stay the
 ones that it has made."""
