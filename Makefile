@@ -55,7 +55,7 @@ picture: $(READY)
 MINUTES ?= 15
 SEED ?= 0
 drill: $(READY)
-	DRILL=1 $(BIN)/python -m pytest tests/test_pythons.py
+	DRILL=1 $(BIN)/python -m pytest tests/test_pythons.py tests/run/test_devices.py
 	DRILL=1 $(BIN)/python -m pytest -m hypothesis
 	PYTHONPATH=tests $(BIN)/python -m golden compare
 	PYTHONPATH=tests $(BIN)/python -m drills --minutes $(MINUTES) --seed $(SEED)

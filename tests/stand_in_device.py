@@ -17,6 +17,7 @@ from types import FrameType, SimpleNamespace
 from unittest.mock import patch
 
 import torch
+import torch._dynamo.device_interface  # classes of torch.Event, which is stood in for below
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
