@@ -52,11 +52,9 @@ def plan(
     """What a run will take, before anything is allocated: steps, FLOPs, memory, disk, time and cost."""
     from drivetrain.plan.chips import chip as chip_of
     from drivetrain.run.planned import PlanOptions
-    from drivetrain.spec.exits import Exit
     from drivetrain.spec.load import load
 
     loose = load(recipe, overrides or [], whole=False).recipe
-    rates = [_measured(recipe, overrides or [])] if measure else []
     count, limit, chip = _place(loose, to, targets, processes, chip)
     resolved = load(recipe, [*(overrides or []), f"launch.processes={count}"])
     options = PlanOptions(
@@ -65,7 +63,7 @@ def plan(
         chip=chip_of(chip) if chip else None,
         mfu=mfu,
         like=tuple(like or ()),
-        rates=rates,
+        rates=[_measured(recipe, overrides or [])] if measure else [],
         price=price,
         data=data,
         rank=rank,
@@ -73,20 +71,20 @@ def plan(
         picture=picture,
     )
     if simulate:
-        _say_simulated(resolved.recipe, options, assume or [], seed, as_json)
-    else:
-        _say(resolved.recipe, options, seconds if search else None, as_json)
-    return Exit.DONE
+        return _say_simulated(resolved.recipe, options, assume or [], seed, as_json)
+    return _say(resolved.recipe, options, seconds if search else None, as_json)
 
 
-def _say_simulated(recipe: Recipe, options: PlanOptions, assumed: list[str], seed: int, as_json: bool) -> None:
+def _say_simulated(recipe: Recipe, options: PlanOptions, assumed: list[str], seed: int, as_json: bool) -> int:
     import json
 
     from drivetrain.cli.simulated import lines
     from drivetrain.run.simulated import SimulationOptions, simulated
+    from drivetrain.spec.exits import Exit
 
     found = simulated(recipe, options, SimulationOptions(assumed=assumed, seed=seed))
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
+    return Exit.DONE
 
 
 def _measured(recipe: str, overrides: list[str]) -> Rate:
@@ -97,18 +95,20 @@ def _measured(recipe: str, overrides: list[str]) -> Rate:
     return measured_rate(load(recipe, overrides))
 
 
-def _say(recipe: Recipe, options: PlanOptions, seconds: float | None, as_json: bool) -> None:
+def _say(recipe: Recipe, options: PlanOptions, seconds: float | None, as_json: bool) -> int:
     """The plan, or what a search of so many seconds has found."""
     import json
 
     from drivetrain.run.planned import plan as planned
     from drivetrain.run.searching import search
+    from drivetrain.spec.exits import Exit
 
     if seconds is None:
         found, lines = planned(recipe, options), _lines
     else:
         found, lines = search(recipe, options, seconds), _found_lines
     typer.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
+    return Exit.DONE
 
 
 def _place(

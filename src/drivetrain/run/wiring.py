@@ -88,9 +88,7 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
     records = StepRecords(state, ledger, sync, Judge(state, group, ledger, reader))
     commits = Commits(state, ledger, sync, _metadata(opened, restored, ledger), reader.coverage, storage)
     sync.part_ended = lambda: commits.part_ended
-    # What survivors left was in memory alone: no commit covers its step.
-    if restored.commit is not None and not restored.commit.volatile:
-        commits.resume(state.progress.step)
+    _go_on(commits, restored, state)
     rewind = _rewind(recipe.guard, state, ledger)
     tuning = Tuning(restored.live, timetable, restored.horizon, engine, reader)
     commands = Commands(control, tuning, observer, rewind, scoring, partial(_pin, context.folder, storage))
@@ -114,6 +112,12 @@ def build_loop(opened: OpenedRun, restored: RestoredRun, stack: ExitStack) -> Lo
         group=group,
         stops=PlannedStops(recipe.stop.at, state.progress.step, context.job.most_steps),
     )
+
+
+def _go_on(commits: Commits, restored: RestoredRun, state: RunState) -> None:
+    """Tell that the step is committed. What survivors left was in memory alone: no commit covers its step."""
+    if restored.commit is not None and not restored.commit.volatile:
+        commits.resume(state.progress.step)
 
 
 def _begin(opened: OpenedRun, restored: RestoredRun, ledger: LedgerWriter, reader: Reader) -> None:
