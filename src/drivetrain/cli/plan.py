@@ -63,7 +63,7 @@ def plan(
         chip=chip_of(chip) if chip else None,
         mfu=mfu,
         like=tuple(like or ()),
-        rates=[_measured(recipe, overrides or [])] if measure else [],
+        rates=_measured(recipe, overrides or [], measure),
         price=price,
         data=data,
         rank=rank,
@@ -87,12 +87,14 @@ def _say_simulated(recipe: Recipe, options: PlanOptions, assumed: list[str], see
     return Exit.DONE
 
 
-def _measured(recipe: str, overrides: list[str]) -> Rate:
-    """What the recipe does in a second on the processes that it asks for here."""
+def _measured(recipe: str, overrides: list[str], asked: bool) -> list[Rate]:
+    """If it is asked for, what the recipe does in a second on the processes that it wants here."""
+    if not asked:
+        return []
     from drivetrain.run.measuring import measured_rate
     from drivetrain.spec.load import load
 
-    return measured_rate(load(recipe, overrides))
+    return [measured_rate(load(recipe, overrides))]
 
 
 def _say(recipe: Recipe, options: PlanOptions, seconds: float | None, as_json: bool) -> int:
