@@ -50,15 +50,19 @@ def plan_of(settings: recipe.Llama) -> ParallelPlan:
     """The same; of one with experts, which has no stages: these pass on a single tensor, and keep no buffers."""
     if settings.experts is None:
         return PLAN
-    split: dict[str, Split] = {name: kind for name, kind in PLAN.split.items()}  # noqa: C416 - dict() forgets the words
+    split: dict[str, Split] = dict(PLAN.split)
     for name in PLAN.split:
         if name.startswith("layers.*.mlp") and "norm" not in name:
             del split[name]
-    mlp = {name.removeprefix("layers.*.mlp"): kind for name, kind in PLAN.split.items() if name not in split}
+    mlp: dict[str, Split] = {}
+    for name, kind in PLAN.split.items():
+        if name not in split:
+            mlp[name.removeprefix("layers.*.mlp")] = kind
     for number in range(settings.depth):
         path = f"layers.{number}.mlp"
         if number < settings.experts.dense:
-            split |= {f"{path}{part}": kind for part, kind in mlp.items()}
+            for part, kind in mlp.items():
+                split[f"{path}{part}"] = kind
             continue
         split[path] = "experts"
         if settings.experts.shared:
