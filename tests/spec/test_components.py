@@ -28,6 +28,7 @@ DECLARED = {
         "KeepsDocuments",
         "SplitsLayers",
         "HasBlocks",
+        "SharesPositions",
         "FindsMistakes",
         "Derives",
     },
@@ -55,7 +56,7 @@ DECLARED = {
 ASKED = {
     "task": {
         *("ReadsKinds", "LoadsNetworks", "CountsTokens", "KeepsDocuments", "SplitsLayers", "Derives"),
-        *("Nests", "FindsMistakes", "HasBlocks"),
+        *("Nests", "FindsMistakes", "HasBlocks", "SharesPositions"),
     },
     "source": {"GivesTokens", "ReadsPart"},
     "optimizer": {"MovesLayers", "MovesParts", "ProjectsGradients"},
