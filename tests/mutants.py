@@ -218,8 +218,8 @@ MUTANTS = (
     Mutant(
         "logits are gathered",
         "engine/layout.py",
-        "ColwiseParallel(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False)",
-        "ColwiseParallel(input_layouts=layout, output_layouts=Replicate(), use_local_output=False)",
+        "_Head(input_layouts=layout, output_layouts=Shard(-1), use_local_output=False)",
+        "_Head(input_layouts=layout, output_layouts=Replicate(), use_local_output=False)",
         f"{MESSAGES}[{BOTH}]",
     ),
     Mutant(

@@ -51,7 +51,7 @@ _LATEST = 1_000_000
 _PASSES = 2
 """Micro-batches that are traced of a step: one begins the gradients, the last one sums them over ranks, and those
 between take no more than the last. The first step, which is traced for what optimizers begin, has the last one only."""
-_WITHOUT_NUMBERS = ("data is not allocated", "Cannot access data pointer", "data-dependent", "aten.")
+_WITHOUT_NUMBERS = ("data is not allocated", "Cannot access data pointer", ".numpy() is not", "data-dependent", "aten.")
 """What torch says where an operation looks at numbers of tensors that have none."""
 
 
