@@ -81,6 +81,16 @@ def test_auto_is_what_the_others_leave(processes, asked, mesh):
         (2, ("parallel={pipeline: 2, pipeline_schedule: zero_bubble}", "activations=selective"), "use recompute"),
         (
             2,
+            ("parallel={pipeline: 2, pipeline_schedule: zero_bubble}", "task.logits_chunk=auto"),
+            "the loss of logits in chunks in one",
+        ),
+        (
+            2,
+            ("parallel={pipeline: 2, pipeline_schedule: zbv, virtual_stages: 2}", "task.logits_chunk=8"),
+            "the loss of logits in chunks in one",
+        ),
+        (
+            2,
             ("parallel={pipeline: 2, pipeline_schedule: zero_bubble}", "compile={scope: block}"),
             "a compiled block in one",
         ),

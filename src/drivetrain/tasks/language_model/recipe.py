@@ -206,14 +206,22 @@ class LanguageModel(Component):
 
     def mistakes(self, recipe: Any) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """What stages, and parts of samples, cannot do. Which processes there are may not be known yet."""
-        if recipe.parallel is not None and self.model.experts is not None and recipe.parallel.pipeline != 1:
-            given = f"parallel.pipeline is {recipe.parallel.pipeline}"
+        parallel, experts = recipe.parallel, self.model.experts
+        if parallel is None:
+            return
+        if parallel.pipeline != 1 and experts is not None:
             message = "stages pass a single tensor on, without its balance, and keep no bias that commits have"
-            yield ("model", "experts"), f"{given}: {message}; use parallel.shard or tensor"
-        room = self.model.experts.capacity if self.model.experts is not None else None
-        if recipe.parallel is not None and recipe.parallel.context != 1 and room is not None:
-            message = f"parallel.context is {recipe.parallel.context}, and places are dealt over whole samples"
+            yield (
+                ("model", "experts"),
+                f"parallel.pipeline is {parallel.pipeline}: {message}; use parallel.shard or tensor",
+            )
+        if parallel.context != 1 and experts is not None and experts.capacity is not None:
+            message = f"parallel.context is {parallel.context}, and places are dealt over whole samples"
             yield ("model", "experts", "capacity"), f"{message}: leave it out, or use parallel.shard"
+        schedule = parallel.pipeline_schedule
+        if parallel.pipeline != 1 and self.logits_chunk is not None and schedule in ("zero_bubble", "zbv"):
+            message = f"{schedule} passes back in two parts, and the loss of logits in chunks in one"
+            yield ("logits_chunk",), f"{message}; leave it out, or use 1f1b or interleaved"
 
     @property
     def blocks(self) -> tuple[str, int]:
