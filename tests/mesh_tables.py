@@ -8,6 +8,9 @@ from pathlib import Path
 
 import torch
 
+from drivetrain.checkpoint.commit import load
+from drivetrain.checkpoint.commits import names
+from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.launch.job import Job
 from drivetrain.launch.preparation import CUTTING
 from drivetrain.launch.supervisor import supervise
@@ -20,6 +23,25 @@ def started(folder: Path, worker: str, sizes: dict, *told) -> list:
     outcome = supervise(job, worker=f"ranks_mesh:{worker}", preload=("torch", CUTTING))
     assert outcome.code == 0, outcome
     return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in range(job.processes)]
+
+
+def resumed(folder: Path, sizes: dict, case: dict) -> None:
+    """A run of five steps that is stopped after three has the losses, norms, scales and bits of one that is not, and
+    nothing is unpickled on any rank."""
+    found = []
+    for run, ends in ((folder / "straight", [5]), (folder / "cut", [3, 5])):
+        run.mkdir()
+        for last in ends:
+            place = folder / f"{run.name}-{last}"
+            place.mkdir()
+            ranks = started(place, "go_on", sizes, case, str(run), last)
+            assert all(rank["unpickled"] == [] for rank in ranks)
+        found.append((ranks[0], load(run / FOLDER / names(run)[0])[1].tensors))
+    (whole, one), (rest, other) = found
+    for what in ("losses", "norms", "scales"):
+        assert rest[what] == whole[what][3:]
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def off(found: list[float], wanted: list[float]) -> float:

@@ -44,6 +44,7 @@ def talk(job, place, descriptors):
     group.barrier()
     assert group.added([rank, -1, 2**62]) == [sum(range(world)), -world, (2**62 * world + 2**63) % 2**64 - 2**63]
     assert group.least([rank - 1.5, -rank]) == [-1.5, 1 - world]
+    assert group.most(rank) == world - 1
     spreads = [(each.least, each.most, each.rank) for each in spread(group, [0.1 * rank, 7, min(rank, 1)])]
     assert spreads == [(0.0, 0.1 * (world - 1), world - 1), (7, 7, 0), (0, min(world - 1, 1), min(world - 1, 1))]
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from accelerator.check import NotApplicableError
+from drivetrain.tasks.language_model.hugging_face import llama_config
 from drivetrain.tasks.language_model.llama import Llama
 from drivetrain.tasks.language_model.recipe import Llama as Settings
 
@@ -55,7 +56,7 @@ def hf_trainer(settings: Settings, device: torch.device, batches: Batches, *, co
     except ImportError as error:
         raise NotApplicableError(f"not installed: {error.name}") from error
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**_config(settings)))
+    model = LlamaForCausalLM(LlamaConfig(**llama_config(settings), use_cache=False))
     baton = Baton()
 
     class Turns(TrainerCallback):
@@ -134,20 +135,6 @@ class _Samples(torch.utils.data.Dataset):
     def __getitem__(self, number: int) -> dict[str, Tensor]:
         row = self._rows[number % len(self._rows)]
         return {"input_ids": row, "labels": row}
-
-
-def _config(settings: Settings) -> Mapping[str, Any]:
-    return {
-        "vocab_size": settings.vocabulary,
-        "hidden_size": settings.width,
-        "intermediate_size": settings.hidden_size,
-        "num_hidden_layers": settings.depth,
-        "num_attention_heads": settings.heads,
-        "num_key_value_heads": settings.kv_heads or settings.heads,
-        "max_position_embeddings": settings.context,
-        "tie_word_embeddings": settings.tied,
-        "use_cache": False,
-    }
 
 
 def _autocast(device: torch.device) -> Any:

@@ -432,19 +432,24 @@ def test_damaged_parquet_is_found_at_the_first_start(tmp_path, damage):
     assert ("row group 2" in outcome.cause) == (damage == "flipped")
 
 
+def flip(path, at, bit=0):
+    """Another bit at a byte of a file that says it was not written since."""
+    before, content = os.stat(path), bytearray(path.read_bytes())
+    content[at] ^= 1 << bit
+    with path.open("r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_bytes_that_change_behind_the_files_time_are_found_where_they_are_read(tmp_path, suffix):
     path = tmp_path / f"a.{suffix}"
     WRITE[suffix](path, [(float(n), f"word {n}") for n in range(40)])
     opened(path)
-    before, content = os.stat(path), bytearray(path.read_bytes())
-    at = content.find(b"word 25")
+    at = path.read_bytes().find(b"word 25")
     if suffix == "parquet":
         at = parquet.read_metadata(path).row_group(2).column(1).data_page_offset
-    content[at] ^= 1
-    with path.open("r+b") as file:
-        file.write(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    flip(path, at)
     source = opened(path).encoded(Small())
     assert len(source.read(np.arange(20), np.arange(20))) == 20
     outcome = failing(lambda: source.read(np.arange(25, 26), np.arange(1)))
@@ -460,11 +465,7 @@ def test_any_flipped_bit_of_a_block_is_named_with_the_block(tmp_path_factory, su
     WRITE[suffix](path, [(float(n), f"word {n}") for n in range(20)])
     file = opened(path)._files._files[0]
     start, stop = file._stops[1:3] if suffix == "csv" else columns_parquet._span(file.footer.row_group(1).column(1))
-    at, bit = data.draw(st.integers(start, stop - 1)), data.draw(st.integers(0, 7))
-    before, content = os.stat(path), bytearray(path.read_bytes())
-    content[at] ^= 1 << bit
-    path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    flip(path, data.draw(st.integers(start, stop - 1)), data.draw(st.integers(0, 7)))
     source = opened(path).encoded(Small())
     assert len(source.read(np.arange(10), np.arange(10))) == 10
     outcome = failing(lambda: source.read(np.arange(10, 11), np.arange(1)))

@@ -4,16 +4,14 @@ of another run, as the ledger of that one has them."""
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +19,7 @@ from random import Random
 from typing import NamedTuple
 
 import paced
-from drills.kills import workers
+from drills.kills import beside, strike, workers
 from drills.runs import drill, one_server
 from drivetrain.ledger.run_summary import summary_of
 from drivetrain.plan.run_costs import costs_of_run
@@ -143,21 +141,11 @@ def _killer(run: Path, chance: random.Random, all_at_once: float) -> Iterator[li
             there = workers(run)
             all_die = chance.random() < all_at_once
             victims = there if all_die or not there else [chance.choice(there)]
-            struck = False
-            for pid in victims:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    struck = True
-            if struck:
+            if strike(victims):
                 kills.append(Kill(time.time() - began, len(victims) == len(there)))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with beside(work, over):
         yield kills
-    finally:
-        over.set()
-        thread.join()
 
 
 def recorded(found: Compared) -> str:

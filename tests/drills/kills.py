@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -143,18 +143,30 @@ def _killer(run: Path, generator: random.Random, *, cut: bool) -> Iterator[list[
                 return
             pids = workers(run)
             victims = pids if generator.random() < 0.25 else pids[:1] if generator.random() < 0.5 else pids[-1:]
-            struck = False
-            for pid in victims:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    struck = True
-            if struck:
+            if strike(victims):
                 kills.append((time.time(), len(victims) == len(pids)))
 
+    with beside(work, over):
+        yield kills
+
+
+def strike(victims: Sequence[int]) -> bool:
+    """Kill processes; whether any was still there."""
+    struck = False
+    for pid in victims:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            struck = True
+    return struck
+
+
+@contextmanager
+def beside(work: Callable[[], None], over: threading.Event) -> Iterator[None]:
+    """While entered, a thread is at work that ends once this is `over`."""
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        yield kills
+        yield
     finally:
         over.set()
         thread.join()

@@ -14,9 +14,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import sliced
-from drivetrain.checkpoint.commit import load
-from drivetrain.checkpoint.commits import names
-from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.engine.context import Positions
 from drivetrain.engine.layout import lay_out
 from drivetrain.engine.parallel_plan import ParallelPlan
@@ -25,7 +22,7 @@ from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.spec.exits import Failure
 from drivetrain.spec.mesh import MeshSizes
-from mesh_tables import require_near, started
+from mesh_tables import require_near, resumed, started
 from ranks_mesh import Case, engine_of, train
 
 # One at a time: each starts as many processes as this machine has cores, or more.
@@ -103,20 +100,7 @@ def test_parts_of_samples_come_to_what_one_process_does(sizes, one, tmp_path, im
 def test_parts_of_samples_that_are_resumed_have_the_same_bits_and_unpickle_nothing(sizes, tmp_path, importable):
     """Where fp16 moves the loss scale, averages are kept and activations are computed again, too."""
     case = Case(depth=2, dropout=0.2, precision="fp16", average=True, evaluated=False, activations="recompute", steps=5)
-    found = []
-    for run, ends in ((tmp_path / "straight", [5]), (tmp_path / "cut", [3, 5])):
-        run.mkdir()
-        for last in ends:
-            place = tmp_path / f"{run.name}-{last}"
-            place.mkdir()
-            ranks = started(place, "go_on", sizes, asdict(case), str(run), last)
-            assert all(rank["unpickled"] == [] for rank in ranks)
-        found.append((ranks[0], load(run / FOLDER / names(run)[0])[1].tensors))
-    (whole, first), (rest, other) = found
-    for what in ("losses", "norms", "scales"):
-        assert rest[what] == whole[what][3:]
-    assert first.keys() == other.keys()
-    assert all(torch.equal(first[name], other[name]) for name in first)
+    resumed(tmp_path, sizes, asdict(case))
 
 
 @given(st.integers(1, 6), st.integers(1, 5))

@@ -14,7 +14,7 @@ from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
-from mesh_tables import apart, off, require_near, started
+from mesh_tables import apart, off, require_near, resumed, started
 from ranks_mesh import CONTEXT, VOCABULARY, Case, adversaries_of, contest, engine_of, train
 
 # One at a time: each starts as many processes as this machine has cores, or more.
@@ -136,22 +136,7 @@ def test_a_run_that_is_resumed_on_its_mesh_has_the_same_bits(sizes, tmp_path, im
     case = Case(
         dropout=0.2, precision="fp16", average=True, evaluated=False, kv_heads=max(2, sizes.get("tensor", 1)), steps=5
     )
-    case, straight, cut = asdict(case), tmp_path / "straight", tmp_path / "cut"
-    found = []
-    for run, ends in ((straight, [5]), (cut, [3, 5])):
-        run.mkdir()
-        for last in ends:
-            place = tmp_path / f"{run.name}-{last}"
-            place.mkdir()
-            ranks = started(place, "go_on", sizes, case, str(run), last)
-        found.append((ranks[0], load(run / FOLDER / names(run)[0])[1].tensors))
-    (whole, one), (rest, other) = found
-    assert rest["losses"] == whole["losses"][3:]
-    assert rest["norms"] == whole["norms"][3:]
-    assert rest["scales"] == whole["scales"][3:]
-    assert rest["unpickled"] == whole["unpickled"] == []
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    resumed(tmp_path, sizes, asdict(case))
 
 
 def test_any_mesh_loads_the_commits_of_any_other_to_the_bit(tmp_path, importable):

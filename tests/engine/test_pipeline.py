@@ -10,13 +10,10 @@ from functools import cache
 import pytest
 import torch
 
-from drivetrain.checkpoint.commit import load
-from drivetrain.checkpoint.commits import names
-from drivetrain.checkpoint.manifest import FOLDER
 from drivetrain.engine.pipeline import fitting
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mesh import Mesh
-from mesh_tables import off, require_near, started
+from mesh_tables import off, require_near, resumed, started
 from ranks_mesh import Case, engine_of, train
 
 # One at a time: each starts as many processes as this machine has cores, or more.
@@ -123,20 +120,7 @@ def test_stages_that_are_resumed_have_the_same_bits_and_unpickle_nothing(sizes, 
     """Where fp16 moves the loss scale, averages are kept and activations are computed again, too."""
     case = Case(depth=4, dropout=0.2, precision="fp16", average=True, evaluated=False, activations="recompute", steps=5)
     case = asdict(replace(case, schedule=schedules_of(sizes)[0]))
-    found = []
-    for run, ends in ((tmp_path / "straight", [5]), (tmp_path / "cut", [3, 5])):
-        run.mkdir()
-        for last in ends:
-            place = tmp_path / f"{run.name}-{last}"
-            place.mkdir()
-            ranks = started(place, "go_on", sizes, case, str(run), last)
-            assert all(rank["unpickled"] == [] for rank in ranks)
-        found.append((ranks[0], load(run / FOLDER / names(run)[0])[1].tensors))
-    (whole, first), (rest, other) = found
-    for what in ("losses", "norms", "scales"):
-        assert rest[what] == whole[what][3:]
-    assert first.keys() == other.keys()
-    assert all(torch.equal(first[name], other[name]) for name in first)
+    resumed(tmp_path, sizes, case)
 
 
 def test_stages_go_on_from_a_commit_of_one_process_and_one_process_from_theirs(tmp_path, importable, one):

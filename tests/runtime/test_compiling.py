@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+import torch._dynamo  # it is watched where it is loaded by then
 
 from clock import Clock
 from drivetrain.runtime.compiling import CompileClock, watch_compiler
@@ -26,8 +27,6 @@ def test_seconds_are_told_once_and_the_phase_is_what_it_was():
 
 
 def test_the_compiler_of_torch_is_heard_until_the_stack_is_undone():
-    import torch._dynamo
-
     seen = []
 
     def backend(graph, inputs):

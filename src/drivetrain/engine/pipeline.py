@@ -111,7 +111,7 @@ class Pipelined:
             return
         rows = max(one.micro.size for one in passes)
         if work.gaps:  # ranks may have read less, and all make passes of one size
-            rows = max(self._data.gather_json(rows))
+            rows = self._data.most(rows)
         wanted = fitting(kind, len(passes), self._ranks.world)
         passes += [passes[0]._replace(weight=0.0)] * (wanted - len(passes))
         scale = self._scaler.scale if self._scaler and moving.precision == "fp16" else 1.0

@@ -70,7 +70,7 @@ def prepare_job(
         # A node of a submitted job changes its working directory before it trains.
         folder=str(folder.absolute()),
         recipe=resolved.tree,
-        origins={path: str(origin) for path, origin in resolved.origins.items()},
+        origins=resolved.places,
         text=resolved.text,
         source=resolved.source,
         given=resolved.given,

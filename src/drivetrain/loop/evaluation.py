@@ -178,7 +178,7 @@ class Evaluator:
         """How many passes more another rank makes, which cannot make them without what this one holds."""
         if self._placement.replicated:
             return 0
-        return max(self._group.gather_json(passes)) - passes
+        return self._group.most(passes) - passes
 
 
 def _blocks(validation: ValidationSet, group: Group) -> Iterator[tuple[int, np.ndarray]]:

@@ -170,7 +170,7 @@ class Step:
         if placement.mesh.replicated or not self._batch.gaps:
             return ()
         # Asked only where gaps make ranks differ: else each step would wait for this message.
-        most = max(placement.data.gather_json(len(micros)))
+        most = placement.data.most(len(micros))
         if most == len(micros):
             return ()
         assert self._batch.spare is not None, "whoever makes steps on a mesh gives one"

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from drivetrain.plan.memory import KINDS, Event, Timeline, stretches
@@ -205,18 +206,7 @@ def _flops_of(operation: Any, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    """Those among what an operation takes or gives. Torch's own `tree_leaves` leaves a circle of references behind, in
-    which tensors would live on until Python collects it."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    found: list[Tensor] = []
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (list, tuple)):
-        return found
-    for part in tree:
-        found += _tensors(part)
-    return found
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

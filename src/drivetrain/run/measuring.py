@@ -28,7 +28,7 @@ def measured_rate(resolved: Resolved) -> Rate:
     """
     with tempfile.TemporaryDirectory(prefix="drivetrain-") as folder:
         run = Path(folder) / "run"
-        quiet = load(_quiet(resolved.tree), folder=resolved.folder, origins=_origins(resolved))
+        quiet = load(_quiet(resolved.tree), folder=resolved.folder, origins=resolved.places)
         job = prepare_job(quiet, run=run, overrides=(), options=StartOptions(most_steps=STEPS))
         outcome = supervise(replace(job, most_restarts=0, output=str(Path(folder) / "output")))
         if outcome.code not in (Exit.DONE, Exit.STOPPED):
@@ -47,7 +47,3 @@ def _quiet(tree: dict[str, Any]) -> dict[str, Any]:
     }
     quiet = {name: {**tree[name], **settings} for name, settings in changed.items()}
     return {**tree, **quiet, "watch": {}, "callbacks": []}
-
-
-def _origins(resolved: Resolved) -> dict[str, str]:
-    return {path: str(origin) for path, origin in resolved.origins.items()}

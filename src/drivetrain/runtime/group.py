@@ -126,6 +126,10 @@ class Group:
         """The smallest of all ranks' numbers (float64), of each of as many, on every rank."""
         return self._combined(torch.tensor(numbers, dtype=torch.float64, device="cpu"), torch.minimum)
 
+    def most(self, count: int) -> int:
+        """The largest of all ranks' whole numbers, below 2^53, on every rank."""
+        return -int(self.least([-count])[0])
+
     def agree(self, name: str, value: Any) -> None:
         """Raises Failure(78) where the ranks' values, as JSON has them, differ."""
         # Of many ranks few differ, if any: only then do all tell all.

@@ -81,6 +81,11 @@ class Resolved:
     given: tuple[str, ...] = ()
 
     @property
+    def places(self) -> dict[str, str]:
+        """Where each value comes from, in words."""
+        return {path: str(origin) for path, origin in self.origins.items()}
+
+    @property
     def notes(self) -> list[str]:
         """What whoever gave the recipe should know of it."""
         if not self.dropped:

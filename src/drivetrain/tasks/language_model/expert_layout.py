@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from drivetrain.spec.exits import Exit, Failure
-from drivetrain.tasks.language_model.recipe import Llama
+from drivetrain.tasks.language_model.recipe import Experts, Llama
 
 MATRICES = ("gate", "up", "down")
 
@@ -46,36 +46,35 @@ def comes_to_the_same(settings: Llama) -> bool:
 
 def layout_of(settings: Llama) -> ExpertLayout | None:
     """The class that scores experts as these settings do; None without experts."""
-    if settings.experts is None:
+    experts = settings.experts
+    if experts is None:
         return None
-    return _glm(settings) if settings.experts.scores == "sigmoid" else _mixtral(settings)
+    return _glm(settings, experts) if experts.scores == "sigmoid" else _mixtral(settings, experts)
 
 
-def _mixtral(settings: Llama) -> ExpertLayout:
-    assert settings.experts is not None
+def _mixtral(settings: Llama, experts: Experts) -> ExpertLayout:
     config = {
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",
         "intermediate_size": settings.expert_size,
-        "num_local_experts": settings.experts.count,
-        "num_experts_per_tok": settings.experts.top_k,
+        "num_local_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
         "sliding_window": None,
     }
     names = "block_sparse_moe.gate.weight", "block_sparse_moe.experts.{}.{}.weight"
-    return ExpertLayout(config, settings.experts.count, *names, matrices=("w1", "w3", "w2"))
+    return ExpertLayout(config, experts.count, *names, matrices=("w1", "w3", "w2"))
 
 
-def _glm(settings: Llama) -> ExpertLayout:
-    assert settings.experts is not None
+def _glm(settings: Llama, experts: Experts) -> ExpertLayout:
     config = {
         "architectures": ["Glm4MoeForCausalLM"],
         "model_type": "glm4_moe",
         "moe_intermediate_size": settings.expert_size,
-        "n_routed_experts": settings.experts.count,
-        "num_experts_per_tok": settings.experts.top_k,
-        "n_shared_experts": settings.experts.shared,
-        "first_k_dense_replace": settings.experts.dense,
-        "norm_topk_prob": settings.experts.top_k > 1,
+        "n_routed_experts": experts.count,
+        "num_experts_per_tok": experts.top_k,
+        "n_shared_experts": experts.shared,
+        "first_k_dense_replace": experts.dense,
+        "norm_topk_prob": experts.top_k > 1,
         "routed_scaling_factor": 1.0,
         "n_group": 1,
         "topk_group": 1,
@@ -86,7 +85,7 @@ def _glm(settings: Llama) -> ExpertLayout:
     }
     return ExpertLayout(
         config,
-        settings.experts.count,
+        experts.count,
         "mlp.gate.weight",
         "mlp.experts.{}.{}_proj.weight",
         MATRICES,

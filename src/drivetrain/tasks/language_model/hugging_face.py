@@ -58,11 +58,11 @@ def to_layout(tensors: Mapping[str, Tensor], settings: Llama) -> tuple[dict[str,
             continue
         for theirs, part in expert_layout.published(experts, match[2], tensor):
             renamed[f"model.layers.{match[1]}.{theirs}"] = part
-    return renamed, _config(settings) | dict(experts.config if experts else {})
+    return renamed, llama_config(settings) | dict(experts.config if experts else {})
 
 
-def _config(settings: Llama) -> dict[str, Any]:
-    """As `LlamaForCausalLM` reads it."""
+def llama_config(settings: Llama) -> dict[str, Any]:
+    """What `LlamaForCausalLM` reads of the decoder, without experts."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
