@@ -17,7 +17,7 @@ def cut(rank: int) -> Placement:
     """The second of two shards where `rank` is 1: its half of a matrix, and a norm that both hold."""
     mesh = Mesh.__new__(Mesh)
     mesh.group, mesh.sizes = Group(rank, 2), MeshSizes(shard=2)
-    mesh.at, mesh.replicated = mesh.sizes.place(rank), False
+    mesh.at, mesh.replicated, mesh._sharing = mesh.sizes.place(rank), False, {}
     half, norm = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(3))
     held = {
         "model/weight": Held(half, Part(half, Box((4, 3), (2 * rank, 0), (2, 3))), (rank,), ("shard",)),

@@ -46,7 +46,7 @@ CASES = {
     "context x tensor": ({"context": 2, "tensor": 2}, ()),
 }
 DRILL = "DRILL" in os.environ
-HERE = list(CASES) if DRILL else ["one process", "shard", "shard x tensor", "pipeline", "context"]
+HERE = list(CASES) if DRILL else ["one process", "shard", "shard x tensor", "pipeline"]
 RECIPES = [*planned_recipes.LANGUAGE, *planned_recipes.SHIPPED] if DRILL else planned_recipes.FEW
 MODEL = planned_recipes.LLAMA
 
