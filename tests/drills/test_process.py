@@ -32,6 +32,9 @@ def test_p01_to_p11_killed_anywhere_equals_never_killed(tiny, tmp_path, referenc
     asked = f"launch.processes={world}"
     expected = references(tiny, asked)
     tiny["checkpoint"]["blocking"] = blocking
+    # The interval of five, and the step it was in. Beside training, also what is stepped until a commit is written: at
+    # the end of twelve steps the commit of step 10 may not be there yet, and step 5 is where it goes on.
+    most = 6 if blocking else 7
     for fault in sweep(world):
         turn = PHASES.index(fault.phase)
         if fault.phase not in OF_A_COMMIT and (blocking or fault.rank != turn % world):
@@ -46,7 +49,7 @@ def test_p01_to_p11_killed_anywhere_equals_never_killed(tiny, tmp_path, referenc
             # What a process had sent may be lost with it: then the other one stands within the step. Not each time.
             found = drill(tiny, tmp_path / f"{fault.phase}-{fault.rank}-again", fault, asked)
             assert found.trace == expected, (fault, found.outcome)
-        assert found.lost <= (1 if survived else 6), fault
+        assert found.lost <= (1 if survived else most), fault
         assert leftovers(run) == [], fault
         assert list(read(run / "ledger.jsonl"))
 
