@@ -87,10 +87,11 @@ def show_memory(python: Path, asked: dict) -> None:
         print(f"{processes} processes: {', '.join(held)} GB each for {size:.2f} GB of rows and their optimizer's state")
 
 
-def show(ours: str, told: dict[str, list[float]], peers: Sequence[str]) -> None:
-    """Medians, and the medians of ratios of steps that were made in turn."""
+def show(ours: str, told: dict[str, list[float]], alone: list[float], peers: Sequence[str]) -> None:
+    """Medians, and the medians of ratios of steps that were made in turn; `alone` are those of ours by itself."""
     own = told["ours"][SKIPPED:]
-    print(f"{ours}: {1e3 * statistics.median(own):.1f} ms (dense part alone {_median(told['dense'], len(own))} ms)")
+    medians = f"{_median(told['ours'], len(own))} ms, by itself {_median(alone, len(own))} ms"
+    print(f"{ours}: {medians} (dense part alone {_median(told['dense'], len(own))} ms)")
     for name in peers:
         if name not in told:
             print(f"  {name}: not here")
@@ -137,7 +138,8 @@ def main() -> None:
             peers = held_against.get(optimizer)
             if peers and (backend == "own" or optimizer in SHARED):
                 asked = shapes | {"skew": skew, "optimizer": optimizer, "backend": backend, "peers": peers}
-                show(f"{optimizer}, backend {backend}", measured(python, asked)[0], peers)
+                alone, _ = measured(python, asked | {"peers": []})
+                show(f"{optimizer}, backend {backend}", measured(python, asked)[0], alone["ours"], peers)
 
 
 def _environment() -> Path:
