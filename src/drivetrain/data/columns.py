@@ -16,7 +16,7 @@ from drivetrain.data.recipe import ColumnFiles
 from drivetrain.serving.arrays import Arrays, Ragged, gathered, gathered_ragged
 from drivetrain.serving.arrays import BadValue as BadValue
 
-_AHEAD = 2  # windows, or in the files' order blocks, that are made ahead
+_AHEAD = 3  # windows, or in the files' order blocks, that are made ahead
 _DECODING, _LAYING_OUT = 2, 4  # threads: of the second kind most wait for the first
 _LOOKS = 16  # at what is read next, in the time that a window takes
 
