@@ -32,21 +32,21 @@ from drivetrain.optim.schedules import Factor
 from drivetrain.spec.exits import Exit, Failure
 
 
-class BagPlan(NamedTuple):
+class CollectionPlan(NamedTuple):
     """What a rank looks up in a step, and the samples (first, last + 1) of each of its micro-batches among them."""
 
     bags: Bags
     micros: list[tuple[int, int]]
 
 
-class BagPlanner:
+class CollectionPlanner:
     """Makes plans of bags. It talks to nobody."""
 
     def __init__(self, matrix: Matrix) -> None:
         self._lookups = matrix.lookups
         self._rows = {table.name: table.rows for table in matrix.layout.tables}
 
-    def plan(self, micros: Sequence[Ids]) -> BagPlan:
+    def plan(self, micros: Sequence[Ids]) -> CollectionPlan:
         """The plan of a step of these micro-batches, of which there may be none. Raises Failure(65) for an id that is
         no row of its table."""
         parts, ends = [], [0]
@@ -59,15 +59,15 @@ class BagPlanner:
                 parts.append(Part(own, given.weights.get(lookup.feature), lookup.pooling))
         found = bags_of(parts)
         bags = Bags(found.rows, found.offsets.diff(), found.scales, ends[-1])
-        return BagPlan(bags, list(pairwise(ends)))
+        return CollectionPlan(bags, list(pairwise(ends)))
 
 
 @dataclass
-class PulledBags:
+class PulledCollection:
     """The bags that a step has looked up, `found` float32 [samples, lookups x dim], and what is handed back to them:
     each micro-batch has a leaf of its own."""
 
-    plan: BagPlan
+    plan: CollectionPlan
     found: Tensor
     dim: int
     leaves: list[Tensor] = field(init=False)
@@ -137,8 +137,8 @@ class FusedRows:
 
     def __init__(self, matrix: Matrix, collection: Collection, group: dist.ProcessGroup | None) -> None:
         self.matrix = matrix
-        self.planner = BagPlanner(matrix)
-        self.pulled: PulledBags | None = None
+        self.planner = CollectionPlanner(matrix)
+        self.pulled: PulledCollection | None = None
         self.mover: RowMover | None = None
         self.masters: Tensor | None = None
         self._collection = collection
@@ -151,21 +151,21 @@ class FusedRows:
         held = json.dumps([asdict(stretch) for stretch in self.matrix.layout.stretches])
         return {"rows": hashlib.sha256(held.encode()).hexdigest()[:12], **versions()}
 
-    def ask(self, plan: BagPlan, group: dist.ProcessGroup | None) -> Asked:
+    def ask(self, plan: CollectionPlan, group: dist.ProcessGroup | None) -> Asked:
         """TorchRec tells ids when it looks them up."""
         return Asked(plan.bags.ids[:0], [])
 
-    def pull(self, plan: BagPlan, asked: Asked, losses: int = 1) -> PulledBags:
+    def pull(self, plan: CollectionPlan, asked: Asked, losses: int = 1) -> PulledCollection:
         """What the bags of a plan come to, as rows are now."""
         found = self._collection(self._matched(plan.bags))[: plan.bags.samples]
-        return PulledBags(plan, found, self.matrix.weight.shape[1])
+        return PulledCollection(plan, found, self.matrix.weight.shape[1])
 
-    def stand_in(self, given: Ids) -> tuple[PulledBags, tuple[int, int]]:
+    def stand_in(self, given: Ids) -> tuple[PulledCollection, tuple[int, int]]:
         """Numbers in place of the bags of one batch, whose gradients are for nothing."""
         plan = self.planner.plan([given])
         dim = self.matrix.weight.shape[1]
         found = torch.rand(plan.bags.samples, dim * len(self.matrix.lookups)) - 0.5
-        return PulledBags(plan, found, dim), plan.micros[0]
+        return PulledCollection(plan, found, dim), plan.micros[0]
 
     def push(self, *, by_lane: bool) -> None:
         """Hand the mover what bags were looked up, and what was handed back to them."""
