@@ -59,12 +59,14 @@ def slot_name(slot: str, value: Any, parameter: Tensor | None = None) -> str:
 
 def number_tensor(value: bool | int | float | None) -> Tensor:
     """A number as a tensor without dimensions: int64, float64 or bool."""
+    # None is stored as False: its name says what it was.
     return torch.tensor(value or 0, dtype=_TYPES[type(value)])
 
 
 def mark(optimizer: torch.optim.Optimizer) -> None:
     """Mark an optimizer of the user's own, just built: what it keeps from here on is looked at."""
     for group in optimizer.param_groups:
+        # Deep, since a list that the optimizer changes in place would change here, too.
         group[GIVEN] = {key: copy.deepcopy(value) for key, value in group.items() if key not in _OURS}
     setattr(optimizer, _ATTRIBUTES, _attributes(optimizer))
 
@@ -81,6 +83,7 @@ def require_kept(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any]) ->
     `owners` are the parameters by what the names of their state begin with.
     """
     name = type(optimizer).__name__
+    # By identity: tensors hash by it.
     parameters = set(owners.values())
     for key in optimizer.state:
         if key not in parameters:

@@ -35,6 +35,7 @@ def open_columns(settings: ColumnFiles, cache: Path) -> ColumnSource:
     """
     import_arrow()
     paths = _paths(settings)
+    # Overlapping patterns would train on rows twice, and nobody would see it.
     twice = [path for path, count in Counter(paths).items() if count > 1]
     if twice:
         raise Failure(Exit.BAD_DATA, f"{settings.path} names {twice[0]} twice", "name each file once", file=twice[0])
@@ -92,6 +93,7 @@ def named_files(settings: ColumnFiles, path: str) -> ColumnFiles:
 def _opened(paths: Sequence[str], settings: ColumnFiles, cache: Path) -> list[BlockFile]:
     forms: dict[CsvFormat | None, list[str]] = {}
     for path in paths:
+        # By form: the answers of files that are read alike are looked up, and written down, together.
         forms.setdefault(_form(path, settings), []).append(path)
     found: dict[str, BlockFile] = {}
     for form, own in forms.items():
@@ -208,6 +210,7 @@ class FilesOfColumns:
 
     def _decoded(self, number: int, kinds: Mapping[str, str | None]) -> tuple[Any, np.ndarray | None]:
         """A block as a table, and which of its rows are read; None: all."""
+        # One decoding serves both, unless the choice reads a column as another kind than who asks does.
         beside = self._choice.columns
         if any(kinds.get(name, kind) != kind for name, kind in beside.items()):
             return self._read(number, kinds), self._rows(number)
@@ -254,10 +257,13 @@ class FilesOfColumns:
             def counted(_: str, numbers: range = numbers) -> str:
                 return json.dumps([self._named(number, partial(count, number)) for number in numbers])
 
+            # All that decides the answer is in the question: another seed, share or key asks anew. The 2 is the rule's
+            # version.
             told = ["columns part 2", settings.key, *marks(settings), file.fingerprint]
             if settings.cost is not None:
                 told.append(asdict(settings.cost))
             if settings.key is None and numbers:
+                # Without a key a row's part follows from its number over all files, so also from the files before it.
                 told.append(choice.place(first))
             counts += json.loads(remembered_each([file.path], cache, json.dumps(told), counted)[0])
         return np.array(counts, np.int64)

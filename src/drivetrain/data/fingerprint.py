@@ -52,6 +52,7 @@ class FileStamp:
         except OSError as error:
             raise _missing(self.path, error) from error
         try:
+            # Of the open file, not of its name: between a look and the opening another one could take the name.
             self._compare(_of_status(os.fstat(file.fileno())))
         except Failure:
             file.close()
@@ -97,6 +98,7 @@ def remembered_each(
     known = _load(cache)
     found, fresh = [], {}
     for path in map(str, paths):
+        # Resolved, so that a run that is started from another folder finds the answers.
         place = path if is_url(path) else Path(path).resolve()
         key, identity = f"{place}|{question}", list(_identity(path))
         if known.get(key, {}).get("identity") == identity:
@@ -115,6 +117,7 @@ def checksum(data: bytes) -> int:
     and of what lies behind it."""
     words = np.frombuffer(data, "<u8", len(data) // 8)
     table = words[: len(words) // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS)
+    # A flipped bit changes a sum of either kind. Only the sums go through the CRC, which is slower than memory.
     sums = np.concatenate([table.sum(0), table.sum(1)]) if len(table) else words[:0]
     return zlib.crc32(memoryview(data)[table.nbytes :], zlib.crc32(sums.tobytes()))
 
@@ -148,6 +151,7 @@ def _identity(path: str) -> tuple[int | str, ...]:
 
 
 def _of_status(status: os.stat_result) -> tuple[int, ...]:
+    # The inode too: `mv new old` keeps size and, with cp -p, also the time.
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

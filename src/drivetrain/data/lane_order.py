@@ -130,6 +130,7 @@ class LaneOrder(Sampler):
         ids = np.empty(len(positions), np.int64)
         first, stop = int(positions[0]), int(positions[-1]) + 1
         for number in range(first // self.size, (stop - 1) // self.size + 1):
+            # A batch may lie across the end of an epoch, or in small data across several.
             begin, end = max(first, number * self.size), min(stop, (number + 1) * self.size)
             ids[begin - first : end - first] = self._of_epoch(number, positions[begin - first : end - first])
         return ids
@@ -231,6 +232,7 @@ class LaneOrder(Sampler):
         epoch = self._epoch(window.epoch)
         first, last = (epoch.ends.searchsorted([window.start, window.stop - 1], "right") - 1).tolist()
         rows = rows + window.start
+        # Within a block of the epoch, ids and places differ by a constant.
         shifts = self._firsts[epoch.blocks[first : last + 1]] - epoch.ends[first : last + 1]
         if first == last:
             return rows + shifts[0]
@@ -245,15 +247,19 @@ class LaneOrder(Sampler):
         at = start + first
         while at < stop:
             window = (at - start + late) // self.window
+            # The first window of a lane is cut short by `late`, the last one by the stream's end.
             begin, end = window * self.window - late, (window + 1) * self.window - late
             yield Window(number, start + max(begin, 0), min(start + end, stop))
             at = start + end
 
     def _make_epoch(self, number: int) -> _Epoch:
+        # Sorted by a hash of the block's number: a permutation that every rank makes alike, and that no library's
+        # version of a shuffle can change.
         key = np.uint64(mix(self._seed, _BLOCKS, number))
         blocks = np.argsort(mix64(np.arange(len(self._sizes), dtype=np.uint64) ^ key))
         ends = np.concatenate([[0], np.cumsum(self._sizes[blocks])])
         before = self.deal.before(number * self.size)
+        # Not size // lanes: an epoch may begin and end within a batch, and then lanes have had different numbers of it.
         lengths = self.deal.before((number + 1) * self.size) - before
         return _Epoch(blocks, ends, np.concatenate([[0], np.cumsum(lengths)]), before)
 

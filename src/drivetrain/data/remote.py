@@ -54,6 +54,7 @@ def find_remote(url: str, include: Sequence[str]) -> list[str]:
             return [url]
         else:
             found = [one for one in system.find(path) if _taken(one, path, include)]
+        # Sorted here, since servers list in any order, and the order of files is the order of samples.
         urls = sorted(system.unstrip_protocol(one) for one in found)
     if not urls:
         raise Failure(Exit.INPUT_MISSING, f"no file to read in {url}", f"files in a folder match {', '.join(include)}")
@@ -74,6 +75,7 @@ def open_remote(url: str) -> BinaryIO:
     """A file to be read in any order; each read is a request for just these bytes."""
     with told(url):
         system, path = _system(url)
+        # Without fsspec's own read-ahead: blocks are read whole, and what it fetches beyond would be thrown away.
         return _Told(url, system.open(path, "rb", cache_type="none"))  # type: ignore[return-value]
 
 

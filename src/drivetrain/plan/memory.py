@@ -57,6 +57,7 @@ class Timeline:
 
     def levels(self, start: int, stop: int) -> Iterator[list[int]]:
         """What is alive before the event `start`, and after each one up to `stop`; always the same list."""
+        # One list for all levels, of which there are as many as events: who keeps one copies it.
         alive = list(self.before)
         for number, (block, change) in enumerate(self.events[:stop]):
             if number == start:
@@ -149,6 +150,7 @@ def _parts(
     """The same places of a phase in both steps, as pairs: counted from its beginning, and from its end."""
     few, many = shallow.events[one.start : one.stop], deep.events[two.start : two.stop]
     same = _in_common(few, many)
+    # One level more than events: what is alive before the first of them is a level, too.
     yield "first layers", [(one.start + at, two.start + at) for at in range(same + 1)]
     same = _in_common(few[::-1], many[::-1])
     yield "last layers", [(one.stop - at, two.stop - at) for at in range(same, -1, -1)]

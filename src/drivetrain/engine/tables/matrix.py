@@ -86,6 +86,7 @@ class PulledRows:
     def __post_init__(self) -> None:
         rows = len(self.source if self.addresses is None else self.addresses)
         dim = self.source.shape[1]
+        # Of one number that is shown [rows, dim]: autograd wants a tensor of the gradient's shape, and nobody reads it.
         self.leaf = torch.zeros((), dtype=self.source.dtype).expand(rows, dim).requires_grad_()
         self._lanes = TreeAccumulator(lambda: Flat(torch.empty(rows, self.losses * dim), []))
 
@@ -155,6 +156,7 @@ class _Pool(torch.autograd.Function):
             per_sample_weights=micro.back_scales,
         )
         if micro.rows is not None:
+            # The rows of other micro-batches get zeros: all gradients of a leaf have its shape.
             back = back.new_zeros(ctx.rows, back.shape[1]).index_copy_(0, micro.rows, back)
         return back, None, None, None
 

@@ -73,9 +73,11 @@ class Turnover:
         Raises Failure(78) where a bucket is full, and nobody has to go.
         """
         known = seen.lines >= 0
+        # Those that have rows first: a key that was seen in this very step is never the oldest.
         self._rows.see(seen.lines[known], seen.counts[known], position)
         filled, keys = self._let_in(seen.only(~known), position)
         freed = np.empty(0, np.int64)
+        # By position and not by steps: runs that are stopped, or ramp their batches, evict at the same samples.
         due = self.rule.every is not None and position // self.rule.every > before // self.rule.every
         if due:
             freed = self._evict(position)
@@ -90,6 +92,7 @@ class Turnover:
     def _let_in(self, new: Seen, position: int) -> tuple[np.ndarray, np.ndarray]:
         """Give rows to keys that were seen often enough, as far as there is room; the others wait. Their lines and
         keys."""
+        # Stable, and keys ascend: within a bucket the smaller key gets the last free row, whoever asked for it.
         new = new.only(np.argsort(new.buckets, kind="stable"))
         places = self._waiting.find(new.keys)
         there = places >= 0
@@ -101,6 +104,7 @@ class Turnover:
         if not fits.all() and self.rule.every is None:
             raise self._full(int(of_bucket[~fits][0]))
         chosen = ripe[fits]
+        # A row begins with all sightings of its key: with one alone `least: count` would take it away again at once.
         lines = np.stack([new.keys, counts, np.full_like(counts, position)], 1)
         filled = self._rows.put(new.buckets[chosen], lines[chosen])
         stays = np.ones(len(new.keys), bool)
@@ -123,6 +127,7 @@ class Turnover:
         start, stop = self._waiting.edges[bucket : bucket + 2]
         held = self._waiting.array[start:stop]
         there = np.flatnonzero(held[:, KEY] >= 0)
+        # The last key that lexsort is given decides first: seen last, then the smaller key.
         order = there[np.lexsort((held[there, KEY], -held[there, LAST]))]
         kept = min((stop - start) // 2, max(0, stop - start - wanted))
         gone = np.flatnonzero(held[:, KEY] == TAKEN)

@@ -49,6 +49,7 @@ class LabelObjective:
     over is the number of samples that have the label."""
 
     def __init__(self, settings: Ranking) -> None:
+        # By name: the order in which a recipe has them must decide no bit.
         self._labels = dict(sorted(settings.labels.items()))
 
     def counts(self, batch: Batch) -> dict[str, int]:
@@ -92,6 +93,7 @@ class LabelObjective:
                 weights=_those(weights, there),
                 groups=_those(batch.get("groups"), there),
             )
+            # In float64, as all that metrics add up.
             losses = label_losses(label, outputs_there, wanted[name]).double().cpu().numpy()
             metrics[self._called(name, "loss")].add(losses, scored.counted)
             for metric in label.scored_by:
@@ -131,6 +133,7 @@ class ChoiceObjective:
         each = torch.cat([choice_losses(choice) for choice in self._choices(outputs, batch)])
         if self._label is None:
             return Losses(loss=(_sum(each, batch), "samples"))
+        # Not a product with 0: a loss that is infinite where nobody has chosen would become NaN.
         each = torch.where(batch["labels"][self._label] > 0, each, 0.0)
         return Losses(loss=(_sum(each, batch), "chosen"))
 
