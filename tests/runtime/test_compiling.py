@@ -1,10 +1,12 @@
 """What torch's compiler takes is told apart, whoever has asked it to work."""
 
+import subprocess
+import sys
 from contextlib import ExitStack
 
 import pytest
 import torch
-import torch._dynamo  # it is watched where it is loaded by then
+import torch._dynamo
 
 from clock import Clock
 from drivetrain.runtime.compiling import CompileClock, watch_compiler
@@ -74,3 +76,31 @@ def test_a_function_of_many_sizes_is_compiled_for_each_as_long_as_it_is_watched(
             compiled(torch.ones(size))
         assert len(watch.found()) == 12
     assert torch._dynamo.config.recompile_limit == 8
+
+
+_LATE = """
+import sys
+from contextlib import ExitStack
+import torch
+from drivetrain.runtime.compiling import watch_compiler
+from drivetrain.runtime.heartbeat import Heartbeat
+
+assert "torch._dynamo" not in sys.modules
+with ExitStack() as stack:
+    watch = watch_compiler(Heartbeat(), stack)
+    assert (watch.seconds(), list(watch.found())) == (0.0, [])
+    torch.compile(torch.sin, backend="eager")(torch.ones(3))
+    from torch._dynamo import config
+    from torch._inductor import config as inductor
+    assert inductor.fallback_random and config.recompile_limit > 1000
+    assert watch.seconds() > 0
+    assert [made.why for made in watch.found()] == ["first"]
+assert not inductor.fallback_random and config.recompile_limit == 8
+assert sys.modules["torch._dynamo"].__spec__.loader.__class__.__name__ == "SourceFileLoader"
+"""
+
+
+def test_a_compiler_that_is_loaded_within_a_step_is_watched_from_there():
+    command = [sys.executable, "-B", "-c", _LATE]  # with an option, so no fork of one that has loaded it
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -6,9 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from drivetrain.runtime.heartbeat import Heartbeat
+from drivetrain.runtime.imports import after_import
 from drivetrain.spec.text import printable, shortened
 
 _MANY = 1 << 30
@@ -55,17 +57,20 @@ class CompileClock:
         self,
         heartbeat: Heartbeat,
         clock: Callable[[], float] = time.monotonic,
-        metrics: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
-        """`metrics` are the newest of what torch keeps of each compilation, once it is over."""
-        self._heartbeat, self._clock, self._metrics = heartbeat, clock, metrics
+        self._heartbeat, self._clock = heartbeat, clock
         self._at = heartbeat.step, heartbeat.phase
         self._began: float | None = None
         self._seconds = 0.0
-        known = metrics()
-        self._last = known[-1] if known else None
+        self._metrics: Callable[[], Sequence[Any]] = tuple
+        self._last: Any = None
         self._found: list[Compilation] = []
         self._functions: dict[str, str] = {}
+
+    def follow(self, metrics: Callable[[], Sequence[Any]]) -> None:
+        """From here on look at these: the newest of what torch keeps of each compilation, once it is over."""
+        self._metrics, known = metrics, metrics()
+        self._last = known[-1] if known else None
 
     def begin(self, *_: Any) -> None:
         """Compiling begins; torch tells only the outermost one of several."""
@@ -135,21 +140,25 @@ def watch_compiler(heartbeat: Heartbeat, stack: ExitStack) -> Compiler:
 
     Meanwhile it never gives up on a function that it had to compile often: which passes are compiled would then follow
     from all that a process has seen, and be others after a resume. And what is compiled draws the random numbers that
-    it draws without: other stages of a pipeline go on from there. Where nobody has loaded the compiler by now, nothing
-    is compiled, and it is not loaded: that takes a second.
+    it draws without: other stages of a pipeline go on from there. Nobody is made to load the compiler, which takes a
+    second: it is watched from where somebody does, be it within a step.
     """
-    if "torch._dynamo" not in sys.modules:
-        return Compiler()
+    watch = CompileClock(heartbeat)
+    stack.enter_context(after_import("torch._dynamo", partial(_hear, watch, stack)))
+    return Compiler(watch.take, watch.found)
+
+
+def _hear(watch: CompileClock, stack: ExitStack) -> None:
+    """Let a clock hear of the compiler, which is loaded by now, until the stack is undone."""
     from torch._dynamo import config
     from torch._dynamo.callback import callback_handler
     from torch._dynamo.utils import get_compilation_metrics
     from torch._inductor import config as inductor
 
-    watch = CompileClock(heartbeat, metrics=get_compilation_metrics)
+    watch.follow(get_compilation_metrics)
     stack.enter_context(config.patch(recompile_limit=_MANY, accumulated_recompile_limit=_MANY))
     stack.enter_context(inductor.patch(fallback_random=True))
     callback_handler.register_start_callback(watch.begin)
     callback_handler.register_end_callback(watch.end)
     stack.callback(callback_handler.remove_end_callback, watch.end)
     stack.callback(callback_handler.remove_start_callback, watch.begin)
-    return Compiler(watch.take, watch.found)
