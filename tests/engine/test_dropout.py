@@ -1,10 +1,14 @@
 """Dropout by place: whoever holds a part of the positions drops what the whole would have."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drivetrain.engine.context import Positions
 from drivetrain.engine.dropout import Dropout, kept
 
 
@@ -51,3 +55,17 @@ def test_activations_of_any_shape_are_dropped_by_their_place(shape):
     found = Dropout(0.5)(x)
     torch.manual_seed(1)
     assert torch.equal(found, Dropout(0.5)(x.view(samples, positions, -1)).view(shape))
+
+
+def test_what_is_compiled_drops_the_same_where_hashes_leave_32_bits(monkeypatch):
+    """Of places that torch's compiler knows to be others plus four, GCC went on with more than 32 bits."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(Path(sys.prefix) / "inductor"))
+    there = Positions(1, 2)
+
+    def dropped(x, number):
+        return kept(x, 0.1, number, there.here(x.shape[1]))
+
+    x = torch.ones(4, 8, 8)
+    with there.given():
+        for number in (123456789, -5):
+            assert torch.equal(torch.compile(dropped)(x, seed(number)), dropped(x, seed(number)))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.engine.context import WHOLE, Positions
-from drivetrain.runtime.hashing import FIRST, GOLDEN, lowbias32
+from drivetrain.runtime.hashing import FIRST, GOLDEN, lowbias32, plus, times
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -54,8 +54,10 @@ def kept(x: Tensor, p: float, seed: Tensor, places: Tensor) -> Tensor:
     is kept where its 32 hashed bits, as a signed number, are not below the threshold of `p`.
     """
     samples, _, features = (torch.arange(size, dtype=torch.int32, device=x.device) for size in _folded(x.shape))
-    line = lowbias32(samples * GOLDEN + seed[0]).unsqueeze(1) ^ places.to(torch.int32) * FIRST ^ seed[1]
-    numbers = lowbias32(lowbias32(line).unsqueeze(2) + features * GOLDEN)
+    line = (
+        lowbias32(plus(times(samples, GOLDEN), seed[0])).unsqueeze(1) ^ times(places.to(torch.int32), FIRST) ^ seed[1]
+    )
+    numbers = lowbias32(plus(lowbias32(line).unsqueeze(2), times(features, GOLDEN)))
     return (numbers >= int((p - 0.5) * 2**32)).view(x.shape)
 
 
