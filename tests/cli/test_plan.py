@@ -103,6 +103,25 @@ def test_for_people_it_says_the_passes_and_what_is_not_known(tiny, planned):
     assert "not known: say --chip, --like a run, or --measure" in told
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--rank", "5"], Exit.BAD_COMMAND, "--rank 5: of 1 processes ranks are 0 to 0"),
+        (["--rank", "-1"], Exit.BAD_COMMAND, "--rank -1"),
+        (["--chip", "H100", "--mfu", "0"], Exit.BAD_COMMAND, "--mfu 0.0: it is a share"),
+        (["--chip", "H100", "--mfu", "nan"], Exit.BAD_COMMAND, "--mfu nan"),
+        (["--price", "nan"], Exit.BAD_COMMAND, "--price nan: it is an amount"),
+        (["--price", "-1"], Exit.BAD_COMMAND, "--price -1.0"),
+        (["--search", "--seconds", "nan"], Exit.BAD_COMMAND, "--seconds nan: a search takes some"),
+        (["--processes", "0"], Exit.BAD_RECIPE, "launch.processes"),
+    ],
+)
+def test_numbers_that_no_run_could_have_are_named(tiny, planned, arguments, code, said):
+    found, _, told = planned(tiny, "--no-data", *arguments)
+    assert found == code
+    assert said in told
+
+
 def test_a_mesh_that_is_not_there_and_a_run_without_steps_are_named(tiny, planned, tmp_path):
     code, _, said = planned(tiny, "--processes", "3", "--no-data")
     assert code == Exit.BAD_RECIPE

@@ -124,9 +124,9 @@ def _place(
     from drivetrain.run.planning import Limit
 
     if to is None:
-        return processes or processes_of(recipe), None, chip
+        return processes_of(recipe) if processes is None else processes, None, chip
     settings = settings_of(to, recipe.launch.targets, targets)
-    count = processes or settings.nodes * settings.processes
+    count = settings.nodes * settings.processes if processes is None else processes
     if settings.accelerators:
         return count, None, chip or known(settings.accelerator)
     if settings.memory is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,10 @@ _LAST = 100  # steps of another run that its rate is taken over
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What is asked of a plan. `price` is that of an hour of a process, `rates` what has been measured."""
+    """What is asked of a plan. `price` is that of an hour of a process, `rates` what has been measured.
+
+    Raises Failure(64) for numbers that no run could have.
+    """
 
     processes: int
     limit: Limit | None = None
@@ -48,6 +52,17 @@ class PlanOptions:
     rank: int = 0
     whole: bool = False
     picture: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise Failure(Exit.BAD_COMMAND, f"--processes {self.processes}: a run has one at least", "name how many")
+        if not 0 <= self.rank < self.processes:
+            cause = f"--rank {self.rank}: of {self.processes} processes ranks are 0 to {self.processes - 1}"
+            raise Failure(Exit.BAD_COMMAND, cause, "name one of these")
+        if not 0 < self.mfu <= 1:
+            raise Failure(Exit.BAD_COMMAND, f"--mfu {self.mfu}: it is a share, above 0 and up to 1", "such as 0.4")
+        if self.price is not None and not 0 <= self.price < inf:
+            raise Failure(Exit.BAD_COMMAND, f"--price {self.price}: it is an amount, 0 or more", "such as 2.50")
 
 
 def plan(recipe: Recipe, options: PlanOptions) -> dict[str, Any]:

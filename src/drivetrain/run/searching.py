@@ -17,8 +17,11 @@ def search(recipe: Recipe, options: PlanOptions, seconds: float) -> dict[str, An
     """The settings that no other one beats in both memory and time, by memory; as plain data.
 
     Time is that of arithmetic and messages one after the other, where a chip is named; else the FLOPs of a process. It
-    is a model for comparing settings, and no prediction. Raises Failure(78) where no setting that was tried fits.
+    is a model for comparing settings, and no prediction. Raises Failure: 78 where no setting that was tried fits, 64
+    for a time that is none.
     """
+    if not seconds > 0:  # also where it is no number
+        raise Failure(Exit.BAD_COMMAND, f"--seconds {seconds}: a search takes some", "such as 60")
     opened = open_plan(recipe, options.processes, data=False)
     bounds = bounds_of(opened, options.processes)
     candidates, found, refused = settings(bounds), {}, {}
