@@ -17,6 +17,7 @@ from drivetrain.data.source import Source
 from drivetrain.data.split import hashed, parted
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import nearest
+from drivetrain.spec.text import printable
 
 
 class Joined(BlendSource):
@@ -94,7 +95,7 @@ def chosen(columns: Sequence[str] | None, names: Sequence[str], path: str) -> li
 def no_column(name: str, names: Sequence[str], where: str) -> Failure:
     """Failure(65) for a column that is not there."""
     cause = f"{where} has no column {name!r}{nearest(name, list(names))}"
-    hint = f"columns and key name what is there: {', '.join(names)}"
+    hint = printable(f"columns and key name what is there: {', '.join(names)}")
     return Failure(Exit.BAD_DATA, cause, hint, file=where)
 
 
