@@ -61,7 +61,12 @@ def files_of(settings: JsonLines | Parquet | Table) -> list[str]:
 
 
 def plain_files(given: Sequence[str], include: Sequence[str], kind: Kind) -> list[str]:
-    """The files that paths, patterns and folders mean. Raises Failure(65) where one is compressed."""
+    """The files that paths, patterns and folders mean.
+
+    Raises Failure: 65 where one is compressed, 66 for a path of no characters, such as that behind a last comma.
+    """
+    if not all(given):  # it would be the folder that the command is given in
+        raise Failure(Exit.INPUT_MISSING, "a path is empty", "name a file, a folder or a pattern; look at the commas")
     inputs = find_inputs(given, include, kind)
     for found in inputs:
         if found.packed:
