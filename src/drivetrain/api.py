@@ -269,6 +269,8 @@ def predict(
     columns = {}
     for each in copy:
         name, _, column = each.partition("=")
+        if name in columns:
+            raise Failure(Exit.BAD_COMMAND, f"--copy {name}: two columns would have this name", "give each its own")
         columns[name] = column or name
     return predict_run(Path(run), data, Path(to), Predicting(commit, weights, processes, columns))
 

@@ -1,6 +1,7 @@
 import csv
 import os
 import pickle
+import re
 from itertools import chain
 from unittest.mock import patch
 
@@ -18,7 +19,7 @@ from drivetrain.data.columns import Columns, ColumnSource, Ragged, _bytes_of
 from drivetrain.data.geometry import Geometry
 from drivetrain.data.opening import open_source
 from drivetrain.data.prefetch import prefetch
-from drivetrain.data.recipe import ColumnFiles, Train
+from drivetrain.data.recipe import ColumnFiles, Table, Train
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
@@ -257,6 +258,14 @@ def test_columns_of_csv_files_are_numbers_where_all_files_values_are(tmp_path):
     ]
 
 
+def test_whole_numbers_beyond_64_bits_are_texts_in_csv_files(tmp_path):
+    large = [str(2**64 + n) for n in range(3)]
+    (tmp_path / "a.csv").write_text("id,amount\n" + "".join(f"{value},{value}\n" for value in large) + "1,0.5\n")
+    source = opened(tmp_path / "a.csv")
+    assert source.schema == {"id": "string", "amount": "double"}
+    assert [row["id"] for row in whole(source)] == [*large, "1"]
+
+
 def test_a_file_of_another_layout_is_read_as_the_recipe_says(tmp_path):
     (tmp_path / "log.txt").write_bytes('\ufeff1\t"a\tNULL\n\n2\tb\t7\r\n'.encode())
     source = opened(tmp_path / "log.txt", header=("n", "s", "t"), quotes=False, nulls=("NULL",))
@@ -286,6 +295,8 @@ class Reads(Small):
         (pa.array([True, False]), "integer", [1, 0]),
         (pa.array([None, None], pa.null()), "number", [None, None]),
         (pa.array([[1, 2], []], pa.list_(pa.int64())), "list", [[1, 2], []]),
+        (pa.array([None, None], pa.null()), "list", [None, None]),
+        (pa.array(["a|b", "c", None]).dictionary_encode(), "list", ["a|b", "c", None]),
     ],
 )
 def test_parquet_columns_are_read_as_they_are_to_be(tmp_path, values, kind, found):
@@ -310,6 +321,8 @@ def failing(made):
         (b'n,s\n1,x\n2,"y\n3,z\n', ":3", "no end"),
         (b"n,n\n1,x\n", "", "two columns 'n'"),
         (b"n,s\n1,x\n2,y\r3,z\n", ":3", "carriage return stands alone"),
+        (b"n,s\r1,x\r2,y\r", ":1", "carriage return stands alone"),
+        ("n,s\n1,x\n".encode("utf-16"), ":1", "no UTF-8"),
         (b"n;s\n1;x\n", "", "its first line is one column"),
         (b"", "", "has no row"),
         (b"n,s\n", "", "has no row"),
@@ -356,6 +369,21 @@ def test_a_column_of_a_type_that_cannot_be_read_so_is_named(tmp_path):
     write_parquet(tmp_path / "a.parquet", rows(3))
     source = opened(tmp_path / "a.parquet").encoded(Reads(n="string"))
     assert "column 'n' is double, which cannot be read as string" in failing(lambda: whole(source)).cause
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([["a"], ["b", "c"]]),
+        pa.array([{"a": "x"}, {"a": "y"}]),
+        pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())),
+    ],
+)
+def test_a_nested_column_that_is_to_be_one_text_is_named(tmp_path, values):
+    parquet.write_table(pa.table({"a": values}), tmp_path / "a.parquet")
+    outcome = failing(lambda: whole(opened(tmp_path / "a.parquet").encoded(Reads(a="string"))))
+    assert outcome.code is Exit.BAD_DATA
+    assert re.search(r"column 'a' is (list|struct|map)<.*>, which cannot be read as string", outcome.cause)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -539,3 +567,10 @@ def test_pyarrow_that_is_not_there_is_told_with_its_pip_line(tmp_path):
         outcome = failing(lambda: opened(tmp_path / "a.csv"))
     assert outcome.code is Exit.INPUT_MISSING
     assert "pip install 'drivetrain[data]'" in outcome.hint
+
+
+@pytest.mark.parametrize("settings", [ColumnFiles, Table])
+@pytest.mark.parametrize("delimiter", ['"', "\n", "\r", "\0", ";;", ""])
+def test_what_can_stand_between_no_fields_is_a_mistake(settings, delimiter):
+    with pytest.raises(ValueError, match=r"^delimiter "):
+        settings(path="log.csv", delimiter=delimiter)

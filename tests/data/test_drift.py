@@ -73,6 +73,14 @@ def test_of_many_values_unseen_ones_are_told_by_a_sample(tmp_path):
     assert about["columns"]["v"]["unseen"] == pytest.approx(0.25, abs=0.01)
 
 
+def test_unseen_ids_of_64_bits_are_told_apart_from_those_that_were_there(tmp_path):
+    for name, first in (("was", 0), ("now", 50)):
+        ids = np.arange(first, first + 100) + 2**61
+        parquet.write_table(pa.table({"id": ids, "raw": [b"\xff%d" % n for n in ids]}), tmp_path / f"{name}.parquet")
+    columns = describe_drift(str(tmp_path / "now.parquet"), str(tmp_path / "was.parquet"))["columns"]
+    assert (columns["id"]["unseen"], columns["raw"]["unseen"]) == (0.5, 0.5)
+
+
 def test_large_numbers_that_lie_close_have_their_deviation(tmp_path):
     for name, first in (("was", 0), ("now", 2)):
         values = [1e9 + first + n % 5 for n in range(100)]

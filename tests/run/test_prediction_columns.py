@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
 
 import drivetrain
@@ -340,3 +341,34 @@ def test_nulls_are_those_of_all_training_files_that_are_csv():
     assert common_nulls([one]) == ("", "NA")
     assert common_nulls([one, ColumnFiles(path="d.parquet")]) == ()
     assert common_nulls([ColumnFiles(path="folder")]) == ()
+
+
+@pytest.mark.parametrize("data", ["", "b.csv,", "b.csv,,a.parquet"])
+def test_a_path_of_no_characters_is_not_the_folder_around(run, tmp_path, data):
+    with pytest.raises(Failure) as raised:
+        drivetrain.predict(run, data, "said.csv")
+    assert raised.value.outcome.code is Exit.INPUT_MISSING
+    assert not list(tmp_path.glob("*said*"))
+
+
+def test_what_a_file_has_no_place_for_is_refused_and_not_left_out(run):
+    table = parquet.read_table("a.parquet")
+    table = table.append_column("tags", [[["x"]] * 20]).append_column("raw", [[b"\xff%d" % n for n in range(20)]])
+    table = table.append_column("word", [[b"w%d" % n for n in range(20)]])
+    parquet.write_table(table, "c.parquet")
+    for to, copy, code, told in (
+        ("said.csv", "tags", Exit.BAD_COMMAND, "a field of CSV has one value"),
+        ("said.csv", "raw", Exit.BAD_DATA, "bytes that are no text"),
+        ("said.jsonl", "raw", Exit.BAD_DATA, "bytes that are no text"),
+    ):
+        with pytest.raises(Failure, match=f"--copy {copy}: .*{told}") as raised:
+            drivetrain.predict(run, "c.parquet", to, copy=[copy])
+        assert raised.value.outcome.code is code
+        assert not Path(to).exists()
+        assert torch.is_grad_enabled(), "this process trains no more, as long as somebody looks at the error"
+    with pytest.raises(Failure, match="two columns would have this name"):
+        drivetrain.predict(run, "c.parquet", "said.csv", copy=["a=who", "a=what"])
+    drivetrain.predict(run, "c.parquet", "said.parquet", copy=["tags", "raw"])
+    assert parquet.read_table("said.parquet").column("raw").equals(table.column("raw"))
+    drivetrain.predict(run, "c.parquet", "said.csv", copy=["word"])
+    assert [row["word"] for row in read_csv("said.csv")] == [f"w{n}" for n in range(20)]

@@ -19,3 +19,8 @@ def test_the_last_line_of_a_traceback_has_cause_place_and_hint_and_the_code():
 def test_what_a_user_has_interrupted_is_not_told_as_committed():
     assert Failure(Exit.STOPPED, "", **{"class": "interrupted"}).outcome.line() == "drivetrain: 75 interrupted"
     assert "committed" in Failure(Exit.STOPPED, "").outcome.line()
+
+
+def test_what_a_file_calls_its_columns_does_not_steer_a_terminal():
+    failure = Failure(Exit.BAD_DATA, "no column 'x'", "there are \x1b[31mred, \rback\nand\tso on")
+    assert str(failure) == "65 bad data: no column 'x'. there are \\x1b[31mred, \\rback\nand\tso on"

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from drivetrain.data.columns import BadValue, Columns, Ragged
+from drivetrain.data.columns import BadColumn, BadValue, Columns, Ragged
 from drivetrain.data.hashing import hash_strings, rows_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import batch_of
@@ -153,6 +153,32 @@ def test_ids_have_weights_of_their_own():
     assert found["id_weights.x"].values.tolist() == [1.0, 0.5]
     with pytest.raises(BadValue, match="has 1 weights for 2 ids of x"):
         encoded(feature, x=[["a", "b"]], w=[[1.0]])
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "why"),
+    [
+        (Feature(hash=9, length=2), [[["a"]]], "which are no text"),
+        (Feature(hash=9, length=2), [[{"a": 1}]], "which are no text"),
+        (Feature(hash=9, length=2), [[1.5]], "double, which cannot be read as string"),
+        (Feature(normalize="identity"), [["a"]], "which are no number"),
+    ],
+)
+def test_lists_of_what_a_feature_cannot_be_are_told_with_their_column(feature, values, why):
+    with pytest.raises(BadColumn, match=f"column 'x' has values of .*{why}"):
+        encoded(feature, x=values)
+
+
+def test_bytes_in_lists_are_texts_or_told_with_their_row():
+    feature = Feature(hash=9, length=2)
+    assert encoded(feature, x=[[b"a"], [b"b"]])["ids.x"].values.tolist() == hashed(["a", "b"], 9)
+    with pytest.raises(BadValue, match="row 1: column 'x'"):
+        encoded(feature, x=[[b"a"], [b"\xff"]])
+
+
+def test_a_column_without_a_name_is_one():
+    assert encoder(features={"x": Feature(hash=9, column="")}).columns == {"": "string"}
+    assert encoder(features={}, labels={"y": Label(column="")}).columns == {"": "number"}
 
 
 def test_text_without_a_separator_is_no_list():

@@ -1,6 +1,8 @@
 """The recipe that `drivetrain recipe new --from` writes: what each column is read as, which is the label, and that it
 trains."""
 
+import decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -91,6 +93,45 @@ def test_a_label_that_is_named_has_the_loss_of_its_values(log, tmp_path):
     recipe = load(str(written(log, tmp_path, "--label", "rating"))).recipe
     assert recipe.task.labels["rating"].loss == "mse"
     assert "clicked" in recipe.task.features
+
+
+def test_what_training_could_not_read_is_left_out_with_its_reason(tmp_path):
+    rows = range(40)
+    table = {
+        "click": pa.array([None if n == 3 else n % 2 for n in rows]),
+        "": list(rows),
+        "huge": [np.inf if n == 5 else n / 3 for n in rows],
+        "gap": [np.nan if n == 5 else n / 3 for n in rows],
+        "price": [decimal.Decimal(n) / 4 for n in rows],
+        "raw": [bytes([255, n]) for n in rows],
+        "word": [b"w%d" % (n % 3) for n in rows],
+        "id": np.arange(40, dtype=np.uint64) % 7 + np.uint64(2**63),
+        "nested": [[["a"]]] * 40,
+        "pairs": pa.array([[("a", 1)]] * 40, pa.map_(pa.string(), pa.int64())),
+        "vector": [[0.5, 1.5]] * 40,
+        "tags": [["a"]] * 40,
+    }
+    parquet.write_table(pa.table(table), tmp_path / "log.parquet")
+    to = written(tmp_path / "log.parquet", tmp_path)
+    task = yaml.safe_load(to.read_text())["task"]
+    assert list(task["features"]) == ["gap", "price", "word", "id", "tags"]
+    assert task["labels"] == {"click": {"loss": "bce", "optional": True}}
+    left = to.read_text().partition("# Columns that are left out:")[2]
+    for told in ("a column without a name", "huge: 1 of its numbers", "raw: binary, of which 40 values are no text"):
+        assert told in left
+    assert [left.count(f"{name}: ") for name in ("nested", "pairs", "vector")] == [1, 1, 1]
+    assert drivetrain.train(str(to), ["launch.threads=1"], run=tmp_path / "run", progress=False).step > 0
+
+
+def test_a_file_with_other_delimiters_trains_once_they_are_said(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    path.write_text("click;price;word\n" + "".join(f"{n % 2};{n * 0.37};w{n % 5}\n" for n in range(60)))
+    assert run(["recipe", "new", str(tmp_path / "mine.yaml"), "--from", str(path)]) == Exit.BAD_DATA
+    assert "its first line is one column, 'click;price;word'" in capsys.readouterr().err
+    to = written(path, tmp_path, "--delimiter", ";")
+    assert list(load(str(to)).recipe.task.features) == ["price", "word"]
+    assert drivetrain.train(str(to), ["launch.threads=1"], run=tmp_path / "run", progress=False).step > 0
+    assert run(["recipe", "new", str(tmp_path / "other.yaml"), "--delimiter", ";"]) == Exit.BAD_COMMAND
 
 
 def test_numbers_alone_are_enough(tmp_path):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drivetrain.cli.options import AsJson
+from drivetrain.cli.options import DELIMITER, AsJson
 
 if TYPE_CHECKING:
     from drivetrain.data.inputs import Input
@@ -91,12 +91,14 @@ def describe(
         str | None,
         typer.Option("--against", metavar="FILE", help="CSV or Parquet: how FILE's columns differ from its."),
     ] = None,
+    delimiter: Annotated[str | None, typer.Option(help=DELIMITER)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Sizes and counts of a token file, whose index is checked against it, or of the columns of a table."""
     import json
 
     from drivetrain.data.column_profile import SUFFIXES, describe_columns
+    from drivetrain.data.drift import describe_drift
     from drivetrain.data.indexed import describe
     from drivetrain.spec.exits import Exit, Failure
     from drivetrain.spec.text import printable
@@ -106,9 +108,9 @@ def describe(
             if not name.lower().endswith(SUFFIXES):
                 cause = f"{name}: --against compares columns, and this ends in none of {', '.join(SUFFIXES)}"
                 raise Failure(Exit.BAD_COMMAND, cause, "give CSV or Parquet files")
-        _describe_drift(file, against, as_json)
+        _describe_drift(describe_drift(file, against, delimiter), as_json)
         return
-    about = describe_columns(file) if file.lower().endswith(SUFFIXES) else describe(file)
+    about = describe_columns(file, delimiter) if file.lower().endswith(SUFFIXES) else describe(file)
     if as_json:
         typer.echo(json.dumps(about))
         return
@@ -120,17 +122,16 @@ def describe(
         typer.echo(f"column {printable(name)}: {column['type']}, {', '.join(facts)}")
 
 
-def _describe_drift(file: str, against: str, as_json: bool) -> None:
+def _describe_drift(about: dict[str, Any], as_json: bool) -> None:
     import json
 
-    from drivetrain.data.drift import describe_drift
     from drivetrain.spec.text import printable
 
-    about = describe_drift(file, against)
     if as_json:
         typer.echo(json.dumps(about))
         return
-    typer.echo(f"{file}: {about['rows'][0]:,} rows, beside {about['rows'][1]:,} of {against}")
+    file, against, (rows, others) = about["name"], about["against"], about["rows"]
+    typer.echo(f"{file}: {rows:,} rows, beside {others:,} of {against}")
     for name, column in about["columns"].items():
         typer.echo(f"column {printable(name)}: {column['type']}, {', '.join(_differences(column))}")
     if about["gone"]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drivetrain.cli.options import AsJson, Overrides
+from drivetrain.cli.options import DELIMITER, AsJson, Overrides
 
 if TYPE_CHECKING:
     from drivetrain.spec.load import Resolved
@@ -170,6 +170,7 @@ def new(
     label: Annotated[
         str | None, typer.Option("--label", metavar="COLUMN", help="With --from: the column that is to be foreseen.")
     ] = None,
+    delimiter: Annotated[str | None, typer.Option(help=f"With --from: {DELIMITER}")] = None,
 ) -> None:
     """Write a small, commented recipe to start from."""
     from drivetrain.spec.exits import Exit, Failure
@@ -181,11 +182,10 @@ def new(
         from drivetrain.tasks.ranking.starter import starter_recipe
 
         _require_new(path)
-        text = starter_recipe(from_, path.stem, label)
-    elif label is not None:
-        raise Failure(
-            Exit.BAD_COMMAND, f"--label {label} is a column of the file that --from names", "give --from FILE"
-        )
+        text = starter_recipe(from_, path.stem, label, delimiter)
+    elif label is not None or delimiter is not None:
+        given = "--delimiter is" if label is None else f"--label {label} is a column"
+        raise Failure(Exit.BAD_COMMAND, f"{given} of the file that --from names", "give --from FILE")
     _write_new(path, text)
     typer.echo(f"{path}: now run `drivetrain recipe check {path}`, then `drivetrain train {path}`")
 

@@ -41,12 +41,13 @@ def open_columns(settings: ColumnFiles, cache: Path) -> ColumnSource:
         raise Failure(Exit.BAD_DATA, f"{settings.path} names {twice[0]} twice", "name each file once", file=twice[0])
     files = FilesOfColumns(_opened(paths, settings, cache), settings, cache)
     if not files.counts.sum():
-        cause = f"{settings.path} has no row"
+        cause, hint = f"{settings.path} has no row", "a source needs at least one"
         if files.dear:
             cause = f"{settings.path}: all samples cost more than they may, and are left out"
         elif settings.part != "all" and files.total:
             cause = f"{settings.path}: none of {files.total} samples is in {settings.part}"
-        raise Failure(Exit.BAD_DATA, cause, "a source needs at least one; look at part and split")
+            hint += "; look at part and split"
+        raise Failure(Exit.BAD_DATA, cause, hint)
     return ColumnSource(files)
 
 

@@ -13,10 +13,13 @@ from drivetrain.data.column_files import ColumnSource, open_columns
 from drivetrain.data.hashing import hash_strings
 from drivetrain.data.order import mix64
 from drivetrain.data.recipe import ColumnFiles
+from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.secrets import require_no_secret
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _SKETCH = 1 << 16
+_HELD = 2.0**53
+"""From here on a float64 is not every whole number."""
 
 
 class _Distinct:
@@ -63,11 +66,53 @@ class Moments:
         return math.sqrt(self._squares / self.count)
 
 
+def finite_numbers(column: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Of a column of numbers without nulls those that are finite, float64, and the hash of each, uint64: equal numbers
+    have equal hashes, whatever their type. Whole numbers that a float64 cannot tell apart, such as ids of 64 bits, have
+    others."""
+    from pyarrow import types
+
+    numbers = column.cast("double", safe=False).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
+    hashes = mix64(numbers.view(np.uint64))
+    if types.is_integer(column.type):
+        far = np.abs(numbers) >= _HELD
+        hashes[far] = mix64(mix64(column.to_numpy(zero_copy_only=False)[far].astype(np.uint64)))
+    finite = np.isfinite(numbers)
+    return numbers[finite], hashes[finite]
+
+
+def text_hashes(column: Any) -> np.ndarray:
+    """The hash of each value of a column without nulls that is neither of numbers nor nested, uint64."""
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return hash_strings(column)
+    return hash_strings(column.cast(pa.string()))
+
+
+def is_numeric(kind: Any) -> bool:
+    """Whether an Arrow type is one of numbers: yes and no, and decimals, too."""
+    from pyarrow import types
+
+    kinds = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
+    return any(is_one(kind) for is_one in kinds)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class _Profile:
     """One column, block by block."""
 
     def __init__(self) -> None:
-        self.nulls = 0
+        self.nulls = self.nan = self.infinite = self.not_utf8 = 0
         self.moments = Moments()
         self.least, self.most = np.inf, -np.inf
         self.distinct = _Distinct()
@@ -78,20 +123,34 @@ class _Profile:
 
         self.nulls += column.null_count
         column = column.drop_null()
-        if types.is_boolean(column.type) or types.is_integer(column.type) or types.is_floating(column.type):
-            self._add_numbers(column.cast("double", safe=False).to_numpy())
+        if is_numeric(column.type):
+            self._add_numbers(column)
         elif len(column) and not types.is_nested(column.type):
-            self.distinct.add(hash_strings(column.cast("string")))
+            self._add_texts(column)
 
-    def _add_numbers(self, values: np.ndarray) -> None:
+    def _add_texts(self, column: Any) -> None:
+        from pyarrow import types
+
+        if types.is_binary(column.type) or types.is_large_binary(column.type):
+            self.not_utf8 += sum(not _is_utf8(value) for value in column.to_pylist())
+        self.distinct.add(text_hashes(column))
+
+    def _add_numbers(self, column: Any) -> None:
+        values, hashes = finite_numbers(column)
+        odd = len(column) - len(values)
+        nan = int(np.isnan(column.cast("double", safe=False).to_numpy(zero_copy_only=False)).sum()) if odd else 0
+        self.nan += nan
+        self.infinite += odd - nan
         if len(values):
-            self.distinct.add(mix64((values + 0.0).view(np.uint64)))  # -0.0 is 0.0
+            self.distinct.add(hashes)
             self.moments.add(values)
             self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
 
     def told(self, kind: str) -> dict[str, Any]:
         """What is told of it, as JSON data."""
         about: dict[str, Any] = {"type": kind, "nulls": self.nulls}
+        odd = {"nan": self.nan, "infinite": self.infinite, "not_utf8": self.not_utf8}
+        about |= {name: count for name, count in odd.items() if count}
         if self.distinct.count:
             about["distinct"] = self.distinct.count
         if self.moments.count:  # of a label that is 0 or 1, the mean is its rate
@@ -100,21 +159,28 @@ class _Profile:
         return about
 
 
-def opened(path: str) -> ColumnSource:
-    """The rows of CSV, TSV or Parquet files. Raises what `open_columns` raises, and Failure(64) for a credential."""
-    require_no_secret(path, "the path")
-    with tempfile.TemporaryDirectory() as folder:
-        return open_columns(ColumnFiles(path=path), Path(folder) / "digests.json")
+def opened(path: str, delimiter: str | None = None) -> ColumnSource:
+    """The rows of CSV, TSV or Parquet files.
 
-
-def describe_columns(path: str) -> dict[str, Any]:
-    """Rows, blocks and columns of CSV, TSV or Parquet files, as JSON data: of each column its type, nulls, distinct
-    values, and of numbers the range, the mean and the standard deviation. All of it is read; memory does not grow with
-    the rows.
-
-    Raises what `open_columns` raises.
+    Raises what `open_columns` raises, and Failure(64) for a credential and for what can stand between no fields.
     """
-    source = opened(path)
+    require_no_secret(path, "the path")
+    try:
+        settings = ColumnFiles(path=path, delimiter=delimiter)
+    except ValueError as error:
+        raise Failure(Exit.BAD_COMMAND, f"--delimiter: {error}", "name one character, such as ';'") from error
+    with tempfile.TemporaryDirectory() as folder:
+        return open_columns(settings, Path(folder) / "digests.json")
+
+
+def describe_columns(path: str, delimiter: str | None = None) -> dict[str, Any]:
+    """Rows, blocks and columns of CSV, TSV or Parquet files, as JSON data: of each column its type, nulls, distinct
+    values, and of numbers the range, the mean and the standard deviation of those that are finite, and how many are
+    not. All of it is read; memory does not grow with the rows.
+
+    Raises what `opened` raises.
+    """
+    source = opened(path, delimiter)
     profiles = {name: _Profile() for name in source.schema}
     for table in source.tables():
         for name, profile in profiles.items():

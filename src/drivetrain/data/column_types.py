@@ -16,6 +16,10 @@ def read_as(column: Any, kind: str, name: str) -> Any:
     import pyarrow as pa
 
     if kind == "list":
+        if pa.types.is_null(column.type):  # of a file in which nobody has any
+            return column.cast(pa.list_(pa.string()))
+        if pa.types.is_dictionary(column.type) and _is_string(column.type.value_type):
+            return column.cast(column.type.value_type)
         if _is_list(column.type) or _is_string(column.type):
             return column
         raise _misfit(column.type, kind, name)

@@ -28,6 +28,7 @@ _WIDER = ("null", "int64", "double", "string")
 """Types of columns, each of which holds what those before it hold."""
 _KINDS = {"int64": "integer", "double": "number"}
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?(.*)", re.DOTALL)
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 _RETURN, _RETURN_UNQUOTED = re.compile(rb'"[^"]*"|\r(?!\n)'), re.compile(rb"\r(?!\n)")
 _QUOTES_HINT = "double the quotes in a quoted field; `quotes: false` where they are characters like others"
 _ROW_HINT = "mend the row; look at `delimiter` and `quotes`; `malformed: skip` leaves such rows out"
@@ -80,8 +81,8 @@ def csv_index(path: str, form: CsvFormat) -> str:
             begin = index["stops"][-1]
             _require_feeds(data, begin, path, form)
             parsed = blocks.parse(data, begin, None)
-            for name, field in zip(header, parsed.table.schema, strict=True):
-                index["schema"][name] = wider(index["schema"][name], str(field.type))
+            for name, kind in blocks.kinds(parsed.table, data, begin).items():
+                index["schema"][name] = wider(index["schema"][name], kind)
             for number in parsed.bad[: 8 - len(lines)]:
                 lines.append(blocks.line(data, begin, number).rpartition(":")[2])
             count += len(parsed.bad)
@@ -167,6 +168,20 @@ class CsvBlocks:
             return _Parsed(table, unreadable)
         kept = np.delete(np.arange(len(_records(data, self._form))), unreadable)
         return _Parsed(table, sorted([*unreadable, *(int(kept[number]) for number, _ in misfits)]))
+
+    def kinds(self, table: Any, data: bytes, start: int) -> dict[str, str]:
+        """The type of each column of a block that was read as what its values are. Whole numbers that are beyond 64
+        bits are texts: as floats different ones would be the same."""
+        kinds = {name: str(field.type) for name, field in zip(self._header, table.schema, strict=True)}
+        large = [name for name, kind in kinds.items() if kind == "double" and _is_large(table.column(name))]
+        if not large:
+            return kinds
+        texts = self.parse(data, start, dict.fromkeys(large, "string")).table
+        for name in large:
+            values = texts.column(name).drop_null().to_pylist()
+            if all(map(_WHOLE.fullmatch, values)):
+                kinds[name] = "string"
+        return kinds
 
     def _table(self, data: bytes, kinds: Mapping[str, str] | None) -> tuple[Any, list[tuple[int, str]]]:
         """The table, and which records have another number of fields than there are columns, and how many."""
@@ -256,6 +271,12 @@ class CsvBlocks:
             return stretches(file, [(self._stops[number], self._stops[number + 1])])[0]
 
 
+def _is_large(column: Any) -> bool:
+    """Whether a number is beyond what a whole number of 64 bits may be."""
+    numbers = np.abs(column.drop_null().to_numpy())
+    return bool((numbers >= 2.0**63).any())
+
+
 def bad_row(place: str, why: str, hint: str) -> Failure:
     """Failure(65) that names a line."""
     return Failure(Exit.BAD_DATA, f"{place}: {why}", hint, file=place)
@@ -275,11 +296,14 @@ def _header(file: Any, path: str, form: CsvFormat) -> tuple[tuple[str, ...], int
     while form.quotes and stop and content.count(b'"', 0, stop) % 2:
         stop = content.find(b"\n", stop) + 1
     stop = stop or len(content)
+    _require_feeds(content[:stop], start, path, form)
     try:
         lines = io.StringIO(content[:stop].decode(), newline="")
         quoting = csv.QUOTE_MINIMAL if form.quotes else csv.QUOTE_NONE
         names = next(csv.reader(lines, delimiter=form.delimiter, quoting=quoting))
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise bad_row(f"{path}:1", f"it is no UTF-8: {error.reason}", "write the file as UTF-8") from error
+    except csv.Error as error:
         raise bad_row(f"{path}:1", str(error), "the first line names the columns, or `header` does") from error
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     if twice:

@@ -81,7 +81,7 @@ class ParquetBlocks:
         """
         from pyarrow import parquet
 
-        strings = [name for name, kind in columns.items() if kind == "string"]
+        strings = [name for name, kind in columns.items() if kind == "string" and self._is_plain(name)]
         with damage_told(self.name_of(number)), self._seen.open() as raw:
             chunks = _Chunks(raw, self._checked(raw, number, list(columns)))
             file = parquet.ParquetFile(
@@ -105,6 +105,10 @@ class ParquetBlocks:
             group = self.footer.row_group(number)
             spans = [_span(group.column(leaf)) for leaf in range(group.num_columns)]
             return list(map(checksum, stretches(raw, spans)))
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether a column has values and nothing nested, whose dictionaries pyarrow would look for in vain."""
+        return [self.footer.schema.column(leaf).path for leaf in self._leaves.get(name, ())] == [name]
 
     @cached_property
     def _leaves(self) -> dict[str, list[int]]:

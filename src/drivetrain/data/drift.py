@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from drivetrain.data.column_files import ColumnSource
-from drivetrain.data.column_profile import Moments, opened
-from drivetrain.data.hashing import hash_strings
+from drivetrain.data.column_profile import Moments, finite_numbers, opened, text_hashes
 from drivetrain.data.order import mix64
 
 _SAMPLE = 1 << 16
@@ -21,7 +20,7 @@ _LEAST = 1e-4
 """What an empty bin counts as, so that its logarithm is finite."""
 
 
-def describe_drift(path: str, against: str) -> dict[str, Any]:
+def describe_drift(path: str, against: str, delimiter: str | None = None) -> dict[str, Any]:
     """What is different in each column of `path` from that of `against`, as JSON data. All of both is read; memory does
     not grow with the rows.
 
@@ -31,9 +30,9 @@ def describe_drift(path: str, against: str) -> dict[str, Any]:
     which is known as the population stability index (Siddiqi 2006, Credit Risk Scorecards: below 0.1 little has
     changed, above 0.25 much). Bins are nulls, and their tenths of numbers, or the 20 most frequent texts and the rest.
 
-    Raises what `open_columns` raises.
+    Raises what `opened` raises.
     """
-    source, other = opened(path), opened(against)
+    source, other = opened(path, delimiter), opened(against, delimiter)
     columns: dict[str, dict[str, Any]] = {}
     common = {name: _Reference() for name in source.schema if _comparable(source, other, name)}
     for name, chunk in _chunks(other, common):
@@ -66,23 +65,16 @@ def _comparable(source: ColumnSource, other: ColumnSource, name: str) -> bool:
 
 
 def _is_number(kind: str) -> bool:
-    return kind.startswith(("int", "uint", "float", "double", "half", "bool"))
+    return kind.startswith(("int", "uint", "float", "double", "half", "bool", "decimal"))
 
 
-def _numbers(column: Any) -> np.ndarray | None:
-    """Its finite numbers, float64; None where it has texts."""
+def _values(column: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """The hash of each value that is there, uint64, and of numbers the finite ones, float64; None for texts."""
+    column = column.drop_null()
     if not _is_number(str(column.type)):
-        return None
-    numbers = column.drop_null().cast("double", safe=False).to_numpy() + 0.0  # -0.0 is 0.0
-    return numbers[np.isfinite(numbers)]
-
-
-def _hashes(column: Any) -> np.ndarray:
-    """Of its values without nulls, uint64."""
-    numbers = _numbers(column)
-    if numbers is not None:
-        return mix64(numbers.view(np.uint64))
-    return hash_strings(column.drop_null().cast("string"))
+        return text_hashes(column), None
+    numbers, hashes = finite_numbers(column)
+    return hashes, numbers
 
 
 class _Reference:
@@ -96,7 +88,7 @@ class _Reference:
 
     def sample(self, column: Any) -> None:
         """One chunk of it."""
-        hashes, numbers = _hashes(column), _numbers(column)
+        hashes, numbers = _values(column)
         # The smallest hashes: whether a value is in the sample says the value alone.
         self.seen = np.union1d(self.seen, hashes)[:_SAMPLE]
         self._counts += np.bincount(_bucket(hashes), minlength=_BUCKETS)
@@ -143,7 +135,7 @@ class _Shape:
         """One chunk of it."""
         self.rows += len(column)
         self.nulls += column.null_count
-        hashes, numbers = _hashes(column), _numbers(column)
+        hashes, numbers = _values(column)
         sampled = hashes[hashes <= self._limit]
         self.known += len(sampled)
         self.unseen += int(np.count_nonzero(~np.isin(sampled, self._reference.seen)))

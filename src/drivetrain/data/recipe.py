@@ -159,6 +159,20 @@ class Table(Rows):
         Literal["stop", "skip"], bits("a row that cannot be read ends the run, or is left out, counted and named")
     ] = "stop"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_delimiter(self.delimiter)
+
+
+def _require_delimiter(delimiter: str | None) -> None:
+    """Raises ValueError for what cannot stand between fields."""
+    if delimiter is None:
+        return
+    if len(delimiter) != 1:
+        raise ValueError(f"delimiter {delimiter!r} is not one character")
+    if delimiter in '"\r\n\0':
+        raise ValueError(f"delimiter {delimiter!r} has another meaning in such files")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(Rows):
@@ -220,6 +234,7 @@ class ColumnFiles(Rows):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _require_delimiter(self.delimiter)
         if self.delimiter is not None and not self.delimiter.isascii():
             raise ValueError(f"delimiter {self.delimiter!r} is no ASCII character")
 

@@ -17,6 +17,7 @@ from drivetrain.data.source import Source
 from drivetrain.data.split import hashed, parted
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.registry import nearest
+from drivetrain.spec.text import printable
 
 
 class Joined(BlendSource):
@@ -60,7 +61,12 @@ def files_of(settings: JsonLines | Parquet | Table) -> list[str]:
 
 
 def plain_files(given: Sequence[str], include: Sequence[str], kind: Kind) -> list[str]:
-    """The files that paths, patterns and folders mean. Raises Failure(65) where one is compressed."""
+    """The files that paths, patterns and folders mean.
+
+    Raises Failure: 65 where one is compressed, 66 for a path of no characters, such as that behind a last comma.
+    """
+    if not all(given):  # it would be the folder that the command is given in
+        raise Failure(Exit.INPUT_MISSING, "a path is empty", "name a file, a folder or a pattern; look at the commas")
     inputs = find_inputs(given, include, kind)
     for found in inputs:
         if found.packed:
@@ -94,7 +100,7 @@ def chosen(columns: Sequence[str] | None, names: Sequence[str], path: str) -> li
 def no_column(name: str, names: Sequence[str], where: str) -> Failure:
     """Failure(65) for a column that is not there."""
     cause = f"{where} has no column {name!r}{nearest(name, list(names))}"
-    hint = f"columns and key name what is there: {', '.join(names)}"
+    hint = printable(f"columns and key name what is there: {', '.join(names)}")
     return Failure(Exit.BAD_DATA, cause, hint, file=where)
 
 

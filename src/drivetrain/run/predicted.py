@@ -58,7 +58,8 @@ class _Writer(Protocol):
 def write_rows(file: IO[str], blocks: Iterable[Rows], suffix: str, copied: CopiedColumns | None = None) -> int:
     """Write what was predicted as it comes, behind the columns that are copied; how many rows there are.
 
-    Raises Failure: 64 where a copied column is called like something that is predicted, 70 where what is predicted of
+    Raises Failure: 64 where a copied column is called like something that is predicted, or has lists and the file has
+    no place for them, 65 where it has bytes that are no text and the file is one of text, 70 where what is predicted of
     one row cannot stand in a column with that of another.
     """
     writer: _Writer
@@ -88,10 +89,26 @@ def _require_apart(names: list[str], row: Mapping[str, Any]) -> None:
 
 
 def _together(rows: Rows, copied: Any) -> Rows:
-    """Rows with what is copied in front."""
+    """Rows with what is copied in front. Raises Failure(65) for bytes that are no text."""
+    import pyarrow as pa
+
     if copied is None:
         return rows
+    for place, field in enumerate(copied.schema):
+        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+            copied = copied.set_column(place, field.name, _as_text(field.name, copied.column(place)))
     return [{**before, **row} for before, row in zip(copied.to_pylist(), rows, strict=True)]
+
+
+def _as_text(name: str, column: Any) -> Any:
+    """Bytes as the text that they are."""
+    import pyarrow as pa
+
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        cause = f"--copy {name}: it has bytes that are no text"
+        raise Failure(Exit.BAD_DATA, cause, "write .parquet, which has them as they are, or leave it out") from error
 
 
 class _Lines:
@@ -117,6 +134,7 @@ class _Fields:
         self._names: list[str] | None = None
 
     def write(self, rows: Rows, copied: Any) -> None:
+        _require_single(copied)
         for row in _together(rows, copied):
             if self._names is None:
                 self._names = [name for name, value in row.items() if not isinstance(value, (dict, list))]
@@ -126,6 +144,16 @@ class _Fields:
     def close(self) -> None:
         if self._names is None:
             self._writer.writerow([])
+
+
+def _require_single(copied: Any) -> None:
+    """Raises Failure(64) for a column to copy that has lists or the like: a field is one value."""
+    import pyarrow as pa
+
+    for field in copied.schema if copied is not None else ():
+        if pa.types.is_nested(field.type):
+            cause = f"--copy {field.name}: it is {field.type}, and a field of CSV has one value"
+            raise Failure(Exit.BAD_COMMAND, cause, "write .jsonl or .parquet, or leave it out")
 
 
 class _Groups:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +92,8 @@ def predict_run(run: Path, data: str, to: Path, asked: Predicting) -> int:
     own = _share(finished, given.set, 0, processes)
     # By its name: a run that trains meanwhile would give a later process another one.
     told = {"run": str(run), "data": data, "commit": finished.commit.path.name, "weights": asked.weights}
-    with new_file(to) as file:
+    # Closed where writing fails, too: what it has open would hold for whatever this process does next.
+    with closing(own), new_file(to) as file:
         if processes == 1:
             return write_rows(file, own, to.suffix, copied)
         with others(_WORKER, [told], processes, ("torch", "drivetrain.run.prediction")) as shares:
@@ -143,7 +145,9 @@ def _new_set(finished: FinishedRun, run: Path, path: str) -> _Asked:
     return _Asked(ValidationSet(_FILE, source, evaluation_batch(recipe, 1)), own)
 
 
-def _share(finished: FinishedRun, given: ValidationSet, rank: int, processes: int) -> Iterator[list[dict[str, Any]]]:
+def _share(
+    finished: FinishedRun, given: ValidationSet, rank: int, processes: int
+) -> Generator[list[dict[str, Any]], None, None]:
     """What the networks say of every so many-th block of samples: the blocks, and what is drawn in each, are the same
     on any number of processes."""
     engine, task = finished.engine(replicas(Group())), finished.task

@@ -8,6 +8,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from drivetrain.spec.text import printable
+
 
 class Exit(IntEnum):
     """Why a run ended; `docs/exit-codes.md` explains each to users."""
@@ -109,7 +111,7 @@ class Outcome:
         return f"drivetrain: {self.sentence()}"
 
     def sentence(self) -> str:
-        """Code, cause, place, hint."""
+        """Code, cause, place, hint. What files and columns are called may be in it: none of that steers a terminal."""
         text = f"{int(self.code)} {self.title}"
         if self.cause:
             text += f": {self.cause.rstrip('.')}"
@@ -123,7 +125,7 @@ class Outcome:
             # A cause may end with a guess, such as `did you mean 'optimizer'?`.
             stop = "" if text.endswith("?") else "."
             text += f"{stop} {self.hint}"
-        return text
+        return printable(text, "\n\t")
 
 
 class Failure(Exception):  # noqa: N818 - it also carries ends that are no error, such as 75

@@ -15,7 +15,7 @@ from drivetrain.engine.tables.module import Table
 from drivetrain.serving.features import Encoded, FeatureSpec, SideTable, Vocabulary, encoded
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import one_after_other
-from drivetrain.tasks.ranking.recipe import Feature, Ranking, Standard
+from drivetrain.tasks.ranking.recipe import Feature, Ranking, Standard, column_of
 from drivetrain.tasks.ranking.values import ArrowColumns, checked_labels
 from drivetrain.tasks.ranking.vocabularies import vocabularies
 
@@ -90,7 +90,7 @@ class FeatureEncoder:
         if not self._labelled:
             return
         for name, label in settings.labels.items():
-            yield label.column or name, "number"
+            yield column_of(label.column, name), "number"
         if settings.sample_weight is not None:
             yield settings.sample_weight, "number"
         if settings.group is not None:
@@ -101,7 +101,7 @@ class FeatureEncoder:
         settings = self._settings
         found: Encoded = {}
         for name, label in settings.labels.items():
-            column = label.column or name
+            column = column_of(label.column, name)
             found[f"labels.{name}"] = checked_labels(label, column, read.values(column).numbers())
         if settings.sample_weight is not None:
             weights = read.values(settings.sample_weight).numbers()

@@ -190,7 +190,12 @@ class Feature(Settings):
 
     def columns(self, name: str) -> tuple[str, ...]:
         """The columns that the feature of this name reads, without that of its weights."""
-        return self.cross or (self.column or name,)
+        return self.cross or (column_of(self.column, name),)
+
+
+def column_of(column: str | None, name: str) -> str:
+    """The column that a feature or label of this name reads. One without a name is a column, too."""
+    return name if column is None else column
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.importing.compose import NAME
 from drivetrain.spec.registry import nearest
 from drivetrain.spec.show import as_yaml
-from drivetrain.spec.text import printable
+from drivetrain.spec.text import printable, shortened
 from drivetrain.spec.tree import Path_, dotted
 
 _LABELS = re.compile(
@@ -36,6 +36,10 @@ _FEW = 32
 """Whole numbers with so many values are ids, whatever their name."""
 _LARGEST = 1 << 26
 _LENGTH = 32
+_FRACTIONS = ("halffloat", "float", "double", "decimal")
+_NESTED = ("struct", "map", "list", "large_list", "fixed_size_list")
+"""Types of numbers that are no ids; and what begins the name of a type that has others in it."""
+_SHOWN = 100  # characters of a name in a message
 _STRETCHES = 10
 _MANY = 1000
 """Rows from which on a column of which every value is another one is left out."""
@@ -66,17 +70,18 @@ class _Starter:
         self.comments[dotted((*path, 0) if isinstance(value, list) else path)] = why
 
 
-def starter_recipe(path: str, name: str, label: str | None = None) -> str:
+def starter_recipe(path: str, name: str, label: str | None = None, delimiter: str | None = None) -> str:
     """The text of a recipe of task `ranking` for CSV, TSV or Parquet files.
 
     Each column's type and values decide what it is read as. The label is the column of this name; where none is given,
     the only column of yes or no that is called like one.
 
-    Raises what `open_columns` raises; Failure(64) where it is not plain which column is the label, or it has no values
-    that a label has; Failure(65) where no column is left to foresee it from.
+    Raises what `describe_columns` raises; Failure(64) where it is not plain which column is the label, or it has no
+    values that a label has; Failure(65) where no column is left to foresee it from.
     """
-    about = describe_columns(path)
+    about = describe_columns(path, delimiter)
     columns: Mapping[str, Mapping[str, Any]] = about["columns"]
+    _require_several(path, list(columns))
     column, learned = _label(path, columns, label)
     starter = _Starter()
     for each, profile in columns.items():
@@ -89,7 +94,17 @@ def starter_recipe(path: str, name: str, label: str | None = None) -> str:
         raise Failure(Exit.BAD_DATA, cause, "give a file with more columns")
     if all("normalize" in feature for feature in starter.features.values()):
         _add_stretches(starter, columns)
-    return _text(path, name, starter, (column, learned), about["rows"])
+    source = {"kind": "columns", "path": path, "split": [0.9, 0.1, 0.0]}
+    if delimiter is not None:
+        source["delimiter"] = delimiter
+    return _text(source, name, starter, (column, learned), about["rows"])
+
+
+def _require_several(path: str, columns: list[str]) -> None:
+    """Raises Failure(65) for a file of one column, which is mostly one of another delimiter."""
+    if len(columns) == 1:
+        cause = printable(f"{path}: its first line is one column, {shortened(columns[0], _SHOWN)!r}")
+        raise Failure(Exit.BAD_DATA, cause, "say by --delimiter what stands between fields, such as ';'", file=path)
 
 
 def _label(path: str, columns: Mapping[str, Mapping[str, Any]], label: str | None) -> tuple[str, dict[str, Any]]:
@@ -97,7 +112,7 @@ def _label(path: str, columns: Mapping[str, Mapping[str, Any]], label: str | Non
     if label is None:
         found = [name for name, profile in columns.items() if _LABELS.fullmatch(name) and _is_yes_or_no(profile)]
         if len(found) == 1:
-            return found[0], {"loss": "bce"}
+            return found[0], _learned(columns[found[0]])
         binary = [name for name, profile in columns.items() if _is_yes_or_no(profile)]
         told = f"columns of 0 and 1 are {', '.join(binary)}" if binary else "no column has 0 and 1 only"
         cause = f"{path}: it is not plain which column is to be foreseen; {told}"
@@ -110,10 +125,14 @@ def _label(path: str, columns: Mapping[str, Mapping[str, Any]], label: str | Non
     if "mean" not in profile:
         cause = f"--label {label}: it is of type {profile['type']}, and a label is a number"
         raise Failure(Exit.BAD_COMMAND, printable(cause), "write 1 and 0 for yes and no, or classes from 0 on")
+    return label, _learned(profile)
+
+
+def _learned(profile: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {"loss": "bce" if _is_yes_or_no(profile) else "mse"}
-    if profile["nulls"]:
+    if profile["nulls"] or "nan" in profile:
         settings["optional"] = True
-    return label, settings
+    return settings
 
 
 def _is_yes_or_no(profile: Mapping[str, Any]) -> bool:
@@ -123,18 +142,11 @@ def _is_yes_or_no(profile: Mapping[str, Any]) -> bool:
 def _add(starter: _Starter, name: str, profile: Mapping[str, Any], rows: int) -> None:
     """A column as a feature, or a word on why it is none."""
     kind, distinct = profile["type"], profile.get("distinct", 0)
-    if "list" in kind:
+    if why := _unreadable(name, profile) or _useless(name, profile, rows):
+        starter.left_out.append(why)
+    elif "list" in kind:
         why = f"lists; {_LENGTH} ids of each are read"
         starter.add(name, {"hash": 1 << 16, "length": _LENGTH}, why)
-    elif kind.startswith(("timestamp", "time", "date", "duration", "struct", "map")):
-        starter.left_out.append(f"{name}: {kind} is neither ids nor numbers")
-    elif distinct < 2:
-        starter.left_out.append(f"{name}: it has {'one value' if distinct else 'no value'}")
-    # Before the checks by values: nearly every row has a time of its own, too, and that is not why it is left out.
-    elif _is_time(name, profile):
-        starter.left_out.append(f"{name}: it says when, and later rows have other values; an hour comes again")
-    elif _is_of_one_row(name, profile, rows):
-        starter.left_out.append(f"{name}: nearly every row has a value of its own")
     elif kind == "bool":
         starter.add(name, {"buckets": 2}, "yes or no")
     elif "mean" not in profile:
@@ -146,6 +158,36 @@ def _add(starter: _Starter, name: str, profile: Mapping[str, Any], rows: int) ->
         starter.add(name, {"hash": _rows(distinct)}, why)
     else:
         _add_number(starter, name, profile)
+
+
+def _unreadable(name: str, profile: Mapping[str, Any]) -> str:
+    """Why no feature can be read from a column, or nothing."""
+    kind, within = profile["type"], profile["type"].partition("<")[2]
+    if not name:
+        return "a column without a name, as that of a data frame's index is"
+    nested = kind.startswith(_NESTED) and ("list" not in kind or any(one in within for one in (*_NESTED, *_FRACTIONS)))
+    if nested or kind.startswith(("timestamp", "time", "date", "duration")):
+        return f"{name}: {kind} is neither ids nor numbers"
+    if "not_utf8" in profile:
+        return f"{name}: {kind}, of which {profile['not_utf8']:,} values are no text"
+    if "infinite" in profile:
+        return f"{name}: {profile['infinite']:,} of its numbers are infinite, which ends training"
+    return ""
+
+
+def _useless(name: str, profile: Mapping[str, Any], rows: int) -> str:
+    """Why nothing can be learned from a column of single values, or nothing."""
+    distinct = profile.get("distinct", 0)
+    if "list" in profile["type"]:
+        return ""
+    if distinct < 2:
+        return f"{name}: it has {'one value' if distinct else 'no value'}"
+    # Before the check by values: nearly every row has a time of its own, too, and that is not why it is left out.
+    if _is_time(name, profile):
+        return f"{name}: it says when, and later rows have other values; an hour comes again"
+    if _is_of_one_row(name, profile, rows):
+        return f"{name}: nearly every row has a value of its own"
+    return ""
 
 
 def _is_time(name: str, profile: Mapping[str, Any]) -> bool:
@@ -212,12 +254,11 @@ def _free(column: str) -> str:
     return f"{name}_label" if name == "row" or hasattr(nn.ModuleDict, name) else name
 
 
-def _text(path: str, name: str, starter: _Starter, label: tuple[str, dict[str, Any]], rows: int) -> str:
+def _text(source: Mapping[str, Any], name: str, starter: _Starter, label: tuple[str, dict[str, Any]], rows: int) -> str:
     column, settings = label
     called = _free(column)
     if called != column:
         settings = {"column": column, **settings}
-    source = {"kind": "columns", "path": path, "split": [0.9, 0.1, 0.0]}
     # Some hundred steps in an epoch, where there are as many rows.
     size = max(16, min(4096, 1 << (max(1, rows // 200)).bit_length()))
     tree = {
@@ -241,7 +282,7 @@ def _text(path: str, name: str, starter: _Starter, label: tuple[str, dict[str, A
         "evaluate": {"every": {"epochs": 1}},
         "checkpoint": {"every": {"epochs": 1}, "keep": 3},
     }
-    return "\n".join([*_head(path, rows), as_yaml(tree, starter.comments), *_tail(starter), ""])
+    return "\n".join([*_head(source["path"], rows), as_yaml(tree, starter.comments), *_tail(starter), ""])
 
 
 def _head(path: str, rows: int) -> Iterator[str]:

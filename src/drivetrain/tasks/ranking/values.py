@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drivetrain.data.columns import BadValue
+from drivetrain.data.columns import BadColumn, BadValue
 from drivetrain.data.hashing import hash_strings
 from drivetrain.serving.arrays import Place
 from drivetrain.serving.features import NULL, Texts, Vocabulary
@@ -101,7 +101,7 @@ class ArrowValues:
         """What this gives for each value, as text, computed once for each of a dictionary; NULL for null."""
         import pyarrow as pa
 
-        texts, null = _texts_of(self.array), self.null
+        texts, null = self._texts(), self.null
         if pa.types.is_dictionary(texts.type):
             places = texts.indices.fill_null(0).to_numpy(zero_copy_only=False)
             by_place = found_of(ArrowTexts(texts.dictionary))
@@ -128,8 +128,21 @@ class ArrowValues:
             raise self.place.bad(int(wrong[0]), f"{numbers[wrong[0]]} is no finite number")
         return numbers
 
+    def _texts(self) -> pa.Array:
+        """Strings, those of a dictionary or not. Raises BadColumn, and BadValue for bytes that are none."""
+        import pyarrow as pa
+
+        kind = self.array.type
+        # There are several spellings of a fraction, and a text has one.
+        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            raise BadColumn(f"column {self.place.column!r} has values of {kind}, which cannot be read as string")
+        if pa.types.is_dictionary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return self.array
+        return self._cast(pa.string(), "no text")
+
     def _cast(self, kind: pa.DataType, what: str) -> pa.Array:
-        """The values as another type. Raises BadValue for the first one that is none of it."""
+        """The values as another type. Raises BadColumn for one that cannot be, BadValue for the first value that is
+        none of it."""
         import pyarrow as pa
 
         values = self.array
@@ -137,6 +150,8 @@ class ArrowValues:
             values = values.dictionary_decode()
         try:
             return values.cast(kind)
+        except pa.ArrowNotImplementedError:
+            raise BadColumn(f"column {self.place.column!r} has values of {values.type}, which are {what}") from None
         except pa.ArrowInvalid:
             for index in range(len(values)):
                 try:
