@@ -48,3 +48,10 @@ def test_the_nearest_settings_change_little_first():
     assert found[0] == Setting(MeshSizes(shard=2), 4, "selective")
     assert wanted not in found
     assert found[-1].sizes.tensor == 2
+
+
+def test_places_along_a_context_stay_as_many_and_are_named():
+    found = settings(Bounds(processes=8, batch=8, lanes=None, split=[2], pipeline=2, context=2))
+    assert {(setting.sizes.pipeline, setting.sizes.context, setting.sizes.world) for setting in found} == {(2, 2, 8)}
+    setting = Setting(MeshSizes(shard=2, context=2), 1, "keep")
+    assert setting.overrides[0] == "parallel={replicate: 1, shard: 2, tensor: 1, context: 2}"

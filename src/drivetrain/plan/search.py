@@ -27,10 +27,9 @@ class Setting:
 
     @property
     def overrides(self) -> list[str]:
-        """As the command line takes it."""
+        """As the command line takes it. It adds to the recipe's `parallel`: what that may have is named."""
         named = ["replicate", "shard", "tensor"]
-        if self.sizes.pipeline > 1:
-            named.append("pipeline")
+        named += [axis for axis in ("context", "pipeline") if getattr(self.sizes, axis) > 1]
         axes = ", ".join(f"{axis}: {getattr(self.sizes, axis)}" for axis in named)
         return [f"parallel={{{axes}}}", f"batch.micro={self.micro}", f"activations={self.activations}"]
 
@@ -42,7 +41,7 @@ class Setting:
 @dataclass(frozen=True)
 class Bounds:
     """What there is to choose from: processes, samples in the smallest step, lanes, what `tensor` must divide, and
-    processes of a machine, which `tensor` does not exceed. The places along a pipeline stay as many."""
+    processes of a machine, which `tensor` does not exceed. Places along a pipeline and a context stay as many."""
 
     processes: int
     batch: int
@@ -50,16 +49,22 @@ class Bounds:
     split: Sequence[int]
     machine: int = 8
     pipeline: int = 1
+    context: int = 1
+
+    @property
+    def shared(self) -> int:
+        """Processes that are left for the axes that are tried."""
+        return self.processes // (self.pipeline * self.context)
 
 
 def meshes(bounds: Bounds) -> Iterator[MeshSizes]:
     """All meshes of these processes on which the batch can be shared out."""
     for tensor in _tensors(bounds):
-        data = bounds.processes // (tensor * bounds.pipeline)
+        data = bounds.shared // tensor
         if bounds.batch % data or (bounds.lanes is not None and bounds.lanes % data):
             continue
         for shard in divisors(data):
-            yield MeshSizes(pipeline=bounds.pipeline, replicate=data // shard, shard=shard, tensor=tensor)
+            yield MeshSizes(bounds.pipeline, data // shard, shard, bounds.context, tensor)
 
 
 def settings(bounds: Bounds) -> list[Setting]:
@@ -107,7 +112,7 @@ def tried(candidates: Sequence[T], look: Callable[[T], None], enough: Callable[[
 def _tensors(bounds: Bounds) -> list[int]:
     """How many ways layers can be split; 1 where the task does not say what would be."""
     fits = []
-    for tensor in divisors(bounds.processes // bounds.pipeline):
+    for tensor in divisors(bounds.shared):
         divides = all(size % tensor == 0 for size in bounds.split)
         if tensor == 1 or (bounds.split and divides and tensor <= bounds.machine):
             fits.append(tensor)

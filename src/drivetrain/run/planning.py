@@ -325,8 +325,9 @@ def bounds_of(opened: Opened, processes: int) -> Bounds:
     recipe = opened.recipe
     split = list(getattr(recipe.task, "split_sizes", {}).values())
     lanes = None if recipe.lanes == "auto" else recipe.lanes
-    pipeline = recipe.parallel.sizes(processes).pipeline
-    return Bounds(processes, min(opened.scale.batches.sizes), lanes, split, pipeline=pipeline)
+    kept = recipe.parallel.sizes(processes)
+    smallest = min(opened.scale.batches.sizes)
+    return Bounds(processes, smallest, lanes, split, pipeline=kept.pipeline, context=kept.context)
 
 
 def _told(size: float) -> str:
