@@ -67,6 +67,8 @@ CUT = [
     ),
     (2, ("parallel.context=2",)),
     (4, ("parallel.context=2", "parallel.shard=2")),
+    (4, ("parallel.context=2", "parallel.tensor=2")),
+    (4, ("parallel.context=2", "parallel.pipeline=2", "task.model.depth=2")),
 ]
 TABLES = [
     (1, ()),

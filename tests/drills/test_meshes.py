@@ -1,6 +1,6 @@
 """Faults where tensors are cut: all write parts of a commit, and whatever happens to one, the bits are the same.
 
-A sample of what `make drill` tries in all phases, on all ranks of four meshes.
+A sample of what `make drill` tries in all phases, on all ranks of every mesh that `drills.kills` names.
 """
 
 import pytest
