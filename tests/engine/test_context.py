@@ -44,7 +44,8 @@ SAMPLE = MESHES if "DRILL" in os.environ else MESHES[:4]
 """What `make test` has; `make drill-meshes` has all."""
 CASES = {
     "tied, dropout": Case(depth=4, dropout=0.2, average=True),
-    "one document": Case(depth=4, documents=False, dropout=0.2, steps=4),
+    # Adam makes much of gradients that are almost nothing, as here: in float32 weights would be 6e-5 apart.
+    "one document": Case(depth=4, documents=False, dtype="float64", dropout=0.2, steps=3),
     "untied": Case(depth=4, tied=False, steps=4),
     "double": Case(depth=4, dtype="float64", clip=0.1, steps=4),
     "ragged": Case(depth=4, ragged=True, steps=4),
@@ -57,15 +58,20 @@ CASES = {
     "unequal counts": Case(depth=4, uneven=True, steps=4),
     "bf16 weights": Case(depth=4, parameters={"dtype": "bf16"}, steps=3),
     "four heads": Case(depth=4, kv_heads=4, steps=3),
+    # Chunks end elsewhere than what a rank has of a sample.
+    "logits in chunks": Case(depth=4, chunk=3, uneven=True, steps=3),
+    "gradients in parts": Case(depth=4, in_parts=True, steps=3),
 }
-NEAR, DOUBLE = (4e-7, 1e-4, 5e-7, 5e-5), (4e-7, 1e-5, 5e-7, 1e-5)
+NEAR, DOUBLE = (4e-7, 1e-4, 5e-7, 5e-5), (4e-7, 1e-5, 5e-7, 2e-5)
 """How far losses, norms, the first gradients and weights may be off; the loss is computed in float32 in any case."""
-HALF = (2e-4, 4e-3, 1e-2, 1e-1)
-"""The same where numbers are rounded to 16 bits: sums of these are made of other parts."""
+HALF = (2e-4, 4e-3, 1.5e-2, 1e-1)
+"""The same where numbers are rounded to 16 bits: sums of these are made of other parts, along each axis."""
 
 
 def cases_of(sizes: dict) -> dict[str, Case]:
     """`make test` has some."""
+    if "pipeline" in sizes and "DRILL" in os.environ:  # stages take no loss but the task's own
+        return {name: case for name, case in CASES.items() if not case.in_last_row}
     if "DRILL" in os.environ or sizes == MESHES[0]:
         return CASES
     return {name: replace(CASES[name], steps=4) for name in ("tied, dropout", "ragged")}
@@ -86,7 +92,7 @@ def test_parts_of_samples_come_to_what_one_process_does(sizes, one, tmp_path, im
     ranks = started(tmp_path, "tables", sizes, [asdict(case) for case in cases.values()])
     assert all(rank == ranks[0] for rank in ranks), "all ranks have heard the same"
     for (name, case), told in zip(cases.items(), ranks[0], strict=True):
-        near = DOUBLE if name == "double" else NEAR
+        near = DOUBLE if case.dtype == "float64" else NEAR
         require_near(name, told, one(name, case.steps), HALF if "16" in name else near)
         if "poisoned" in name:
             assert told["whys"][:4] == ["", "", "not finite", ""]

@@ -132,6 +132,7 @@ if "DRILL" in os.environ:
 @pytest.mark.parametrize(("name", "kept", "source"), PAIRS)
 def test_a_run_begins_on_a_mesh_with_the_bits_of_another_one_or_of_an_export(tiny, tmp_path, name, kept, source):
     before = tmp_path / "before"
+    tiny["task"]["model"]["depth"] = 2  # a block for each stage
     mesh = asked("shard") if source == "sharded run" else ()
     assert run_under_supervisor(tiny, before, *mesh, most_steps=3).code is Exit.STOPPED
     wanted = networks_in(before)

@@ -89,6 +89,7 @@ def test_the_run_shows_its_recipe_as_it_was_given(place):
         ("optimizer", "os:system", Exit.SECURITY, "a class that extends torch.optim.Optimizer"),
         ("optimizer", "mine_kinds:Plain", Exit.SECURITY, "is no optimizer"),
         ("optimizer", "mine_kinds:Waves", Exit.SECURITY, "is no optimizer"),
+        ("optimizer", "torch.optim:Optimizer", Exit.BAD_RECIPE, "Optimizer has no step of its own"),
         ("optimizer", "mine_kinds:Nothing", Exit.BAD_RECIPE, "has no 'Nothing'"),
         ("schedule", "os:system", Exit.SECURITY, "or a function whose first parameters are samples, total"),
         ("schedule", "mine_kinds:helper", Exit.SECURITY, "is no schedule"),

@@ -114,6 +114,16 @@ def test_what_is_copied_is_as_it_was(run):
     assert days[2:5] == ["2024-03-01", None, "2024-03-03"]
 
 
+def test_a_copied_number_that_is_not_finite_is_text_in_json(run):
+    table = parquet.read_table("a.parquet")
+    sums = [float("nan"), float("-inf"), None, *map(float, range(17))]
+    parquet.write_table(table.append_column("sum", [sums]), "c.parquet")
+    drivetrain.predict(run, "c.parquet", "said.jsonl", copy=["sum"])
+    lines = Path("said.jsonl").read_text().splitlines()
+    found = [json.loads(line, parse_constant=pytest.fail)["sum"] for line in lines]
+    assert found == ["nan", "-inf", None, *map(float, range(17))]
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     pytest.importorskip("aiohttp")

@@ -152,6 +152,7 @@ def test_numbers_alone_are_enough(tmp_path):
         ("click,c\n3,x\n5,y\n", (), Exit.BAD_COMMAND, "no column has 0 and 1 only"),
         ("click,c\n1,x\n0,y\n", ("--label", "clik"), Exit.BAD_COMMAND, "did you mean 'click'?"),
         ("click,c\n1,x\n0,y\n", ("--label", "c"), Exit.BAD_COMMAND, "it is of type string"),
+        ("click,c\n1,x\ninf,y\n", ("--label", "click"), Exit.BAD_COMMAND, "1 of its numbers are infinite"),
         ("click,c\n1,x\n0,x\n", (), Exit.BAD_DATA, "no column is left to foresee 'click' from: c: it has one value"),
     ],
 )

@@ -118,6 +118,7 @@ def task_and_batch(given, count=6, folder=Path()):
         ({"features.user": {"buckets": 20, "separator": ","}}, "give a length to read lists; leave separator out"),
         ({"features.price": {"normalize": "log1p", "dim": 8}}, "normalize embeds nothing; leave dim out"),
         ({"features.price": {"boundaries": [2, 1]}}, "boundaries ascend"),
+        ({"features.user": {"vocab": ["a", "b", "a"]}}, "task.features.user: vocab has 'a' twice"),
         ({"features.both": {"cross": ["user", "item"]}}, "task.features.both: takes exactly one of"),
         ({"features.both": {"cross": ["user", "item"], "buckets": 9}}, "cross takes `hash`"),
         ({"features.a-b": {"buckets": 9}}, r"task.features.a-b: names are letters, digits and _"),
@@ -145,6 +146,10 @@ def task_and_batch(given, count=6, folder=Path()):
                 "features.item": {"keyed": {"rows": 256}, "table": "t"},
             },
             "task.features.user.keyed: shares table 't' with 'item'",
+        ),
+        (
+            {"model": {"kind": "two_tower", "user": ["user"], "item": ["item"], "negatives": {"group": 1}}},
+            "task.model.negatives: group is 1",
         ),
         ({"labels": {}}, "task.labels: deepfm needs a label, and has 0"),
         ({"model": {"kind": "mmoe"}}, "task.labels: mmoe needs 2 labels or more, and has 1"),
@@ -371,6 +376,52 @@ def test_a_module_of_one_s_own_is_trained_over_the_same_features(tmp_path):
     assert result.metrics["clicks"]["auc"] > 0.5
     with pytest.raises(drivetrain.Failure, match=r"the model gives .*clicks.*, and the labels are click"):
         train(tmp_path / "r.yaml", tmp_path / "other", "task.model.factor=0.0")
+
+
+SHAPED = """
+import torch
+from torch import nn
+
+class Shaped(nn.Module):
+    def __init__(self, shapes, outputs: int, classes: bool = False):
+        super().__init__()
+        self.out, self.classes = nn.Linear(shapes.width, outputs), classes
+
+    def forward(self, inputs):
+        logits = self.out(torch.cat([*inputs.embedded.values(), inputs.numbers["price"].unsqueeze(-1)], dim=1))
+        return {"click": logits.argmax(1) if self.classes else logits}
+
+class Empty(nn.Module):
+    def __init__(self, shapes):
+        super().__init__()
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "label", "told"),
+    [
+        # Beside labels of [samples] it would become [samples, samples], for mse in silence.
+        ({"outputs": 1}, {"loss": "mse"}, r"gives \[8, 1\] for click, and its loss takes \[8\]"),
+        ({"outputs": 1}, {}, r"gives \[8, 1\] for click, and its loss takes \[8\]"),
+        ({"outputs": 4}, {"loss": "softmax", "classes": 3}, r"gives \[8, 4\] for click, and its loss takes \[8, 3\]"),
+        ({"outputs": 3, "classes": True}, {}, "gives int64 for click, and its loss takes floating-point numbers"),
+    ],
+)
+def test_what_a_module_of_one_s_own_gives_of_another_shape_is_told_with_its_place(model, label, told, tmp_path):
+    (tmp_path / "shaped.py").write_text(SHAPED)
+    given = recipe(model={"kind": "shaped:Shaped", **model}, labels={"click": label})
+    (tmp_path / "r.yaml").write_text(json.dumps(given))
+    with pytest.raises(drivetrain.Failure, match=rf"{told}, at .*shaped\.py:10") as raised:
+        train(tmp_path / "r.yaml", tmp_path / "run")
+    assert raised.value.outcome.where["class"] == "own code"
+
+
+def test_a_module_of_one_s_own_without_a_forward_is_told_before_anything_starts(tmp_path):
+    (tmp_path / "shaped.py").write_text(SHAPED)
+    (tmp_path / "r.yaml").write_text(json.dumps(recipe(model={"kind": "shaped:Empty"})))
+    with pytest.raises(drivetrain.Failure, match="Empty has no forward of its own") as raised:
+        train(tmp_path / "r.yaml", tmp_path / "run")
+    assert raised.value.outcome.code == Exit.BAD_RECIPE
 
 
 def test_a_label_that_no_part_of_a_network_can_be_called_by_is_told():

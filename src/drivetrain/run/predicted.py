@@ -10,6 +10,7 @@ from typing import IO, Any, Protocol
 from drivetrain.data.columns import ColumnSource
 from drivetrain.data.saved import import_arrow
 from drivetrain.data.source import Source
+from drivetrain.ledger.fields import plain
 from drivetrain.spec.exits import Exit, Failure
 
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
@@ -112,7 +113,7 @@ def _as_text(name: str, column: Any) -> Any:
 
 
 class _Lines:
-    """JSON, a line for each row."""
+    """JSON, a line for each row; a number that is not finite is the text of it, as in the ledger."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -120,7 +121,11 @@ class _Lines:
     def write(self, rows: Rows, copied: Any) -> None:
         for row in _together(rows, copied):
             # Of what is copied: dates and the like, as they are written.
-            self._file.write(json.dumps(row, default=str) + "\n")
+            try:
+                line = json.dumps(row, default=str, allow_nan=False)
+            except ValueError:  # few rows need to be looked through
+                line = json.dumps(plain(row), default=str)
+            self._file.write(line + "\n")
 
     def close(self) -> None:
         pass

@@ -246,7 +246,17 @@ def found_custom(custom: Custom) -> Any:
         code = Exit.BAD_RECIPE if is_object(custom.kind) else Exit.SECURITY
         wanted = HINT if custom.section == "source" else f"{article(custom.section)} is {point.wanted}"
         raise Failure(code, cause, wanted)
+    if lacks := _only_inherited(factory, point):
+        raise _mistake(custom, f"{factory.__name__} has no {', '.join(lacks)} of its own")
     return factory
+
+
+def _only_inherited(factory: Any, point: ExtensionPoint) -> list[str]:
+    """Methods that a class has from its section's base class alone, where they do nothing but raise."""
+    if point.base is None or not inspect.isclass(factory):
+        return []
+    base = imported(point.base)
+    return [name for name in point.methods if getattr(factory, name) is getattr(base, name, None)]
 
 
 def _is_class_of(factory: type, point: ExtensionPoint) -> bool:

@@ -140,6 +140,9 @@ class Feature(Settings):
             raise ValueError("cross takes `hash` or `keyed`, and no `column`: its values are those of several columns")
         if self.cross is not None and self.length is not None:
             raise ValueError("cross is of columns that have one value, not of lists: leave length out")
+        if isinstance(self.vocab, tuple) and len(set(self.vocab)) < len(self.vocab):
+            twice = next(value for value in self.vocab if self.vocab.count(value) > 1)
+            raise ValueError(f"vocab has {twice!r} twice: a value has one row")
         self._require_fitting_numbers()
         self._require_fitting_lists()
 
@@ -323,6 +326,10 @@ class Negatives(Settings):
     count: Annotated[Count, bits("drawn: how many for each sample")] = 8
     power: Annotated[NonNegative, bits("popularity: an item is drawn by this power of how often it was chosen")] = 0.75
     seed: Annotated[Whole, bits("drawn: they follow from this and the sample's position")] = 0
+
+    def __post_init__(self) -> None:
+        if self.kind == "in_batch" and self.group == 1:
+            raise ValueError("group is 1, so that no sample has another one beside it: nothing would be learned")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,6 +125,9 @@ def _label(path: str, columns: Mapping[str, Mapping[str, Any]], label: str | Non
     if "mean" not in profile:
         cause = f"--label {label}: it is of type {profile['type']}, and a label is a number"
         raise Failure(Exit.BAD_COMMAND, printable(cause), "write 1 and 0 for yes and no, or classes from 0 on")
+    if "infinite" in profile:
+        cause = f"--label {label}: {profile['infinite']:,} of its numbers are infinite, which ends training"
+        raise Failure(Exit.BAD_COMMAND, printable(cause), "leave these rows out")
     return label, _learned(profile)
 
 

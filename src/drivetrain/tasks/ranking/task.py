@@ -141,7 +141,7 @@ class RankingTask(Task):
     def _outputs(self, nets: Networks, batch: Batch) -> Mapping[str, Tensor]:
         outputs = nets["model"](batch["ids"], batch["id_weights"], batch["numbers"])
         if isinstance(self._settings.model, Custom):
-            _require_outputs(nets["model"], outputs, self._settings)
+            _require_outputs(nets["model"], outputs, self._settings, len(batch["rows"]))
         return outputs
 
 
@@ -162,13 +162,28 @@ def _require_free_names(settings: Ranking) -> None:
             raise Failure(Exit.BAD_RECIPE, cause, f"call it otherwise, and give column: {name}")
 
 
-def _require_outputs(network: nn.Module, outputs: Any, settings: Ranking) -> None:
-    """Raises Failure(70), which names the module's `forward`, where it does not give one tensor for each label."""
-    wanted = ", ".join(sorted(settings.labels))
+def _require_outputs(network: nn.Module, outputs: Any, settings: Ranking, samples: int) -> None:
+    """Raises Failure(70), which names the module's `forward`, where it does not give one tensor for each label, with as
+    many numbers as the label's loss takes of each sample."""
+    if cause := _unlike_labels(outputs, settings, samples):
+        assert isinstance(network, Ranker)
+        hint = "return a dict of logits by label, [samples] or [samples, classes]"
+        raise returned(network.model.forward, f"the model gives {cause}", hint)
+
+
+def _unlike_labels(outputs: Any, settings: Ranking, samples: int) -> str:
+    """What of a model's outputs its labels' losses cannot take, and what they would; nothing where they can."""
     if not isinstance(outputs, Mapping) or set(outputs) != set(settings.labels):
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
-        assert isinstance(network, Ranker)
-        cause = f"the model gives {found}, and the labels are {wanted}"
-        raise returned(
-            network.model.forward, cause, "return a dict of logits by label, [samples] or [samples, classes]"
-        )
+        return f"{found}, and the labels are {', '.join(sorted(settings.labels))}"
+    for name, label in settings.labels.items():
+        given = outputs[name]
+        if not isinstance(given, Tensor):
+            return f"a {type(given).__name__} for {name}, and its loss takes a tensor"
+        if not given.is_floating_point():
+            return f"{str(given.dtype).removeprefix('torch.')} for {name}, and its loss takes floating-point numbers"
+        # [samples, 1] beside labels of [samples] would become [samples, samples], and a loss that means nothing.
+        wanted = (samples,) if label.outputs == 1 else (samples, label.outputs)
+        if given.shape != wanted:
+            return f"{list(given.shape)} for {name}, and its loss takes {list(wanted)}"
+    return ""
