@@ -11,7 +11,7 @@ from drivetrain.launch.job import StartOptions
 from drivetrain.launch.preparation import prepare_job
 from drivetrain.launch.supervisor import supervise
 from drivetrain.run.planning import open_plan, predict, predictions, stage_size
-from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.exits import Exit
 from drivetrain.spec.load import load
 from drivetrain.spec.mesh import MeshSizes
 
@@ -44,6 +44,9 @@ CASES = {
     "context": ({"context": 2}, ()),
     "context x shard": ({"context": 2, "shard": 2}, ("activations=recompute",)),
     "context x tensor": ({"context": 2, "tensor": 2}, ()),
+    "context x pipeline": ({"context": 2, "pipeline": 2}, ()),
+    "pipeline x tensor": ({"pipeline": 2, "tensor": 2}, ()),
+    "pipeline 4": ({"pipeline": 4}, ("task.model.depth=4",)),
 }
 DRILL = "DRILL" in os.environ
 HERE = list(CASES) if DRILL else ["one process", "shard", "shard x tensor", "pipeline"]
@@ -54,7 +57,7 @@ MODEL = planned_recipes.LLAMA
 @pytest.fixture
 def recipe(tiny):
     tiny["task"]["model"] = MODEL
-    return tiny | {"budget": {"steps": 3}, "batch": {"size": 16, "micro": 2}, "checkpoint": {}, "evaluate": {}}
+    return tiny | {"budget": {"steps": 6}, "batch": {"size": 16, "micro": 2}, "checkpoint": {}, "evaluate": {}}
 
 
 def opened_plan(recipe, overrides, sizes):
@@ -67,6 +70,15 @@ def trained(recipe, overrides, run):
     outcome = supervise(job, worker="ranks_plan:metered", preload=("torch", "drivetrain.engine.layout"))
     assert outcome.code is Exit.DONE, outcome
     return [json.loads((run / f"peaks-{rank}.json").read_text()) for rank in range(job.processes)]
+
+
+def needed(peaks):
+    """What a step takes, of those behind the first one, in which optimizers' state is seen only once it is touched.
+
+    All are alike. The least, since a thread of gloo's holds a message's memory for longer where it has to wait for a
+    processor.
+    """
+    return min(peaks[1:])
 
 
 def state_files(run, *begin):
@@ -85,13 +97,12 @@ def test_a_step_takes_what_was_planned_and_a_commit_has_as_many_bytes(name, reci
     # Of one rank, and where there is a pipeline of one at each place along it.
     found = predictions(opened_plan(recipe, overrides, sizes), sizes)
     for rank, each in found.items():
-        # The meter around a run sees optimizers' state in the step that begins it only once that is touched.
-        assert sum(each.later.peak.peak) == pytest.approx(max(peaks[rank][1:]), rel=within), (rank, each.later.peak)
+        assert sum(each.later.peak.peak) == pytest.approx(needed(peaks[rank]), rel=within), (rank, each.later.peak)
         begin = ("tensors", "boxes") if sizes.replicated else (f"tensors-{rank:05d}-", f"boxes-{rank:05d}")
         assert each.written == sum(state_files(tmp_path / "run", *begin).values())
     for rank, seen in enumerate(peaks):
         place = rank // stage_size(sizes) * stage_size(sizes)
-        assert sum(found[place].later.peak.peak) == pytest.approx(max(seen[1:]), rel=within)
+        assert sum(found[place].later.peak.peak) == pytest.approx(needed(seen), rel=within)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -102,14 +113,6 @@ def test_every_kind_of_training_takes_what_was_planned(name, tiny, tmp_path, mon
     (seen,) = predictions(opened_plan(recipe, overrides, MeshSizes()), MeshSizes(), whole=True).values()
     assert sum(seen.later.peak.peak) == pytest.approx(peaks[-1], rel=0.01)
     assert seen.written == sum(state_files(tmp_path / "run", "tensors", "boxes").values())
-
-
-def test_a_pipeline_whose_layers_are_split_is_not_planned(recipe):
-    sizes = MeshSizes(pipeline=2, tensor=2)
-    overrides = ["launch.processes=4", "parallel={pipeline: 2, tensor: 2}"]
-    with pytest.raises(Failure, match="no pipeline whose layers are split") as caught:
-        predictions(opened_plan(recipe, overrides, sizes), sizes)
-    assert caught.value.outcome.code is Exit.BAD_RECIPE
 
 
 @pytest.mark.parametrize("mesh", [{}, {"replicate": 2, "shard": 4, "tensor": 2}], ids=str)

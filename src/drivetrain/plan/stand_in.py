@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,3 +68,12 @@ def stand_in(rank: int, world: int) -> Iterator[StandInGroup]:
         yield group
     finally:
         dist.destroy_process_group()
+        _forget_groups()
+
+
+def _forget_groups() -> None:
+    """What torch remembers of split tensors names groups of processes, by a mesh that looks like the next one's."""
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()

@@ -124,12 +124,7 @@ def predict(opened: Opened, sizes: MeshSizes, *, rank: int = 0, whole: bool = Fa
 def stages(opened: Opened, sizes: MeshSizes, first: int = 0) -> dict[int, Prediction]:
     """By rank, those at each place along a pipeline that stand where rank `first` does along the other axes: one after
     the other, since a place is given what the one before it passes on. Each is traced whole.
-
-    Raises Failure(78) where layers are split, too: torch keeps groups of processes of the first place for the second.
     """
-    if sizes.tensor > 1:
-        cause = f"{sizes}: this version plans no pipeline whose layers are split"
-        raise Failure(Exit.BAD_RECIPE, cause, "plan it with shard in the place of tensor")
     found, passed = {}, None
     known: set[str] = set()
     for rank in range(first, sizes.world, stage_size(sizes)):
