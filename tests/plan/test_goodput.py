@@ -60,6 +60,16 @@ def test_where_nothing_fails_the_setting_stays():
     assert found.between == math.inf
 
 
+def test_where_no_commit_is_left_a_run_loses_no_more_than_itself():
+    """Of years of short runs that keep one commit only those are lost whose commit was damaged."""
+    quick = Costs(step=0.66, commit=0.003, cold=4.5, silence=10.0, queue=60.0)
+    cluster = Cluster(nodes=1, failures=1.6e-4, damaged=0.05)
+    found = row(1, quick, cluster, Setting(250, 3, 0), steps=1000)
+    assert found.best.setting.keep == 1
+    assert found.best.found.over > 0
+    assert found.best.found.goodput >= found.asked.found.goodput - 1e-4
+
+
 def test_an_interval_is_no_longer_than_the_run():
     found = row(8, COSTS, Cluster(failures=1.6e-4), Setting(5, 3, 0), steps=12)
     assert found.best.setting.interval == 12

@@ -115,6 +115,34 @@ def test_every_kind_of_training_takes_what_was_planned(name, tiny, tmp_path, mon
     assert seen.written == sum(state_files(tmp_path / "run", "tensors", "boxes").values())
 
 
+TABLES = {
+    "by row": ({"replicate": 2}, "row"),
+    "by table": ({"replicate": 2}, "table"),
+    "by each": ({"replicate": 2}, "each"),
+    "shard": ({"shard": 2}, "auto"),
+}
+SOME_TABLES = list(TABLES) if DRILL else ["by row"]
+
+
+@pytest.mark.parametrize("name", SOME_TABLES)
+def test_tables_that_processes_share_out_take_what_was_planned(name, tiny, tmp_path, monkeypatch):
+    """The others are taken to ask as this one does, and each of them asks for rows of its own samples."""
+    monkeypatch.chdir(tmp_path)
+    mesh, hold = TABLES[name]
+    recipe, overrides = planned_recipes.recipe("ctr-demo", tiny, tmp_path)
+    overrides += ["launch.processes=2", f"parallel={json.dumps(mesh)}", f"embeddings.hold={{'.*': {hold}}}", "lanes=2"]
+    overrides += ["data.train.sources=[{kind: clicks, samples: 8192}]", "batch={size: 8192, micro: 4096}"]
+    sizes = MeshSizes(**mesh)
+    peaks = trained(recipe, overrides, tmp_path / "run")
+    opened = open_plan(load(recipe, overrides).recipe, sizes.world)
+    for rank, seen in enumerate(peaks):
+        found = predict(opened, sizes, rank=rank)
+        # Each step, and each rank, asks for other rows.
+        assert sum(found.later.peak.peak) == pytest.approx(needed(seen), rel=0.05)
+        begin = f"tensors-{rank:05d}-", f"boxes-{rank:05d}"
+        assert found.written == sum(state_files(tmp_path / "run", *begin).values())
+
+
 @pytest.mark.parametrize("mesh", [{}, {"replicate": 2, "shard": 4, "tensor": 2}], ids=str)
 def test_a_deep_network_is_planned_from_few_layers(mesh, recipe):
     recipe["task"]["model"] = MODEL | {"depth": 7}

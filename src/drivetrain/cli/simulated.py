@@ -41,7 +41,7 @@ def _settings(found: dict[str, Any]) -> Iterator[str]:
     best = last["best"]
     told = f"checkpoint.every='{{steps: {best['interval']}}}' checkpoint.keep={best['keep']}"
     spare = f", {best['spares']} spare of {last['nodes']:,} machines" if best["spares"] else ""
-    simulated = f"{best['simulated']['failures']:,} failures"
+    simulated = f"runs one after the other, with {best['simulated']['failures']:,} failures"
     yield f"best on {last['processes']:,} processes: {told}{spare}; simulated: {simulated}"
     yield f"the whole run there: {_hours(last['hours'])}, about {last['failures_in_run']:,.0f} failures"
     if last["failures_in_run"] > 1:

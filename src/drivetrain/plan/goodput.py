@@ -85,10 +85,10 @@ def between_failures(cluster: Cluster) -> float:
 
 def row(processes: int, costs: Costs, cluster: Cluster, setting: Setting, steps: int, seed: int = 0) -> Row:
     """What a cluster makes of a setting, and the best setting there is for a run of so many steps."""
-    tried = _Tried(costs, cluster, seed)
+    tried = _Tried(costs, cluster, steps, seed)
     between = between_failures(cluster)
     keep = enough(steps * (costs.step + costs.beside) / between, cluster.damaged)
-    best = tried.best(setting._replace(keep=keep), steps)
+    best = tried.best(setting._replace(keep=keep))
     interval = best.setting.interval
     stands = costs.commit + interval * costs.beside  # what is no step's
     modelled = expected(interval * costs.step, stands, recovery(costs, cluster) + costs.writing, between)
@@ -124,12 +124,15 @@ def recovery(costs: Costs, cluster: Cluster) -> float:
 
 
 class _Tried:
-    """Settings that were tried on a cluster, each with the same failures, so that they differ by themselves only."""
+    """Settings that were tried on a cluster for runs of so many steps, each with the same failures, so that they differ
+    by themselves only."""
 
-    def __init__(self, costs: Costs, cluster: Cluster, seed: int) -> None:
-        self.costs, self.cluster, self._seed = costs, cluster, seed
+    def __init__(self, costs: Costs, cluster: Cluster, steps: int, seed: int) -> None:
+        self.costs, self.cluster, self._steps, self._seed = costs, cluster, steps, seed
         between = between_failures(cluster)
-        self._end = End(seconds=WEEK if between == math.inf else max(WEEK, FAILURES * between))
+        # Many runs, one after the other: where failures are rare a single one would tell nothing of them.
+        seconds = WEEK if between == math.inf else max(WEEK, FAILURES * between)
+        self._end = End(seconds=seconds, run=steps)
         self._found: dict[Setting, Choice] = {}
 
     def __call__(self, setting: Setting) -> Choice:
@@ -138,11 +141,11 @@ class _Tried:
             self._found[setting] = Choice(setting, simulate(self.costs, self.cluster, setting, chance, end=self._end))
         return self._found[setting]
 
-    def best(self, setting: Setting, steps: int) -> Choice:
-        """Of a run of so many steps: one thing after the other, the interval, spare machines, and both again."""
+    def best(self, setting: Setting) -> Choice:
+        """One thing after the other: the interval, spare machines, and both again."""
         found = setting
         for _ in range(2):
-            longest = max(steps, setting.interval)  # one that ends with the run is as long as any
+            longest = max(self._steps, setting.interval)  # one that ends with the run is as long as any
             every = dict.fromkeys(min(each, longest) for each in intervals(self.costs, self.cluster, found))
             found = self._best(found._replace(interval=each) for each in every)
             found = self._best(found._replace(spares=each) for each in spare_counts(self.cluster))

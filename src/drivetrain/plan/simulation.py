@@ -98,10 +98,12 @@ _NEVER = Fault(math.inf, in_place=True, handed_over=False)
 
 
 class End(NamedTuple):
-    """When a run ends: once so many steps count, or so many seconds have passed."""
+    """When a simulation ends: once so many steps count, or so many seconds have passed. Runs of `run` steps follow each
+    other in it: where no commit is left, that one begins anew and those before it count."""
 
     steps: float = math.inf
     seconds: float = math.inf
+    run: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,10 @@ class _Run:
     """A run while its time passes. `step` is the one that is made last, `commits` are those on the disk, `handed_over`
     is the step that survivors have left in memory."""
 
-    def __init__(self, costs: Costs, cluster: Cluster, setting: Setting, chance: Random) -> None:
-        self.costs, self.cluster, self.setting, self.chance = costs, cluster, setting, chance
+    def __init__(
+        self, costs: Costs, cluster: Cluster, setting: Setting, chance: Random, length: float = math.inf
+    ) -> None:
+        self.costs, self.cluster, self.setting, self.chance, self._length = costs, cluster, setting, chance, length
         self.now = 0.0
         self.step = 0
         self.seconds = dict.fromkeys(BUCKETS, 0.0)
@@ -260,8 +264,8 @@ class _Run:
         return all(self._spend(bucket, seconds, until) for bucket, seconds in parts)
 
     def _found(self, fault: Fault) -> int:
-        """The step to go on from: what survivors have left, now or before, or the newest commit that is whole; 0 where
-        there is none."""
+        """The step to go on from: what survivors have left, now or before, or the newest commit that is whole; where
+        there is none the run's first one."""
         if fault.handed_over:
             self._handed_over = self.step
             return self.step
@@ -270,10 +274,11 @@ class _Run:
         had = len(self._commits)
         while self._commits and self.chance.random() < self.cluster.damaged:
             self._commits.pop()
+        begun = int(self.step - self.step % self._length)
         if self._commits:
-            return max(self._commits[-1], self._handed_over)
+            return max(begun, self._commits[-1], self._handed_over)
         self.over += had > 0 and not self._handed_over
-        return self._handed_over
+        return max(begun, self._handed_over)
 
     def _back_to(self, step: int) -> None:
         """What was made after this step is void."""
@@ -332,7 +337,7 @@ def simulate(
     """A run from its command to its end. Failures are those of the cluster, or `faults`: each so many seconds after the
     one before, from the command on. One that comes while the run starts again ends that start."""
     faults = chain(poisson(cluster, chance) if faults is None else faults, repeat(_NEVER))
-    run = _Run(costs, cluster, setting, chance)
+    run = _Run(costs, cluster, setting, chance, end.run)
     fault = next(faults)
     at = fault.after
     ready = run.recover([("restart", costs.cold)], min(at, end.seconds))

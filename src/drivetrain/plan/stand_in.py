@@ -8,8 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from drivetrain.plan.meter import replaced
 from drivetrain.runtime.group import Group
 
 _FAKE = "fake"
@@ -31,6 +34,10 @@ class StandInGroup(Group):
             part.main = part.side = dist.new_group(list(ranks), backend=_FAKE, use_local_synchronization=True)
         return part
 
+    def beside(self) -> Any:
+        """Another group of all."""
+        return dist.new_group(backend=_FAKE) if self.world > 1 else None
+
     def gather_bytes(self, message: bytes) -> list[bytes]:
         """Every rank's message: this one's."""
         return [message] * self.world
@@ -50,7 +57,8 @@ class StandInGroup(Group):
 
 @contextmanager
 def stand_in(rank: int, world: int) -> Iterator[StandInGroup]:
-    """While entered, this process is one of so many; collectives come back at once, with whatever lies there.
+    """While entered, this process is one of so many; collectives come back at once, with whatever lies there. Only what
+    all send to all (`all_to_all_single`) has numbers: those that ranks send which do what this one does.
 
     Raises RuntimeError where this process has a process group already.
     """
@@ -65,10 +73,36 @@ def stand_in(rank: int, world: int) -> Iterator[StandInGroup]:
         dist.init_process_group(_FAKE, store=FakeStore(), rank=rank, world_size=world)
     group.main = group.side = dist.group.WORLD
     try:
-        yield group
+        with replaced(dist, "all_to_all_single", _from_others_alike):
+            yield group
     finally:
         dist.destroy_process_group()
         _forget_groups()
+
+
+def _from_others_alike(
+    output: Tensor,
+    input: Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> None:
+    """As torch's. Each rank sends to this one what this one sends to itself: so one owner is asked by all for the rows
+    that this rank asks it for, and as many come back as were asked for."""
+    assert not async_op, "nobody waits for it here"
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    if input_split_sizes is None:
+        own = input.chunk(world)[rank]
+        output.copy_(torch.cat([own] * world))
+        return
+    assert output_split_sizes is not None, "both or none"
+    own, at = input.split(list(input_split_sizes))[rank], 0
+    for count in output_split_sizes:
+        place = output[at : at + count]
+        # What answers an own question is as long as that; answers of other owners are not known, nor is their number.
+        place.copy_(own) if count == len(own) else place.zero_()
+        at += count
 
 
 def _forget_groups() -> None:

@@ -21,9 +21,9 @@ from drivetrain.plan.disk import due_steps, most_kept
 from drivetrain.plan.memory import StepMemory, deepened, measured
 from drivetrain.plan.picture import Curve, of_timeline, of_windows
 from drivetrain.plan.search import ACTIVATIONS, Bounds, Setting, nearest
+from drivetrain.plan.stand_in import stand_in
 from drivetrain.run.build import Inputs, build_task, first_lanes, only_training, open_inputs, run_scale
 from drivetrain.run.tracing import Asked, NumbersNeededError, StateTensor, Traced, metered, traced
-from drivetrain.runtime.group import Group
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.mesh import AXES, MeshSizes
@@ -165,16 +165,19 @@ def _blanks(recipe: Recipe) -> bool:
 def _seen(asked: Asked) -> tuple[Traced, str]:
     """The steps, and how they were made: where they cannot be made without memory, really, in this process.
 
-    Raises Failure(78) where that takes other processes.
+    Raises Failure(78) where that takes numbers of other processes.
     """
     try:
         return traced(asked), "traced whole"
     except NumbersNeededError as error:
-        if asked.sizes.world > 1:
+        if asked.sizes.world > asked.sizes.data:
             cause = f"what this task's steps take follows from numbers ({error}), and on {asked.sizes} nobody has them"
             raise Failure(Exit.BAD_RECIPE, cause, "plan it on one process: launch.processes=1") from error
         how = f"two steps were made in this process, since what they take follows from numbers ({error})"
-        return metered(asked, Group()), how
+        with stand_in(asked.rank, asked.sizes.world) as group:
+            if group.world > 1:
+                how += "; the others send what this one does"
+            return metered(asked, group), how
 
 
 def asked_of(opened: Opened, sizes: MeshSizes, rank: int = 0, layers: int | None = None) -> Asked:
@@ -241,6 +244,8 @@ def commit_files(seen: Traced) -> dict[str, int]:
             boxes[name] = box
     if seen.replicated:
         return file_sizes(pieces)
+    if not pieces and seen.rank:  # others hold all that it has
+        return {}
     files = file_sizes(pieces, seen.rank)
     return files | {name: len(content) for name, content in boxes_file(boxes, seen.rank).items()}
 

@@ -150,6 +150,8 @@ def _steps(asked: Asked, mesh: Mesh, meter: Meter, fakes: FakeTensorMode | None)
         engine = _engine(asked, mesh, meter, fake=fakes is not None)
     meter.enter("data")
     batch = _batch(asked, engine, mesh)  # samples are real: tables are asked for rows of theirs
+    if fakes is not None and batch.rows is not None and mesh.group.world > 1:
+        raise NumbersNeededError("which rows of tables processes ask each other for")
     whole, shown = len(batch.micro_batches), []
     batch = _shortened(batch, asked)
     passes = len(batch.micro_batches)

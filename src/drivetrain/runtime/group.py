@@ -94,6 +94,11 @@ class Group:
             part.main = dist.new_group(list(ranks), backend=self.backend, use_local_synchronization=True)
         return part
 
+    def beside(self) -> Any:
+        """Another process group of all, through the hosts' memory, whose messages meet no others; None where this
+        process is alone. All of them call it."""
+        return dist.new_group(backend="gloo") if self.world > 1 else None
+
     def gather_json(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""
         if self.world == 1:

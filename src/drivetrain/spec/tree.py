@@ -82,9 +82,10 @@ class RecipeMistakes(Failure):
 
     def __init__(self, mistakes: Sequence[Mistake], hint: str = "each is listed with its place") -> None:
         self.mistakes = tuple(mistakes)
-        refused = any(mistake.refused for mistake in mistakes)
+        refused = [mistake for mistake in mistakes if mistake.refused]
         code = Exit.SECURITY if refused else Exit.BAD_RECIPE
-        count, first = "1 mistake", str(mistakes[0])
+        # The one that the code is of: what else is wrong may follow from it.
+        count, first = "1 mistake", str([*refused, *mistakes][0])
         if len(mistakes) > 1:
             count, first = f"{len(mistakes)} mistakes", f"{first} ..."
         super().__init__(code, f"{count} in the recipe: {first}", hint)

@@ -146,7 +146,8 @@ class Outputs(nn.Module):
         parts = self.linear(hidden).split(list(self._labels.values()), dim=-1)
         found = {}
         for (name, outputs), part in zip(self._labels.items(), parts, strict=True):
-            found[name] = part if outputs > 1 else part.squeeze(-1)
+            # No views: where parameters are sharded, one that is changed in place would lose what gathers them.
+            found[name] = part.clone() if outputs > 1 else part.squeeze(-1).clone()
         return found
 
 
