@@ -23,7 +23,7 @@ class StandInGroup(Group):
 
     def __init__(self, rank: int = 0, world: int = 1) -> None:
         super().__init__(rank, world)
-        self.backend = _FAKE
+        self.backend = self.side_backend = _FAKE
 
     def part(self, ranks: Sequence[int]) -> Group:
         """Some of the processes as a group of their own."""
@@ -33,10 +33,6 @@ class StandInGroup(Group):
         if part.world > 1:
             part.main = part.side = dist.new_group(list(ranks), backend=_FAKE, use_local_synchronization=True)
         return part
-
-    def beside(self) -> Any:
-        """Another group of all."""
-        return dist.new_group(backend=_FAKE) if self.world > 1 else None
 
     def gather_bytes(self, message: bytes) -> list[bytes]:
         """Every rank's message: this one's."""

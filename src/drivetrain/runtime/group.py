@@ -38,6 +38,8 @@ class Group:
         self.side: Any = None
         self.backend = "gloo"
         """What carries gradients."""
+        self.side_backend = "gloo"
+        """What carries everything else."""
 
     @property
     def leader(self) -> bool:
@@ -93,11 +95,6 @@ class Group:
             part.side = dist.new_group(list(ranks), backend="gloo", use_local_synchronization=True)
             part.main = dist.new_group(list(ranks), backend=self.backend, use_local_synchronization=True)
         return part
-
-    def beside(self) -> Any:
-        """Another process group of all, through the hosts' memory, whose messages meet no others; None where this
-        process is alone. All of them call it."""
-        return dist.new_group(backend="gloo") if self.world > 1 else None
 
     def gather_json(self, value: Any) -> list[Any]:
         """Every rank's value, in rank order, on every rank."""

@@ -41,7 +41,7 @@ class Tables:
     def __init__(self, at_work: Sequence[AtWork], modules: Mapping[str, Embeddings], group: Group) -> None:
         """`modules` are the networks' embeddings, by network."""
         self.group = group
-        self._side = group.beside()
+        self._side: Any = dist.new_group(backend=group.side_backend) if self._main else None
         self._last: AskedAhead | None = None
         self._modules = dict(modules)
         self.at_work = tuple(at_work)
