@@ -126,7 +126,11 @@ def _recovery(run: Path, records: list[dict]) -> float | None:
     after = [i for i, record in enumerate(records) if record["kind"] == "attempt" and record["started"] > at]
     if not after:
         return None
-    return next((record["time"] - at for record in records[after[0] :] if record["kind"] == "step"), None)
+    again = records[after[0] :]
+    # A stopped rank is woken to write its stacks. On a busy machine it may train to the end before it is ended too:
+    # then no step is left to the attempt that comes after.
+    first = next((record for record in again if record["kind"] == "step"), again[0])
+    return first["time"] - at
 
 
 PHASES = (
