@@ -269,6 +269,20 @@ def follows(line: bytes, previous: str) -> bool:
     return line.endswith(ending(chain(previous, line[:-_TAIL])))
 
 
+def following(lines: Iterable[bytes], previous: str) -> tuple[int, str]:
+    """How many of these lines follow `previous` one after the other, and the chain member of the last one that does.
+
+    As `follows` for each of them, in half the time.
+    """
+    number, tail = 0, previous.encode()
+    for line in lines:
+        made = sha256(tail + line[:-_TAIL]).hexdigest()[:_CHAIN].encode()
+        if line[-_TAIL:] != b',"chain":"' + made + b'"}\n':
+            break
+        number, tail = number + 1, made
+    return number, tail.decode()
+
+
 def chain_of(line: bytes) -> str:
     """The chain member of a line that was checked."""
     return line[-_CHAIN - 3 : -3].decode()

@@ -183,7 +183,7 @@ class RunSummary:
         self.records: list[KeptRecord] = []
         """Of the history: attempts, evaluations, final scores, telemetry, commits and plans, in order."""
         self.rollbacks: list[RollbackRecord] = []
-        self._tries: list[_Try] = []
+        self._tallies: list[AttemptTally] = []
         self._lost: dict[str, float] = {}
 
     def add(self, record: Record) -> None:
@@ -193,14 +193,14 @@ class RunSummary:
         else:
             self._add_other(record)
         # A repair is made before an attempt, and belongs to none.
-        if self._tries and not isinstance(record, RepairRecord):
-            self._tries[-1].add(record)
+        if self._tallies and not isinstance(record, RepairRecord):
+            self._tallies[-1].add(record)
 
     def _add_other(self, record: Record) -> None:
         if (begin := goes_back_to(record)) is not None:
             self._back_to(begin)
         if isinstance(record, AttemptRecord):
-            self._tries.append(_Try(record, len(self.steps)))
+            self._tallies.append(AttemptTally(record, len(self.steps)))
         elif isinstance(record, RollbackRecord):
             self.rollbacks.append(record)
         if isinstance(record, KeptRecord):
@@ -209,7 +209,7 @@ class RunSummary:
     @property
     def attempts(self) -> list[AttemptSummary]:
         """All attempts, those that were cut off too."""
-        return [made.told() for made in self._tries]
+        return [made.told() for made in self._tallies]
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -220,18 +220,7 @@ class RunSummary:
         record, the time in which nothing ran, and starts that failed. Other is what no record tells. Where the clock
         was set back meanwhile, restart or other is below zero.
         """
-        total = dict.fromkeys(BUCKETS, 0.0)
-        for made in self._tries:
-            for bucket, seconds in made.seconds.items():
-                total[bucket] = total.get(bucket, 0.0) + seconds
-            # By difference, so that the uses add up to the whole time, whatever a record leaves out.
-            total["other"] += made.ended - made.first.started - sum(made.seconds.values())
-        for before, after in pairwise(self._tries):
-            total["restart"] += after.first.started - before.ended
-        for bucket, seconds in self._lost.items():
-            total[bucket] -= seconds
-            total["lost work"] += seconds
-        return total
+        return seconds_by_use(self._tallies, self._lost)
 
     @property
     def goodput(self) -> float:
@@ -243,7 +232,7 @@ class RunSummary:
     @property
     def budget(self) -> int:
         """Steps that the newest attempt was to reach."""
-        return self._tries[-1].first.budget.steps if self._tries else 0
+        return self._tallies[-1].first.budget.steps if self._tallies else 0
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -272,12 +261,12 @@ class RunSummary:
             self._lose(bucket, seconds)
         void = [record for record in self.records if is_void(record, begin)]
         for record in void:
-            for bucket, seconds in _spent(record):
+            for bucket, seconds in spent_by(record):
                 self._lose(bucket, seconds)
         if void:
             self.records = [record for record in self.records if not is_void(record, begin)]
         # An attempt whose first steps are void begins where the history now ends.
-        for made in self._tries:
+        for made in self._tallies:
             # Rows only shrink here: attempts after it get theirs when they begin.
             made.row = min(made.row, len(self.steps))
 
@@ -286,11 +275,27 @@ class RunSummary:
 
     def _stretches(self) -> Iterator[tuple[int, int, AttemptRecord]]:
         """The first row of each attempt, the one after its last, and its record."""
-        for number, made in enumerate(self._tries, start=1):
+        for number, made in enumerate(self._tallies, start=1):
             end = len(self.steps)
-            if number < len(self._tries):
-                end = self._tries[number].row
+            if number < len(self._tallies):
+                end = self._tallies[number].row
             yield made.row, end, made.first
+
+
+def seconds_by_use(tallies: Sequence[AttemptTally], lost: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by use as `RunSummary.seconds` has them; `lost` are those of void work, by the use that they had."""
+    total = dict.fromkeys(BUCKETS, 0.0)
+    for made in tallies:
+        for bucket, seconds in made.seconds.items():
+            total[bucket] = total.get(bucket, 0.0) + seconds
+        # By difference, so that the uses add up to the whole time, whatever a record leaves out.
+        total["other"] += made.ended - made.first.started - sum(made.seconds.values())
+    for before, after in pairwise(tallies):
+        total["restart"] += after.first.started - before.ended
+    for bucket, seconds in lost.items():
+        total[bucket] -= seconds
+        total["lost work"] += seconds
+    return total
 
 
 def goes_back_to(record: Record) -> int | None:
@@ -325,35 +330,43 @@ def summary_of(run: Path) -> RunSummary:
     return summarize(read(run / "ledger.jsonl"))
 
 
-class _Try:
-    """One attempt while its records come. `row` is that of its first step in the history."""
+class AttemptTally:
+    """One attempt while its records come. `row` is that of its first step in the history, for who keeps rows."""
 
-    def __init__(self, first: AttemptRecord, row: int) -> None:
+    def __init__(self, first: AttemptRecord, row: int = 0) -> None:
         self.first = first
         self.row = row
         self.ended = first.time
+        """Time of its last record."""
+        self.reached = first.from_step
+        self.exit: ExitRecord | None = None
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self._reached = first.from_step
-        self._exit: ExitRecord | None = None
+        """By use."""
 
     def add(self, record: Record) -> None:
-        self.ended = record.time
+        """The next record of the attempt."""
         if isinstance(record, StepRecord):
-            self._reached = record.step
-            self.seconds["step"] += record.seconds
-            self.seconds["data wait"] += record.wait
-            self.seconds["compile"] += record.compile or 0.0
+            self.add_steps(record.step, record.time, record.seconds, record.wait, record.compile or 0.0)
             return
-        for bucket, seconds in _spent(record):
+        self.ended = record.time
+        for bucket, seconds in spent_by(record):
             self.seconds[bucket] += seconds
         if isinstance(record, RollbackRecord):
-            self._reached = record.to
+            self.reached = record.to
         elif isinstance(record, ExitRecord):
             self._end(record)
 
+    def add_steps(self, last: int, time: float, seconds: float, wait: float, compiled: float) -> None:
+        """Steps up to this one, whose record is of this time, with the sums of their seconds."""
+        self.ended = time
+        self.reached = last
+        self.seconds["step"] += seconds
+        self.seconds["data wait"] += wait
+        self.seconds["compile"] += compiled
+
     def _end(self, record: ExitRecord) -> None:
         """The loop's own sums have what no record of its own tells, such as a commit that was missed."""
-        self._exit = record
+        self.exit = record
         for name, seconds in record.seconds.items():
             bucket = "data wait" if name == "wait" else name
             # The sum of steps has some that were never whole, which count for nothing.
@@ -361,14 +374,15 @@ class _Try:
                 self.seconds[bucket] = max(seconds, self.seconds[bucket])
 
     def told(self) -> AttemptSummary:
+        """The attempt so far."""
         code, cause = None, "cut off"
-        if self._exit is not None:
-            code, cause = self._exit.code, self._exit.cause
+        if self.exit is not None:
+            code, cause = self.exit.code, self.exit.cause
         return AttemptSummary(
             number=self.first.attempt,
             world=self.first.world,
             from_step=self.first.from_step,
-            to_step=self._reached,
+            to_step=self.reached,
             started=self.first.started,
             ended=self.ended,
             code=code,
@@ -376,7 +390,7 @@ class _Try:
         )
 
 
-def _spent(record: Record) -> list[tuple[str, float]]:
+def spent_by(record: Record) -> list[tuple[str, float]]:
     """The seconds that a record other than a step's tells, by bucket."""
     match record:
         case AttemptRecord():

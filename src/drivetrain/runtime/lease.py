@@ -107,6 +107,43 @@ def alive(run: Path) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class HolderSign:
+    """What the newest holder of a directory shows to others: it is alive while `counter` moves."""
+
+    holder: Takeover
+    counter: str
+    moved: float
+    """When the counter was written, Unix time by the clock of the directory's machine."""
+
+    @property
+    def released(self) -> bool:
+        """Whether it gave the directory back."""
+        return self.counter == _RELEASED
+
+    @property
+    def died_here(self) -> bool:
+        """Whether it ran on this machine, where no such process is left."""
+        here = self.holder.boot == _boot() and self.holder.host == socket.gethostname()
+        return here and not os.path.exists(f"/proc/{self.holder.pid}")
+
+
+def holder_sign(run: Path) -> HolderSign | None:
+    """The sign of the newest holder; None where nobody ever held the directory.
+
+    It only reads, and may be asked often. `require_free` tries the holder's lock: one that starts at that very moment
+    would find it taken.
+    """
+    history = takeovers(run)
+    if not history:
+        return None
+    beat = run / "lease" / f"{history[-1].epoch:08d}.beat"
+    try:
+        return HolderSign(history[-1], _counter(beat), beat.stat().st_mtime)
+    except OSError:
+        return HolderSign(history[-1], "", 0.0)
+
+
 def taken_over(run: Path) -> Failure:
     """What a holder is told that has lost the directory."""
     return Failure(

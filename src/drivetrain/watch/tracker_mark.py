@@ -23,7 +23,7 @@ from drivetrain.ledger.records import (
 )
 from drivetrain.ledger.throughput import full_rate
 from drivetrain.spec.secrets import without_secret, without_users
-from drivetrain.watch.tensorboard import histograms, scalars
+from drivetrain.watch.scalars import histograms, scalars
 
 _WORDS = 500  # characters of an attempt's cause
 

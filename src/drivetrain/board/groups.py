@@ -1,0 +1,310 @@
+"""The steps of a run in groups of sixteen, with the extremes of each: any zoom is a few hundred of them, and no spike
+is lost. What lies deeper is read from the ledger's own lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drivetrain.board.columns import Column
+from drivetrain.board.steps import AXES, SECONDS, STEP, TIME, TOKENS, Numbers, Steps, joined
+
+GROUP = 16
+"""Steps of a group; the last one of a stretch may have fewer."""
+DEEP = 8000
+"""Steps up to which lines are read: some milliseconds."""
+VOID, OPENS = 1, 2
+"""Flags of a curve's points: made again or rolled back later; not the next one after the point before it."""
+
+Reader: TypeAlias = Callable[[int, int, tuple[float, float]], Steps]
+"""The steps between two places of the ledger, given the tokens and seconds before them."""
+
+
+@dataclass
+class Stretch:
+    """Groups that were made one after the other. `void`: a later attempt or a rollback goes on from before them;
+    `opens`: it goes on from a step that is not the last one before it."""
+
+    begin: int
+    end: int
+    void: bool
+    opens: bool
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What is drawn of one name, [points] each. `exact`: each point is a step, and low, high and mean are its value."""
+
+    x: Numbers
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    mean: NDArray[np.float32]
+    flags: NDArray[np.uint8]
+    exact: bool
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Of all names alike: where points are, how many steps each stands for, and their flags; `parts` are places of the
+    points at which a stretch begins, and how many of them there are."""
+
+    x: Numbers
+    rows: Numbers
+    flags: NDArray[np.uint8]
+    parts: Sequence[tuple[int, int]]
+
+    def starts(self, wide: int) -> NDArray[np.int64]:
+        """Where so many points are taken together: never of two stretches."""
+        return np.concatenate([np.arange(begin, begin + count, wide) for begin, count in self.parts])
+
+
+class Groups:
+    """All steps of a ledger, also those that are void. A group never has steps of two stretches."""
+
+    def __init__(self) -> None:
+        self.first, self.last = Column(len(AXES), "f8"), Column(len(AXES), "f8")
+        """Of the first and the last step of each group, by `AXES`."""
+        self.spans = Column(3, "i8")
+        """Where its lines begin and end in the ledger, and how many steps it has."""
+        self.spent = Column(3, "f8")
+        """Sums of seconds: steps, waiting for data, compiling."""
+        self.series: dict[str, Column] = {}
+        """By name: least, largest and mean of each group, NaN where it has none."""
+        self.stretches: list[Stretch] = []
+        """In the order in which they were made."""
+        self.tail: Steps | None = None
+        """The steps of the last group where it is not full yet."""
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def position(self) -> tuple[float, float]:
+        """Tokens and seconds up to the last step that counts."""
+        row = self._last_row()
+        return (0.0, 0.0) if row is None else (float(row[TOKENS]), float(row[SECONDS]))
+
+    @property
+    def newest(self) -> Numbers:
+        """[5], by `AXES`, of the last step that counts; zeros before the first."""
+        row = self._last_row()
+        return np.zeros(len(AXES)) if row is None else row
+
+    def add(self, steps: Steps) -> None:
+        """More steps, after those that are there."""
+        if self.tail is not None:
+            steps = joined([self.tail, steps])
+            self._cut(len(self) - 1)
+        elif not self.stretches or self.stretches[-1].void:
+            self.open()
+        self._append(steps)
+        self.stretches[-1].end = len(self)
+        rest = len(steps) % GROUP
+        self.tail = steps.cut(len(steps) - rest, len(steps)) if rest else None
+
+    def open(self) -> None:
+        """What comes next begins a stretch of its own."""
+        self.tail = None
+        self.stretches.append(Stretch(len(self), len(self), void=False, opens=bool(self.stretches)))
+
+    def go_back(self, step: int, read: Reader) -> tuple[float, float]:
+        """What was made after this step is void; returns the seconds of those steps, and of waiting for their data."""
+        self.tail = None
+        kept: list[Stretch] = []
+        lost = np.zeros(3)
+        before = list(self.stretches)
+        while before:
+            stretch = before.pop()
+            if stretch.void:
+                kept.insert(0, stretch)
+                continue
+            parts = self._split(stretch, step, read)
+            for part in parts:
+                if part.void:
+                    lost += self.spent.rows[part.begin : part.end].sum(axis=0)
+            kept = parts + kept
+            # Stretches before one that keeps a step end before that step.
+            if any(not part.void for part in parts):
+                break
+        self.stretches = [*before, *kept]
+        return float(lost[0]), float(lost[1])
+
+    def _split(self, stretch: Stretch, step: int, read: Reader) -> list[Stretch]:
+        """The stretch as parts that count and that are void, without empty ones."""
+        begin, end = stretch.begin, stretch.end
+        void = begin + int(np.searchsorted(self.first.rows[begin:end, STEP], step, "right"))
+        parts = [Stretch(begin, void, False, stretch.opens), Stretch(void, end, True, False)]
+        if void > begin and self.last.rows[void - 1, STEP] > step:
+            # The group has steps of both sides. It stays in its place, where no stretch names it any more.
+            both = self._read(void - 1, void, read)
+            count = int(np.searchsorted(both.axes[:, STEP], step, "right"))
+            place = len(self)
+            self._append(both.cut(0, count))
+            self._append(both.cut(count, len(both)))
+            middle = [Stretch(place, place + 1, False, False), Stretch(place + 1, place + 2, True, False)]
+            parts = [Stretch(begin, void - 1, False, stretch.opens), *middle, parts[1]]
+        parts = [part for part in parts if part.end > part.begin]
+        if parts:
+            parts[0].opens = stretch.opens
+        return parts
+
+    def curves(
+        self, names: Sequence[str], axis: int, lo: float, hi: float, points: int, read: Reader
+    ) -> dict[str, Curve]:
+        """What is drawn of each name between two places of an axis: `points` or so, at most as many more as there are
+        stretches."""
+        parts = list(self._selected(axis, lo, hi))
+        if not parts:
+            return {name: _none() for name in names}
+        rows = sum(int(self.spans.rows[part.begin : part.end, 2].sum()) for part in parts)
+        if rows <= DEEP:
+            return self._deep(names, axis, parts, points, read)
+        told = self._points(axis, parts)
+        wide = _wide(len(told.x), points)
+        found = {}
+        for name in names:
+            column = self.series[name].rows
+            found[name] = _reduced(told, np.concatenate([column[part.begin : part.end] for part in parts]), wide)
+        return found
+
+    def _deep(
+        self, names: Sequence[str], axis: int, parts: Sequence[Stretch], points: int, read: Reader
+    ) -> dict[str, Curve]:
+        steps = [self._read(part.begin, part.end, read) for part in parts]
+        x, rows, flags, places, begin = [], [], [], [], 0
+        for part, made in zip(parts, steps, strict=True):
+            x.append(made.axes[:, axis])
+            rows.append(np.ones(len(made)))
+            flags.append(_flags(part, len(made)))
+            places.append((begin, len(made)))
+            begin += len(made)
+        told = _Points(np.concatenate(x), np.concatenate(rows), np.concatenate(flags), places)
+        wide = _wide(len(told.x), points)
+        found = {}
+        for name in names:
+            values = np.concatenate([made.of(name) for made in steps])
+            values[~np.isfinite(values)] = np.nan
+            found[name] = _reduced(told, np.stack([values, values, values], axis=1), wide, exact=wide == 1)
+        return found
+
+    def _points(self, axis: int, parts: Sequence[Stretch]) -> _Points:
+        x = np.concatenate([self.first.rows[part.begin : part.end, axis] for part in parts])
+        rows = np.concatenate([self.spans.rows[part.begin : part.end, 2] for part in parts])
+        flags = np.concatenate([_flags(part, part.end - part.begin) for part in parts])
+        places, begin = [], 0
+        for part in parts:
+            places.append((begin, part.end - part.begin))
+            begin += part.end - part.begin
+        return _Points(x, rows.astype("f8"), flags, places)
+
+    def _selected(self, axis: int, lo: float, hi: float) -> Iterator[Stretch]:
+        """The parts of stretches between two places, with a group more on both sides: lines go on beyond the edge."""
+        for stretch in self.stretches:
+            rows = slice(stretch.begin, stretch.end)
+            first, last = self.first.rows[rows, axis], self.last.rows[rows, axis]
+            if axis == TIME:
+                # A clock may have been set back: what comes later is then found where the latest time before it is.
+                first, last = np.maximum.accumulate(first), np.maximum.accumulate(last)
+            begin = int(np.searchsorted(last, lo, "left"))
+            end = int(np.searchsorted(first, hi, "right"))
+            if begin < end:
+                begin, end = max(0, begin - 1), min(len(first), end + 1)
+                yield Stretch(stretch.begin + begin, stretch.begin + end, stretch.void, stretch.opens or begin > 0)
+
+    def _read(self, begin: int, end: int, read: Reader) -> Steps:
+        """The steps of these groups, which lie one after the other in the ledger."""
+        first, spent = self.first.rows[begin], None
+        offset, stop = int(self.spans.rows[begin, 0]), int(self.spans.rows[end - 1, 1])
+        steps = read(offset, stop, (0.0, 0.0))
+        spent = first[[TOKENS, SECONDS]] - steps.axes[0, [TOKENS, SECONDS]]
+        # Tokens and seconds of the group's first step are known: what was before it follows.
+        steps.axes[:, [TOKENS, SECONDS]] += spent
+        return steps
+
+    def _append(self, steps: Steps) -> None:
+        begins = np.arange(0, len(steps), GROUP)
+        ends = np.minimum(begins + GROUP, len(steps))
+        known = len(self)
+        self.first.extend(steps.axes[begins])
+        self.last.extend(steps.axes[ends - 1])
+        self.spans.extend(np.stack([steps.spans[begins, 0], steps.spans[ends - 1, 1], ends - begins], axis=1))
+        self.spent.extend(np.add.reduceat(steps.spent, begins, axis=0))
+        for name in steps.values | self.series:
+            if name not in self.series:
+                self.series[name] = Column(3, "f4", np.full((known, 3), np.nan, "f4"))
+            column = steps.values.get(name)
+            rows = np.full((len(begins), 3), np.nan) if column is None else _extremes(column, begins)
+            self.series[name].extend(rows)
+
+    def _cut(self, length: int) -> None:
+        for column in (self.first, self.last, self.spans, self.spent, *self.series.values()):
+            column.cut(length)
+
+    def _last_row(self) -> Numbers | None:
+        for stretch in reversed(self.stretches):
+            if not stretch.void and stretch.end > stretch.begin:
+                return self.last.rows[stretch.end - 1]
+        return None
+
+
+def _extremes(column: Numbers, begins: NDArray[np.int64]) -> Numbers:
+    """[groups, 3]: least, largest and mean of what is finite from each place to the next."""
+    finite = np.isfinite(column)
+    values = np.where(finite, column, np.nan)
+    count = np.add.reduceat(finite.astype("f8"), begins)
+    total = np.add.reduceat(np.where(finite, column, 0.0), begins)
+    mean = np.divide(total, count, out=np.full(len(begins), np.nan), where=count > 0)
+    return np.stack([np.fmin.reduceat(values, begins), np.fmax.reduceat(values, begins), mean], axis=1)
+
+
+def _reduced(told: _Points, column: NDArray[np.floating], wide: int, *, exact: bool = False) -> Curve:
+    """`column` is [points, 3]: least, largest, mean. Points without a value are left out."""
+    x, flags, low, high, mean = told.x, told.flags, column[:, 0], column[:, 1], column[:, 2]
+    if wide > 1:
+        starts = told.starts(wide)
+        weight = np.where(np.isfinite(mean), told.rows, 0.0)
+        total = np.add.reduceat(weight * np.nan_to_num(mean), starts)
+        count = np.add.reduceat(weight, starts)
+        mean = np.divide(total, count, out=np.full(len(starts), np.nan), where=count > 0)
+        low, high = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
+        x, flags = x[starts], flags[starts]
+    there = np.isfinite(mean)
+    if not there.all():
+        flags = _opened_late(flags, there)
+        x, low, high, mean, flags = x[there], low[there], high[there], mean[there], flags[there]
+    return Curve(x, low.astype("f4"), high.astype("f4"), mean.astype("f4"), flags, exact)
+
+
+def _opened_late(flags: NDArray[np.uint8], there: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Where the first point of a stretch has no value, the next one that has opens it."""
+    stretch = np.cumsum(flags & OPENS != 0)
+    flags = flags & VOID
+    held = np.flatnonzero(there)
+    opens = np.flatnonzero(np.diff(stretch[held], prepend=0))
+    flags[held[opens]] |= OPENS
+    return flags
+
+
+def _flags(part: Stretch, count: int) -> NDArray[np.uint8]:
+    flags = np.full(count, VOID * part.void, "u1")
+    flags[0] |= OPENS * part.opens
+    return flags
+
+
+def _wide(count: int, points: int) -> int:
+    """How many points are taken together."""
+    return -(-count // points)
+
+
+def _none() -> Curve:
+    empty = np.empty(0, "f4")
+    return Curve(np.empty(0), empty, empty, empty, np.empty(0, "u1"), True)
+
+
+def series_of(rows: Mapping[str, NDArray[np.float32]]) -> dict[str, Column]:
+    """The series of a snapshot."""
+    return {name: Column(3, "f4", one) for name, one in rows.items()}

@@ -1,0 +1,343 @@
+"""A run's ledger as the board keeps it: steps in groups, other records by their place, attempts as tallies. It follows
+the file as it grows; the ledger is the base, and whatever is not here is read from its lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import from_json
+
+from drivetrain.board.columns import Column
+from drivetrain.board.groups import Curve, Groups
+from drivetrain.board.steps import AXES, BEGIN, STEP, TIME, Numbers, Steps, read_steps
+from drivetrain.ledger import records
+from drivetrain.ledger.ledger import chain_of, ending, following
+from drivetrain.ledger.records import AttemptRecord, CommandRecord, PauseRecord, Record, RepairRecord, StepRecord
+from drivetrain.ledger.run_summary import (
+    AttemptTally,
+    KeptRecord,
+    goes_back_to,
+    is_of_step,
+    seconds_by_use,
+    spent_by,
+)
+from drivetrain.ledger.throughput import full_rate
+from drivetrain.watch.scalars import scalars
+
+BLOCK = 1 << 20
+"""Bytes that are read at a time: between two of them others may ask."""
+OFFSET, KIND, SPENT, VOIDED = range(len(AXES), len(AXES) + 4)
+"""Columns of other records after those of `AXES`: where the line begins, what kind it is (a place in `kinds`), seconds
+that it tells, and whether it is void."""
+_GOING_BACK = (b'{"kind":"attempt",', b'{"kind":"rollback",')
+SKIP = "skip"
+"""The kind under which a step stands among the other records in which a network did not move."""
+
+
+class Index:
+    """What is known of one ledger. Methods may be called from any thread."""
+
+    def __init__(self, ledger: Path) -> None:
+        self.ledger = ledger
+        self.lock = threading.RLock()
+        self.damage = ""
+        """Why the ledger is not read on from `offset`; empty where nothing is wrong."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.offset = self.records = self.size = 0
+        self.chain = ""
+        self.groups = Groups()
+        self.others = Column(VOIDED + 1, "f8")
+        """[records that are no steps, 9]: where each stands on the axes, and `OFFSET`, `KIND`, `SPENT`, `VOIDED`."""
+        self.kinds: list[str] = []
+        self.points: dict[str, Column] = {}
+        """Numbers of other records by name: [points, 2] of a row of `others` and a value."""
+        self.tallies: list[AttemptTally] = []
+        self.lost: dict[str, float] = {}
+        self.paused = False
+        self.commands: dict[str, int] = {}
+        """Where the record of each command begins, by its id."""
+
+    @property
+    def read(self) -> float:
+        """The share of the ledger that is here."""
+        return self.offset / self.size if self.size else 1.0
+
+    def follow(self) -> bool:
+        """Read one block more; returns whether there may be another. A ledger that was replaced or cut back is read
+        anew. Raises FileNotFoundError where there is none."""
+        with self.lock, self.ledger.open("rb") as file:
+            self.size = os.fstat(file.fileno()).st_size
+            if not self._goes_on(file):
+                self._begin_anew()
+                self.size = os.fstat(file.fileno()).st_size
+            file.seek(self.offset)
+            block = file.read(BLOCK)
+            end = block.rfind(b"\n") + 1
+            # A line may be longer than a block: it is read on to its end, which a torn one does not have.
+            while not end and len(block) % BLOCK == 0 and (more := file.read(BLOCK)):
+                block += more
+                end = block.rfind(b"\n") + 1
+            self.damage = ""
+            before = self.offset
+            self._take(block[:end].splitlines(keepends=True))
+            return self.offset > before and self.offset < self.size
+
+    def follow_all(self) -> None:
+        """Read to the end."""
+        while self.follow():
+            pass
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """Whether the file still has what was read: its last record is where it was."""
+        if self.size < self.offset:
+            return False
+        if not self.offset:
+            return True
+        end = ending(self.chain)
+        file.seek(self.offset - len(end))
+        return file.read(len(end)) == end
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        """Take whole lines, up to the first that does not follow, or is of another form."""
+        whole, _ = following(lines, self.chain)
+        for stretch in _stretches(lines[:whole]):
+            try:
+                self._take_stretch(stretch)
+            except (ValueError, KeyError, TypeError) as error:
+                last = self.records + len(stretch)
+                self.damage = f"of records {self.records + 1} to {last} one has another form than a run writes: {error}"
+                return
+            self.offset += sum(map(len, stretch))
+            self.chain = chain_of(stretch[-1])
+            self.records += len(stretch)
+        if whole < len(lines):
+            number = self.records + 1
+            self.damage = f"record {number} does not follow from the one before: edited, dropped or damaged"
+
+    def _take_stretch(self, lines: Sequence[bytes]) -> None:
+        """Steps all at once, then what stands between them."""
+        steps = [line.startswith(BEGIN) for line in lines]
+        others = [(place, records.parse(from_json(lines[place]))) for place, step in enumerate(steps) if not step]
+        spans = _spans(lines, self.offset)
+        if others and (begin := goes_back_to(others[0][1])) is not None:
+            self._go_back(begin)
+        before = self.groups.newest.copy()
+        axes = np.empty((0, len(AXES)))
+        if any(steps):
+            axes = self._take_steps([line for line, step in zip(lines, steps, strict=True) if step], spans[steps])
+        number = np.cumsum(steps)
+        for place, record in others:
+            made = int(number[place])
+            self._take_other(record, axes[made - 1] if made else before, int(spans[place, 0]))
+        if self.tallies and steps[-1]:
+            self.tallies[-1].ended = float(axes[-1, TIME])
+
+    def _take_steps(self, lines: Sequence[bytes], spans: NDArray[np.int64]) -> Numbers:
+        """Returns where they stand on the axes."""
+        rate = full_rate(self.tallies[-1].first) if self.tallies else 0.0
+        made = read_steps(lines, spans, self.groups.position, rate)
+        self.groups.add(made)
+        for place in made.skipped:
+            self._add_row(SKIP, made.axes[place], int(made.spans[place, 0]), 0.0)
+        if self.tallies:
+            last = made.axes[-1]
+            self.tallies[-1].add_steps(int(last[STEP]), float(last[TIME]), *map(float, made.spent.sum(axis=0)))
+        return made.axes
+
+    def _take_other(self, record: Record, place: Numbers, offset: int) -> None:
+        """A record that is no step, after the step that stands at this place of the axes."""
+        if isinstance(record, StepRecord):
+            raise ValueError("a step's line begins with its kind")
+        if isinstance(record, AttemptRecord):
+            self.tallies.append(AttemptTally(record))
+        # A repair is made before an attempt, and belongs to none.
+        if self.tallies and not isinstance(record, RepairRecord):
+            self.tallies[-1].add(record)
+        if isinstance(record, CommandRecord):
+            self.commands[record.id] = offset
+            if record.refused is None and record.verb in ("pause", "resume"):
+                self.paused = record.verb == "pause"
+        elif isinstance(record, (PauseRecord, AttemptRecord)):
+            self.paused = False
+        place = place.copy()
+        place[STEP] = getattr(record, "step", getattr(record, "from_step", place[STEP]))
+        place[TIME] = record.time
+        lost = sum(seconds for _, seconds in spent_by(record)) if isinstance(record, KeptRecord) else 0.0
+        row = self._add_row(record.kind, place, offset, lost, of_step=is_of_step(record))
+        for name, value in scalars(record):
+            self.points.setdefault(name, Column(2, "f8")).extend(np.array([[row, value]]))
+
+    def _add_row(self, kind: str, place: Numbers, offset: int, spent: float, *, of_step: bool = True) -> int:
+        if kind not in self.kinds:
+            self.kinds.append(kind)
+        row = np.empty((1, VOIDED + 1))
+        row[0, : len(AXES)] = place
+        # What is of no step, such as an attempt, is never void: told by a NaN, which no comparison holds for.
+        row[0, [OFFSET, KIND, SPENT, VOIDED]] = offset, self.kinds.index(kind), spent, 0.0 if of_step else np.nan
+        self.others.extend(row)
+        return len(self.others) - 1
+
+    def _go_back(self, step: int) -> None:
+        """What was done after this step is void, and its time lost."""
+        if self.groups.stretches:
+            lost = self.groups.go_back(step, self._reader)
+            for bucket, seconds in zip(("step", "data wait"), lost, strict=True):
+                self.lost[bucket] = self.lost.get(bucket, 0.0) + seconds
+            self.groups.open()
+        rows = self.others.rows
+        void = (rows[:, STEP] > step) & (rows[:, VOIDED] == 0)
+        for kind, seconds in zip(rows[void, KIND], rows[void, SPENT], strict=True):
+            if seconds:
+                bucket = "commit" if self.kinds[int(kind)] == "commit" else "evaluation"
+                self.lost[bucket] = self.lost.get(bucket, 0.0) + float(seconds)
+        rows[void, VOIDED] = 1
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by use, as `RunSummary.seconds`."""
+        return seconds_by_use(self.tallies, self.lost)
+
+    @property
+    def series(self) -> dict[str, int]:
+        """How many points each name has, steps first."""
+        with self.lock:
+            steps = int(self.groups.spans.rows[:, 2].sum()) if len(self.groups) else 0
+            found = dict.fromkeys(self.groups.series, steps)
+            for name, column in self.points.items():
+                found.setdefault(name, len(column))
+            return found
+
+    def curves(
+        self, names: Sequence[str], axis: int, lo: float = -np.inf, hi: float = np.inf, points: int = 1000
+    ) -> dict[str, Curve]:
+        """What is drawn of each name between two places of an axis. Raises KeyError for a name that is not there."""
+        with self.lock:
+            of_steps = [name for name in names if name in self.groups.series]
+            found = self.groups.curves(of_steps, axis, lo, hi, points, self._reader) if of_steps else {}
+            for name in names:
+                if name not in found:
+                    found[name] = self._of_others(name, axis, lo, hi, points)
+            return found
+
+    def _of_others(self, name: str, axis: int, lo: float, hi: float, points: int) -> Curve:
+        told = self.points[name].rows
+        rows = self.others.rows[told[:, 0].astype(int)]
+        x, void, values = rows[:, axis], rows[:, VOIDED] == 1, told[:, 1]
+        there = (x >= lo) & (x <= hi) & np.isfinite(values)
+        x, void, values = x[there], void[there], values[there]
+        # A stretch begins where steps go back. Void ones and others are never taken together.
+        opens = np.diff(x, prepend=-np.inf) < 0
+        opens[1:] |= void[1:] != void[:-1]
+        starts = np.arange(len(x)) if len(x) <= points else _starts(opens, -(-len(x) // points))
+        if not len(x):
+            empty = np.empty(0, "f4")
+            return Curve(x, empty, empty, empty, np.empty(0, "u1"), True)
+        count = np.diff(np.append(starts, len(x)))
+        flags = (void[starts] + 2 * opens[starts]).astype("u1")
+        low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+        mean = np.add.reduceat(values, starts) / count
+        exact = len(starts) == len(x)
+        return Curve(x[starts], low.astype("f4"), high.astype("f4"), mean.astype("f4"), flags, exact)
+
+    def last(self, name: str) -> float:
+        """The newest value of a name that counts; NaN where there is none."""
+        if name in self.points:
+            told = self.points[name].rows
+            live = told[self.others.rows[told[:, 0].astype(int), VOIDED] != 1]
+            return float(live[-1, 1]) if len(live) else float("nan")
+        tail = self.groups.tail
+        if tail is not None:
+            return float(tail.of(name)[-1])
+        return float(self.groups.series[name].rows[-1, 2])
+
+    def lines(self, kinds: Sequence[str] | None = None, before: int | None = None) -> Iterator[int]:
+        """Where the records of these kinds begin that stand among the others, newest first."""
+        wanted = {self.kinds.index(kind) for kind in kinds or self.kinds if kind in self.kinds}
+        rows = self.others.rows
+        for place in range(len(rows) - 1, -1, -1):
+            if rows[place, KIND] in wanted and (before is None or rows[place, OFFSET] < before):
+                yield int(rows[place, OFFSET])
+
+    def line(self, offset: int) -> bytes:
+        """The line that begins there."""
+        with self.ledger.open("rb") as file:
+            file.seek(offset)
+            return file.readline()
+
+    def newest(self, kind: str) -> Record | None:
+        """The newest record of a kind that counts."""
+        if kind not in self.kinds:
+            return None
+        rows = self.others.rows
+        found = np.flatnonzero((rows[:, KIND] == self.kinds.index(kind)) & (rows[:, VOIDED] != 1))
+        if not len(found):
+            return None
+        return records.parse(json.loads(self.line(int(rows[found[-1], OFFSET]))))
+
+    def step_offset(self, step: int) -> int | None:
+        """Where the record of a step that counts begins; of the last one before it where there is none."""
+        with self.lock:
+            for stretch in reversed(self.groups.stretches):
+                if stretch.void or stretch.begin == stretch.end:
+                    continue
+                first = self.groups.first.rows[stretch.begin : stretch.end, STEP]
+                place = int(np.searchsorted(first, step, "right")) - 1
+                if place < 0:
+                    continue
+                begin, end = self.groups.spans.rows[stretch.begin + place, :2]
+                made = self._reader(int(begin), int(end), (0.0, 0.0))
+                at = int(np.searchsorted(made.axes[:, STEP], step, "right")) - 1
+                return int(made.spans[at, 0])
+        return None
+
+    def _reader(self, begin: int, end: int, before: tuple[float, float]) -> Steps:
+        """The steps between two places of the ledger, which were checked when they were taken."""
+        with self.ledger.open("rb") as file:
+            file.seek(begin)
+            block = file.read(end - begin)
+        lines = block.splitlines(keepends=True)
+        spans = _spans(lines, begin)
+        of_steps = [place for place, line in enumerate(lines) if line.startswith(BEGIN)]
+        rate = full_rate(self._attempt_at(begin)) if self.tallies else 0.0
+        return read_steps([lines[place] for place in of_steps], spans[of_steps], before, rate)
+
+    def _attempt_at(self, offset: int) -> AttemptRecord:
+        """The attempt that wrote what stands at this place."""
+        rows = self.others.rows
+        begins = rows[rows[:, KIND] == self.kinds.index("attempt"), OFFSET]
+        number = int(np.searchsorted(begins, offset, "right")) - 1
+        return self.tallies[max(0, number)].first
+
+
+def _stretches(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Lines that are taken together. What goes back stands alone: steps after it are another attempt's, or others."""
+    begin = 0
+    for place, line in enumerate(lines):
+        if line.startswith(_GOING_BACK):
+            if place > begin:
+                yield lines[begin:place]
+            yield lines[place : place + 1]
+            begin = place + 1
+    if begin < len(lines):
+        yield lines[begin:]
+
+
+def _spans(lines: Sequence[bytes], begin: int) -> NDArray[np.int64]:
+    ends = begin + np.cumsum(np.fromiter(map(len, lines), "i8", len(lines)))
+    return np.stack([np.concatenate([[begin], ends[:-1]]), ends], axis=1)
+
+
+def _starts(opens: NDArray[np.bool_], wide: int) -> NDArray[np.int64]:
+    """Where so many points are taken together, a stretch by itself."""
+    begins = np.union1d([0], np.flatnonzero(opens))
+    ends = np.append(begins[1:], len(opens))
+    return np.concatenate([np.arange(begin, end, wide) for begin, end in zip(begins, ends, strict=True)])

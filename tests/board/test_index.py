@@ -1,0 +1,225 @@
+"""The index of a ledger says what the ledger says, at any zoom, however it grew."""
+
+import math
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drivetrain.board.index import Index
+from drivetrain.board.steps import AXES, SECONDS, STEP, TIME, TOKENS
+from drivetrain.ledger.derive import lineage, scores
+from drivetrain.ledger.derive import steps as steps_of
+from drivetrain.ledger.ledger import LedgerFile, read
+from drivetrain.ledger.run_summary import summary_of
+from records import attempt, commit, evaluation, rollback, step
+
+
+def index_of(run):
+    found = Index(run / "ledger.jsonl")
+    found.follow_all()
+    return found
+
+
+def write(run, told):
+    ledger = LedgerFile.open(run / "ledger.jsonl")
+    for record in told:
+        ledger.append(record)
+    ledger.close()
+
+
+@st.composite
+def histories(draw):
+    """Attempts and rollbacks that go back to any step, with evaluations, commits and telemetry between steps."""
+    made, at, number = [], 0, 0
+    for _ in range(draw(st.integers(1, 5))):
+        to = draw(st.integers(0, at))
+        if made and at and draw(st.booleans()):
+            made.append(rollback(at, to, attempt=number))
+        else:
+            number += 1
+            made.append(attempt(number, to, at=100.0 * number))
+        at = to
+        for _ in range(draw(st.integers(0, 40))):
+            at += 1
+            value = draw(st.floats(-5, 5) | st.sampled_from(["nan", "inf"]))
+            made.append(step(at, at=100.0 * number, loss=value, seconds=0.5 + at % 3, attempt=number))
+            if at % 7 == 0:
+                made.append(evaluation(at, value=float(at)))
+            if at % 11 == 0:
+                made.append(commit(at, at=100.0 * number))
+    return made
+
+
+@settings(max_examples=60, deadline=None)
+@given(histories(), st.integers(1, 4000))
+def test_what_counts_is_the_lineage_and_seconds_are_those_of_the_report(tmp_path_factory, made, block):
+    run = tmp_path_factory.mktemp("run")
+    write(run, made)
+    found = Index(run / "ledger.jsonl")
+    grown = Index(run / "ledger.jsonl")
+    found.follow_all()
+    # The same from a file that grows by any number of bytes at a time.
+    whole = (run / "ledger.jsonl").read_bytes()
+    for end in [*range(block, len(whole), block), len(whole)]:
+        (run / "ledger.jsonl").write_bytes(whole[:end])
+        grown.follow_all()
+    for index in (found, grown):
+        assert not index.damage
+        assert index.records == len(made)
+        history = steps_of(lineage(read(run / "ledger.jsonl")))
+        told = index.curves(["train/loss"], STEP)["train/loss"] if "train/loss" in index.series else None
+        live = [one for one in history if math.isfinite(one.losses["loss"])]
+        if told is not None:
+            counts = told.flags & 1 == 0
+            assert told.x[counts].tolist() == [one.step for one in live]
+            assert told.mean[counts] == pytest.approx([one.losses["loss"] for one in live], rel=1e-6)
+        summary = summary_of(run)
+        for name, seconds in summary.seconds.items():
+            assert index.seconds[name] == pytest.approx(seconds, abs=1e-6), name
+        assert index.groups.position[1] == pytest.approx(sum(summary.steps.seconds) + sum(summary.steps.wait))
+        scored = scores(summary.records).get(("dogs", "bits"), [])
+        if "dogs/bits" in index.series:
+            points = index.curves(["dogs/bits"], STEP)["dogs/bits"]
+            assert points.x[points.flags & 1 == 0].tolist() == [at for at, _ in scored]
+
+
+@pytest.fixture
+def long(tmp_path):
+    """50,000 steps with spikes of one step."""
+    rng = np.random.default_rng(0)
+    ledger = LedgerFile.open(tmp_path / "ledger.jsonl")
+    ledger.append(attempt())
+    losses = 2 + rng.normal(0, 0.01, 50_000)
+    losses[[77, 12_345, 12_346, 49_999]] = [9, 8, -7, 11]
+    rows = []
+    for at, loss in enumerate(losses, 1):
+        rows.append(
+            {
+                "time": 1e9 + at,
+                "step": at,
+                "start": 16 * at - 16,
+                "stop": 16 * at,
+                "samples": at,
+                "losses": {"loss": loss},
+                "counts": {"samples": 16, "tokens": 100},
+                "norm": {"model": 1.0},
+                "lr": {"model": 0.1},
+                "seconds": 0.5,
+                "wait": 0.1,
+            }
+        )
+    ledger.append_steps(1, rows)
+    ledger.close()
+    return tmp_path, losses
+
+
+@pytest.mark.parametrize("axis", range(len(AXES)))
+def test_every_extreme_is_in_every_zoom(long, axis):
+    run, losses = long
+    index = index_of(run)
+    whole = index.curves(["train/loss"], axis)["train/loss"]
+    assert whole.high.max() == 11
+    assert sorted(whole.high)[-3:] == [8, 9, 11]
+    assert whole.low.min() == -7
+    assert len(whole.x) <= 1000
+    assert whole.mean.mean() == pytest.approx(losses.mean(), abs=1e-3)
+    # Ever deeper around the spikes, down to single steps.
+    unit = {STEP: 1, TOKENS: 100, SECONDS: 0.6, TIME: 1}.get(axis, 16)
+    base = 1e9 if axis == TIME else 0
+    for wide in (12_000, 9_000, 7_000, 1_500, 300, 5):
+        lo, hi = base + (12_345 - wide) * unit, base + (12_346 + wide) * unit
+        told = index.curves(["train/loss"], axis, lo, hi, 1000)["train/loss"]
+        assert told.high.max() == 8
+        assert told.low.min() == -7
+        assert len(told.x) <= 1002
+    assert told.exact
+    assert told.mean[np.argmin(abs(told.x - base - 12_346 * unit))] == 8
+
+
+def test_a_zoom_beyond_the_data_and_a_single_place_have_few_points(long):
+    index = index_of(long[0])
+    assert len(index.curves(["train/loss"], STEP, 1e9, 2e9)["train/loss"].x) == 0
+    assert 1 <= len(index.curves(["train/loss"], STEP, 500, 500)["train/loss"].x) <= 3 * 16
+
+
+def test_a_torn_tail_waits_for_its_end(tmp_path):
+    write(tmp_path, [attempt(), *(step(at) for at in range(1, 30))])
+    whole = (tmp_path / "ledger.jsonl").read_bytes()
+    (tmp_path / "ledger.jsonl").write_bytes(whole[:-100])
+    index = index_of(tmp_path)
+    assert (index.records, index.damage) == (29, "")
+    (tmp_path / "ledger.jsonl").write_bytes(whole)
+    index.follow_all()
+    assert index.records == 30
+    assert index.groups.newest[STEP] == 29
+
+
+def test_a_ledger_that_was_cut_back_and_written_anew_is_read_anew(tmp_path):
+    write(tmp_path, [attempt(), *(step(at, loss=5.0) for at in range(1, 50))])
+    index = index_of(tmp_path)
+    os.unlink(tmp_path / "ledger.jsonl")
+    write(tmp_path, [attempt(), *(step(at, loss=1.0) for at in range(1, 80))])
+    index.follow_all()
+    assert index.curves(["train/loss"], STEP)["train/loss"].high.max() == 1
+    assert index.records == 80
+
+
+def test_a_copy_in_its_place_with_the_same_records_is_read_on(tmp_path):
+    write(tmp_path, [attempt(), step(1)])
+    index = index_of(tmp_path)
+    copy = LedgerFile.open(tmp_path / "ledger.jsonl", anew=True)
+    copy.append(step(2))
+    copy.close()
+    groups = index.groups
+    index.follow_all()
+    assert index.groups is groups
+    assert index.groups.newest[STEP] == 2
+
+
+def test_a_changed_record_is_damage_that_is_named_and_what_came_before_is_shown(tmp_path):
+    write(tmp_path, [attempt(), *(step(at) for at in range(1, 30))])
+    lines = (tmp_path / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    lines[20] = lines[20].replace(b'"seconds":0.9', b'"seconds":9.5')
+    (tmp_path / "ledger.jsonl").write_bytes(b"".join(lines))
+    index = index_of(tmp_path)
+    assert "record 21 does not follow" in index.damage
+    assert index.records == 20
+
+
+def test_a_record_of_another_form_is_damage_and_no_crash(tmp_path):
+    ledger = LedgerFile.open(tmp_path / "ledger.jsonl")
+    ledger.append(attempt())
+    ledger.append({"kind": "step", "time": 1.0, "step": 1})
+    ledger.close()
+    index = index_of(tmp_path)
+    assert "another form" in index.damage
+    assert index.records == 1
+
+
+def test_a_clock_that_is_set_back_loses_no_step(tmp_path):
+    times = [100.0 + at if at < 60 else 40.0 + at for at in range(1, 121)]
+    write(tmp_path, [attempt(), *(step(at, time=time) for at, time in enumerate(times, 1))])
+    index = index_of(tmp_path)
+    assert len(index.curves(["train/loss"], TIME)["train/loss"].x) == 120
+    assert len(index.curves(["train/loss"], TIME, 0, 1e9)["train/loss"].x) == 120
+
+
+def test_a_loss_that_comes_and_goes_has_its_own_steps(tmp_path):
+    made = [attempt()]
+    for at in range(1, 41):
+        made.append(step(at, losses={"loss": 1.0} if at < 20 else {"loss": 1.0, "other": float(at)}))
+    write(tmp_path, made)
+    told = index_of(tmp_path).curves(["train/other"], STEP)["train/other"]
+    assert told.x.tolist() == list(range(20, 41))
+
+
+def test_commands_pause_and_the_newest_record_are_known(tmp_path):
+    write(tmp_path, [attempt(), step(1), commit(1, at=12.0), commit(2, at=13.0)])
+    index = index_of(tmp_path)
+    newest = index.newest("commit")
+    assert newest.step == 2
+    assert index.newest("spike") is None
+    assert b'"step":1,' in index.line(index.step_offset(1))
