@@ -3,7 +3,7 @@ is lost. What lies deeper is read from the ledger's own lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -217,12 +217,10 @@ class Groups:
 
     def _read(self, begin: int, end: int, read: Reader) -> Steps:
         """The steps of these groups, which lie one after the other in the ledger."""
-        first, spent = self.first.rows[begin], None
         offset, stop = int(self.spans.rows[begin, 0]), int(self.spans.rows[end - 1, 1])
         steps = read(offset, stop, (0.0, 0.0))
-        spent = first[[TOKENS, SECONDS]] - steps.axes[0, [TOKENS, SECONDS]]
-        # Tokens and seconds of the group's first step are known: what was before it follows.
-        steps.axes[:, [TOKENS, SECONDS]] += spent
+        # Tokens and seconds up to the first group's first step are known: what was before it follows.
+        steps.axes[:, [TOKENS, SECONDS]] += (self.first.rows[begin] - steps.axes[0])[[TOKENS, SECONDS]]
         return steps
 
     def _append(self, steps: Steps) -> None:
@@ -233,7 +231,7 @@ class Groups:
         self.last.extend(steps.axes[ends - 1])
         self.spans.extend(np.stack([steps.spans[begins, 0], steps.spans[ends - 1, 1], ends - begins], axis=1))
         self.spent.extend(np.add.reduceat(steps.spent, begins, axis=0))
-        for name in steps.values | self.series:
+        for name in {**steps.values, **self.series}:
             if name not in self.series:
                 self.series[name] = Column(3, "f4", np.full((known, 3), np.nan, "f4"))
             column = steps.values.get(name)
@@ -282,7 +280,7 @@ def _reduced(told: _Points, column: NDArray[np.floating], wide: int, *, exact: b
 def _opened_late(flags: NDArray[np.uint8], there: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """Where the first point of a stretch has no value, the next one that has opens it."""
     stretch = np.cumsum(flags & OPENS != 0)
-    flags = flags & VOID
+    flags = (flags & VOID).astype("u1")
     held = np.flatnonzero(there)
     opens = np.flatnonzero(np.diff(stretch[held], prepend=0))
     flags[held[opens]] |= OPENS
@@ -291,7 +289,7 @@ def _opened_late(flags: NDArray[np.uint8], there: NDArray[np.bool_]) -> NDArray[
 
 def _flags(part: Stretch, count: int) -> NDArray[np.uint8]:
     flags = np.full(count, VOID * part.void, "u1")
-    flags[0] |= OPENS * part.opens
+    flags[0] |= np.uint8(OPENS * part.opens)
     return flags
 
 
@@ -303,8 +301,3 @@ def _wide(count: int, points: int) -> int:
 def _none() -> Curve:
     empty = np.empty(0, "f4")
     return Curve(np.empty(0), empty, empty, empty, np.empty(0, "u1"), True)
-
-
-def series_of(rows: Mapping[str, NDArray[np.float32]]) -> dict[str, Column]:
-    """The series of a snapshot."""
-    return {name: Column(3, "f4", one) for name, one in rows.items()}

@@ -259,12 +259,12 @@ class Index:
             return float(tail.of(name)[-1])
         return float(self.groups.series[name].rows[-1, 2])
 
-    def lines(self, kinds: Sequence[str] | None = None, before: int | None = None) -> Iterator[int]:
-        """Where the records of these kinds begin that stand among the others, newest first."""
-        wanted = {self.kinds.index(kind) for kind in kinds or self.kinds if kind in self.kinds}
+    def lines(self, kinds: Sequence[str]) -> Iterator[int]:
+        """Where the records of these kinds begin that stand among the others and count, newest first."""
+        wanted = {self.kinds.index(kind) for kind in kinds if kind in self.kinds}
         rows = self.others.rows
         for place in range(len(rows) - 1, -1, -1):
-            if rows[place, KIND] in wanted and (before is None or rows[place, OFFSET] < before):
+            if rows[place, KIND] in wanted and rows[place, VOIDED] != 1:
                 yield int(rows[place, OFFSET])
 
     def line(self, offset: int) -> bytes:
@@ -272,6 +272,10 @@ class Index:
         with self.ledger.open("rb") as file:
             file.seek(offset)
             return file.readline()
+
+    def record(self, offset: int) -> Record:
+        """The record whose line begins there."""
+        return records.parse(json.loads(self.line(offset)))
 
     def newest(self, kind: str) -> Record | None:
         """The newest record of a kind that counts."""
@@ -281,7 +285,7 @@ class Index:
         found = np.flatnonzero((rows[:, KIND] == self.kinds.index(kind)) & (rows[:, VOIDED] != 1))
         if not len(found):
             return None
-        return records.parse(json.loads(self.line(int(rows[found[-1], OFFSET]))))
+        return self.record(int(rows[found[-1], OFFSET]))
 
     def step_offset(self, step: int) -> int | None:
         """Where the record of a step that counts begins; of the last one before it where there is none."""

@@ -23,7 +23,7 @@ from drivetrain.spec.exits import Exit, Failure
 NAMES = (
     *("train", "plan", "evaluate", "export", "predict", "generate", "report", "control", "compare", "diff", "verify"),
     *("submit", "jobs", "status", "logs", "attach", "cancel", "requeue", "targets", "worker"),
-    *("recipe", "data", "infer", "checkpoint"),
+    *("board", "recipe", "data", "infer", "checkpoint"),
 )
 """The verbs, in the order in which the help lists them; each is the name of its file."""
 _HIDDEN = ("worker",)

@@ -38,10 +38,23 @@ class Posted:
     wrong: str = ""
 
 
-def post(run: Path, command: Command) -> str:
-    """Leave a command for the run and return its id. Raises Failure(73) where the directory cannot be written."""
+def new_id() -> str:
+    """An id for a command: those that are given later sort later."""
+    return f"{time.time_ns():020d}-{secrets.token_hex(8)}"
+
+
+def waits(run: Path, id: str) -> bool:
+    """Whether the run has not got to this command yet. Raises Failure(64) for what is no id."""
+    if not _NAME.fullmatch(f"{id}.json"):
+        raise Failure(Exit.BAD_COMMAND, f"no command has the id {id[:40]!r}", "it is what `control --wait 0` says")
+    return (run / FOLDER / f"{id}.json").exists()
+
+
+def post(run: Path, command: Command, id: str | None = None) -> str:
+    """Leave a command for the run and return its id, a new one where none is given. Raises Failure(73) where the
+    directory cannot be written."""
     folder = run / FOLDER
-    name = f"{time.time_ns():020d}-{secrets.token_hex(8)}.json"
+    name = f"{id or new_id()}.json"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         # The run looks at names without a leading dot, so it never reads a command that is half written.

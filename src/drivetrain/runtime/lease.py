@@ -134,14 +134,17 @@ def holder_sign(run: Path) -> HolderSign | None:
     It only reads, and may be asked often. `require_free` tries the holder's lock: one that starts at that very moment
     would find it taken.
     """
-    history = takeovers(run)
-    if not history:
-        return None
-    beat = run / "lease" / f"{history[-1].epoch:08d}.beat"
+    folder = run / "lease"
     try:
-        return HolderSign(history[-1], _counter(beat), beat.stat().st_mtime)
+        newest = max((name for name in os.listdir(folder) if _NAME.fullmatch(name)), default=None)
     except OSError:
-        return HolderSign(history[-1], "", 0.0)
+        return None
+    if newest is None:
+        return None
+    beat, moved = (folder / newest).with_suffix(".beat"), 0.0
+    with suppress(OSError):
+        moved = beat.stat().st_mtime
+    return HolderSign(_read(folder / newest), _counter(beat), moved)
 
 
 def taken_over(run: Path) -> Failure:

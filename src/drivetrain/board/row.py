@@ -1,0 +1,183 @@
+"""A run in one line: what the table of runs shows, and the head of a run's page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drivetrain.board.index import KIND, VOIDED, Index
+from drivetrain.board.runs import Run
+from drivetrain.board.steps import SAMPLES, SECONDS, STEP, TIME, TOKENS
+from drivetrain.ledger.records import CommitRecord
+from drivetrain.spec.exits import Exit
+from drivetrain.watch.report import with_first_cause
+
+SPARK = 60
+"""Points of the small curve."""
+_RECENT = 8  # groups of steps that rates are taken over
+_AXES = ("replicate", "shard", "tensor", "context", "pipeline")
+
+
+def row(run: Run) -> dict[str, Any]:
+    """The line of a run, as JSON data; numbers that are not finite are None."""
+    index = run.index
+    with index.lock:
+        key = (index.records, index.damage)
+        if run.cache.get("of") != key:
+            run.cache = {"of": key, "told": _of_ledger(run)}
+        told = dict(run.cache["told"])
+    state, code, cause = state_of(run)
+    rest = told.pop("seconds_a_step")
+    left = None
+    if state in ("trains", "paused") and rest and told["steps"] > told["step"]:
+        left = rest * (told["steps"] - told["step"])
+    return finite(
+        {
+            "id": run.id,
+            "name": run.folder.name,
+            "folder": str(run.folder),
+            "state": state,
+            "code": code,
+            "cause": cause,
+            "left": left,
+            "read": index.read,
+            "mesh": mesh(run),
+            **told,
+        }
+    )
+
+
+def state_of(run: Run) -> tuple[str, int | None, str]:
+    """What a run is at, the code that it ended with, and why."""
+    index = run.index
+    if run.gone:
+        return "gone", None, "the run directory was removed"
+    if run.alive:
+        if not index.tallies:
+            return "starts", None, ""
+        return ("paused" if index.paused else "trains"), None, index.damage
+    if index.damage:
+        return "damaged", int(Exit.STORAGE), index.damage
+    told = with_first_cause(run.folder, [tally.told() for tally in index.tallies])
+    if not told:
+        return "cut off", None, "it has not begun to train"
+    code, cause = told[-1].code, told[-1].cause
+    if code is None:
+        return "cut off", None, cause
+    if code == Exit.DONE:
+        return "done", code, cause
+    if code == Exit.STOPPED:
+        return "stopped", code, cause
+    return ("crash loop" if cause.startswith("crash loop") else "failed"), code, cause
+
+
+def mesh(run: Run) -> dict[str, int]:
+    """Processes along each axis that has several, as the recipe asks for them."""
+    parallel = run.recipe.tree.get("parallel") or {}
+    return {axis: parallel[axis] for axis in _AXES if isinstance(parallel.get(axis), int) and parallel[axis] > 1}
+
+
+def best(run: Run) -> dict[str, Any] | None:
+    """The best value of the metric that the recipe names; the newest of the first one where it names none."""
+    index, recipe = run.index, run.recipe.tree
+    metric, mode = next(iter(sorted(name for name in index.points if _is_score(name))), ""), None
+    for part in ((recipe.get("checkpoint") or {}).get("keep_best"), (recipe.get("stop") or {}).get("patience")):
+        if isinstance(part, Mapping):
+            metric, mode = part.get("metric", ""), part.get("mode", "min")
+            break
+    if metric not in index.points:
+        return None
+    told = index.points[metric].rows
+    rows = index.others.rows[told[:, 0].astype(int)]
+    live = (rows[:, VOIDED] != 1) & np.isfinite(told[:, 1])
+    if not live.any():
+        return None
+    values, steps = told[live, 1], rows[live, STEP]
+    place = {"min": np.argmin, "max": np.argmax}[mode](values) if mode else len(values) - 1
+    return {"metric": metric, "value": float(values[place]), "step": int(steps[place]), "mode": mode}
+
+
+def finite(value: Any) -> Any:
+    """JSON data with None for floats that are not finite, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(part) for part in value]
+    return value
+
+
+_NO_SCORES = frozenset({"memory", "phase", "counted", "ranks", "statistics", "training", "training_mean"})
+
+
+def _is_score(name: str) -> bool:
+    return name.partition("/")[0] not in _NO_SCORES
+
+
+def _of_ledger(run: Run) -> dict[str, Any]:
+    """What only changes with the ledger."""
+    index, newest = run.index, run.index.groups.newest
+    last = index.tallies[-1] if index.tallies else None
+    seconds = index.seconds
+    whole = sum(seconds.values())
+    losses = {}
+    for name in index.groups.series:
+        if name.startswith("train/"):
+            losses[name.removeprefix("train/")] = index.last(name)
+    commit = index.newest("commit")
+    return {
+        "records": index.records,
+        "step": int(newest[STEP]),
+        "samples": int(newest[SAMPLES]),
+        "tokens": int(newest[TOKENS]),
+        "steps": last.first.budget.steps if last else 0,
+        "losses": losses,
+        "spark": _spark(index, losses),
+        "best": best(run),
+        "goodput": seconds["step"] / whole if whole else None,
+        "attempts": len(index.tallies),
+        "world": last.first.world if last else 0,
+        "commits": int(np.sum(index.others.rows[:, KIND] == index.kinds.index("commit"))) if commit else 0,
+        "commit_bytes": commit.bytes if isinstance(commit, CommitRecord) else None,
+        "started": index.tallies[0].first.started if last else None,
+        "last": last.ended if last else None,
+        **_rates(index),
+    }
+
+
+def _spark(index: Index, losses: Mapping[str, float]) -> list[float]:
+    if not losses:
+        return []
+    name = f"train/{next(iter(losses))}"
+    told = index.curves([name], STEP, points=SPARK)[name]
+    return [float(value) for value in told.mean[told.flags & 1 == 0]]
+
+
+def _rates(index: Index) -> dict[str, Any]:
+    """Rates and wall-clock seconds a step of the newest groups of the last stretch."""
+    groups = index.groups
+    found: dict[str, Any] = {"rates": {}, "mfu": None, "seconds_a_step": None}
+    stretch = groups.stretches[-1] if groups.stretches else None
+    if stretch is None or stretch.begin == stretch.end:
+        return found
+    begin = max(stretch.begin, stretch.end - _RECENT)
+    rows = slice(begin, stretch.end)
+    weight = groups.spans.rows[rows, 2].astype("f8")
+    for name, column in groups.series.items():
+        unit, _, rest = name.partition("_per_second/")
+        if rest == "all" or name == "mfu/all":
+            mean = column.rows[rows, 2].astype("f8")
+            value = float(np.nansum(mean * weight) / np.sum(weight[np.isfinite(mean)]))
+            if rest:
+                found["rates"][unit] = value
+            else:
+                found["mfu"] = value
+    made = groups.last.rows[stretch.end - 1] - groups.first.rows[begin]
+    if made[STEP] > 0:
+        # Of wall-clock time: evaluations and commits between the steps take their part of what is left, too.
+        found["seconds_a_step"] = float(max(made[TIME], made[SECONDS]) / made[STEP])
+    return found

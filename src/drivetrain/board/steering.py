@@ -1,0 +1,102 @@
+"""What a run is told from the board: said before what it does, and done once however often it is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from drivetrain.board.index import Index
+from drivetrain.board.runs import Run
+from drivetrain.launch.inbox import new_id, post, waits
+from drivetrain.ledger.records import CommandRecord
+from drivetrain.spec.commands import Command
+from drivetrain.spec.exits import Exit, Failure
+
+_AFFECTS = {
+    "pause": "it stands still after the step under way, holds its devices and memory, and waits for resume",
+    "resume": "a run that stands still trains on",
+    "save": "it makes a commit after the step under way; rotation may remove it later as any other",
+    "evaluate": "it scores its validation sets after the step under way; training waits meanwhile",
+    "stop": "it commits, ends with code 75, and gives its devices back; the command that started it goes on from there",
+    "pin": "it makes a commit after the step under way, which rotation never removes",
+}
+_FOREVER = frozenset({"stop", "set"})
+"""What cannot be undone: a run that was stopped starts again only from outside, and what was set has moved weights."""
+_MOST = 200  # commands that are listed
+
+
+def prepared(run: Run, command: Command) -> dict[str, Any]:
+    """What a command would do; nothing is done yet. Its `id` is for `give`.
+
+    Raises Failure(66) where nobody trains.
+    """
+    if not run.alive:
+        raise Failure(Exit.INPUT_MISSING, f"nobody trains in {run.folder.name}", "start it; then it can be told")
+    return {
+        "id": new_id(),
+        "command": str(command),
+        "affects": _affects(run, command),
+        "ask": command.verb in _FOREVER,
+    }
+
+
+def give(run: Run, command: Command, id: str) -> dict[str, Any]:
+    """Leave a prepared command for the run, unless that was done: it waits there, or the ledger has it.
+
+    Raises Failure: 64 for what is no id, 66 where nobody trains, 73 where the directory cannot be written.
+    """
+    # The order matters: a run first writes the record, then removes what waits.
+    if not waits(run.folder, id):
+        run.index.follow_all()
+        told = _record(run.index, id)
+        if told:
+            return told
+        if not run.alive:
+            raise Failure(Exit.INPUT_MISSING, f"nobody trains in {run.folder.name}", "start it; then it can be told")
+        post(run.folder, command, id)
+    return {"id": id, **command.to_json(), "state": "left", "step": None, "time": None, "refused": None, "record": None}
+
+
+def told(run: Run) -> list[dict[str, Any]]:
+    """The newest commands that the ledger has, newest first."""
+    return list(_newest(run.index))
+
+
+def _newest(index: Index) -> Iterator[dict[str, Any]]:
+    with index.lock:
+        ids = list(index.commands)[-_MOST:]
+    for id in reversed(ids):
+        found = _record(index, id)
+        if found:
+            yield found
+
+
+def _record(index: Index, id: str) -> dict[str, Any] | None:
+    offset = index.commands.get(id)
+    if offset is None:
+        return None
+    record = index.record(offset)
+    if not isinstance(record, CommandRecord):
+        return None
+    return {
+        "id": id,
+        "verb": record.verb,
+        "argument": record.argument,
+        "step": record.step,
+        "time": record.time,
+        "state": "refused" if record.refused is not None else "done",
+        "refused": record.refused,
+        "record": record.to_json(),
+    }
+
+
+def _affects(run: Run, command: Command) -> str:
+    if command.verb == "profile":
+        return f"torch's profiler watches the next {command.argument} steps, which take longer; files go to profile/"
+    if command.verb == "set":
+        key, _, value = command.argument.partition("=")
+        now = run.recipe.values.get(key)
+        before = f" (it began with {json.dumps(now)})" if key in run.recipe.values else ""
+        return f"{key} becomes {value}{before} from one of the next steps on; the steps until then stay as they are"
+    return _AFFECTS[command.verb]
