@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from drivetrain.board.app import application
 from drivetrain.board.board import Board
 from drivetrain.board.guard import Guard, hosts_of
 from drivetrain.board.keys import Keys
+from drivetrain.board.notes import Notes
 from drivetrain.board.runs import Runs
 from drivetrain.board.serve import configured, listen
 from drivetrain.ledger.ledger import LedgerFile
@@ -91,9 +93,9 @@ class Asked:
 
 
 @contextmanager
-def serving(*folders: Path, cache: Path | None = None, read_only: bool = False):
+def serving(*folders: Path, cache: Path | None = None, state: Path | None = None, read_only: bool = False):
     """A board over these folders until the block ends."""
-    board = Board(Runs(folders, cache), read_only)
+    board = Board(Runs(folders, cache), Notes(state or Path(tempfile.mkdtemp())), read_only)
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     guarded = Guard(application(board), KEYS, hosts_of("127.0.0.1", port), read_only)

@@ -4,8 +4,8 @@ import json
 import socket
 
 import pytest
-from boards import KEYS, made_run, serving
 
+from boards import KEYS, made_run, serving
 from records import attempt, step
 
 COMMANDS = "/api/runs/0/commands"

@@ -222,4 +222,4 @@ def test_commands_pause_and_the_newest_record_are_known(tmp_path):
     newest = index.newest("commit")
     assert newest.step == 2
     assert index.newest("spike") is None
-    assert b'"step":1,' in index.line(index.step_offset(1))
+    assert b'"step":1,' in index.line(index.step_at(STEP, 1))

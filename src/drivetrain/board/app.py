@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from drivetrain.board.board import Board
-from drivetrain.board.routes import commands, curves, events, ledger, pages, runs
+from drivetrain.board.routes import commands, curves, events, jobs, ledger, pages, runs
 from drivetrain.spec.exits import Exit, Failure
 
 _STATUS = {
@@ -48,7 +48,11 @@ def _routes() -> list[Route]:
         Route("/", page),
         Route("/static/{path:path}", page),
         Route("/api/runs", runs.table),
+        Route("/api/keys", runs.keys),
+        Route("/api/compare", runs.compare),
         Route(one, runs.one),
+        Route(one, runs.say, methods=["PATCH"]),
+        Route(one, runs.remove, methods=["DELETE"]),
         Route(f"{one}/curves", curves.curves),
         Route(f"{one}/marks", curves.marks),
         Route(f"{one}/record", ledger.record),
@@ -56,6 +60,7 @@ def _routes() -> list[Route]:
         Route(f"{one}/time", pages.time),
         Route(f"{one}/recipe", pages.recipe),
         Route(f"{one}/commits", pages.commits),
+        Route(one + "/commits/{commit}", pages.commit, methods=["POST"]),
         Route(f"{one}/gallery", pages.gallery),
         Route(f"{one}/file", pages.file),
         Route(f"{one}/logs", pages.logs),
@@ -63,6 +68,9 @@ def _routes() -> list[Route]:
         Route(f"{one}/commands", commands.listed),
         Route(f"{one}/commands", commands.prepare, methods=["POST"]),
         Route(one + "/commands/{command}", commands.give, methods=["PUT"]),
+        Route("/api/jobs", jobs.listed),
+        Route("/api/jobs/{job:path}/log", jobs.log),
+        Route("/api/jobs/{job:path}", jobs.act, methods=["POST"]),
         Route("/api/events", events.events),
     ]
 
@@ -78,6 +86,7 @@ async def _reading(app: Starlette) -> AsyncIterator[None]:
 
     await asyncio.to_thread(board.runs.start, changed)
     yield
+    await board.children.close()
     await asyncio.to_thread(board.runs.close)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from drivetrain.board.children import Children
+from drivetrain.board.notes import Notes
 from drivetrain.board.row import row, state_of
 from drivetrain.board.runs import Run, Runs
 from drivetrain.spec.exits import Exit, Failure
@@ -56,8 +58,10 @@ class Board:
     """One board. `read_only`: it steers nothing."""
 
     runs: Runs
+    notes: Notes
     read_only: bool = False
     news: News = field(default_factory=News)
+    children: Children = field(default_factory=Children)
 
     def run(self, id: str) -> Run:
         """The run of this id, which is read first from now on. Raises Failure(66) where there is none."""
@@ -67,10 +71,16 @@ class Board:
         self.runs.wanted = id
         return run
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The lines of all runs, the newest first."""
-        rows = [row(run) for run in self.runs.all.values()]
-        return sorted(rows, key=lambda one: -(one["started"] or float("inf")))
+    def row(self, run: Run) -> dict[str, Any]:
+        """The line of a run, with what the user said of it."""
+        note = self.notes.of(run.folder)
+        said = {"title": note.title or None, "tags": list(note.tags), "hidden": note.hidden, "archived": note.archived}
+        return row(run) | said | {"read_only": self.read_only}
+
+    def rows(self) -> list[tuple[Run, dict[str, Any]]]:
+        """All runs with their lines, the newest first."""
+        rows = [(run, self.row(run)) for run in self.runs.all.values()]
+        return sorted(rows, key=lambda one: -(one[1]["started"] or float("inf")))
 
     def counts(self, ids: set[str]) -> dict[str, list[Any] | None]:
         """What streams are told of these runs."""

@@ -140,7 +140,7 @@ class Groups:
         parts = [Stretch(begin, void, False, stretch.opens), Stretch(void, end, True, False)]
         if void > begin and self.last.rows[void - 1, STEP] > step:
             # The group has steps of both sides. It stays in its place, where no stretch names it any more.
-            both = self._read(void - 1, void, read)
+            both = self.read(void - 1, void, read)
             count = int(np.searchsorted(both.axes[:, STEP], step, "right"))
             place = len(self)
             self._append(both.cut(0, count))
@@ -174,7 +174,7 @@ class Groups:
     def _deep(
         self, names: Sequence[str], axis: int, parts: Sequence[Stretch], points: int, read: Reader
     ) -> dict[str, Curve]:
-        steps = [self._read(part.begin, part.end, read) for part in parts]
+        steps = [self.read(part.begin, part.end, read) for part in parts]
         x, rows, flags, places, begin = [], [], [], [], 0
         for part, made in zip(parts, steps, strict=True):
             x.append(made.axes[:, axis])
@@ -215,7 +215,7 @@ class Groups:
                 begin, end = max(0, begin - 1), min(len(first), end + 1)
                 yield Stretch(stretch.begin + begin, stretch.begin + end, stretch.void, stretch.opens or begin > 0)
 
-    def _read(self, begin: int, end: int, read: Reader) -> Steps:
+    def read(self, begin: int, end: int, read: Reader) -> Steps:
         """The steps of these groups, which lie one after the other in the ledger."""
         offset, stop = int(self.spans.rows[begin, 0]), int(self.spans.rows[end - 1, 1])
         steps = read(offset, stop, (0.0, 0.0))

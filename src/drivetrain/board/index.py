@@ -287,20 +287,19 @@ class Index:
             return None
         return self.record(int(rows[found[-1], OFFSET]))
 
-    def step_offset(self, step: int) -> int | None:
-        """Where the record of a step that counts begins; of the last one before it where there is none."""
+    def step_at(self, axis: int, place: float) -> int | None:
+        """Where the record of the last step that counts up to this place of an axis begins; None before the first."""
         with self.lock:
             for stretch in reversed(self.groups.stretches):
                 if stretch.void or stretch.begin == stretch.end:
                     continue
-                first = self.groups.first.rows[stretch.begin : stretch.end, STEP]
-                place = int(np.searchsorted(first, step, "right")) - 1
-                if place < 0:
-                    continue
-                begin, end = self.groups.spans.rows[stretch.begin + place, :2]
-                made = self._reader(int(begin), int(end), (0.0, 0.0))
-                at = int(np.searchsorted(made.axes[:, STEP], step, "right")) - 1
-                return int(made.spans[at, 0])
+                first = self.groups.first.rows[stretch.begin : stretch.end, axis]
+                group = stretch.begin + int(np.searchsorted(first, place, "right")) - 1
+                if group >= stretch.begin:
+                    made = self.groups.read(group, group + 1, self._reader)
+                    # Sums of seconds are not the same to the last bit, however they are made.
+                    at = int(np.searchsorted(made.axes[:, axis], place * (1 + 1e-9), "right")) - 1
+                    return int(made.spans[max(0, at), 0])
         return None
 
     def _reader(self, begin: int, end: int, before: tuple[float, float]) -> Steps:

@@ -46,12 +46,14 @@ def serve(
     from drivetrain.board.board import Board
     from drivetrain.board.guard import Guard, hosts_of
     from drivetrain.board.keys import keys_of
+    from drivetrain.board.notes import Notes
     from drivetrain.board.runs import Runs
 
     listening = listen(host, port)
     port = listening.getsockname()[1]
-    keys = keys_of(state_folder())
-    board = Board(Runs(folders, cache_folder()), read_only)
+    state = state_folder()
+    keys = keys_of(state)
+    board = Board(Runs(folders, cache_folder()), Notes(state), read_only)
     guarded = Guard(application(board), keys, hosts_of(host, port), read_only)
 
     class Server(uvicorn.Server):

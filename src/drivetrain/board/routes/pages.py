@@ -11,10 +11,14 @@ from starlette.responses import FileResponse, Response
 from drivetrain.board import files
 from drivetrain.board.board import board_of, run_of
 from drivetrain.board.recipes import read_json
-from drivetrain.board.routes.queries import answer, number, texts
+from drivetrain.board.routes.queries import answer, body, number, texts
 from drivetrain.board.timeline import of_kind, timeline
 from drivetrain.ledger import plans
 from drivetrain.ledger.records import AttemptRecord, CommitRecord, PlanRecord, Record, TelemetryRecord
+from drivetrain.spec.exits import Exit, Failure
+
+_OF_COMMITS = {"verify": ["verify"], "pin": ["pin"], "unpin": ["pin", "--off"], "remove": ["rm"]}
+_VERIFY = 1800.0  # seconds: every byte is read
 
 
 def time(request: Request) -> Response:
@@ -48,6 +52,24 @@ def commits(request: Request) -> Response:
     """GET /api/runs/{id}/commits"""
     run = run_of(request)
     return answer({"commits": files.commits(run.folder, list(of_kind(run.index, CommitRecord)))})
+
+
+async def commit(request: Request) -> Response:
+    """POST /api/runs/{id}/commits/{commit}"""
+    run, name, what = run_of(request), request.path_params["commit"], (await body(request)).get("act")
+    words = _OF_COMMITS.get(what) if isinstance(what, str) else None
+    known = {row["name"] for row in files.commits(run.folder, list(of_kind(run.index, CommitRecord)))}
+    # By its name in the ledger: nothing that was sent becomes an option of a command.
+    if words is None or name not in known:
+        raise Failure(Exit.INPUT_MISSING, f"no commit {name[:40]!r}, or nothing to do", "the page lists them")
+    ask = board_of(request).children.ask
+    if what == "verify":
+        rows = await ask("checkpoint", "verify", str(run.folder), seconds=_VERIFY)
+        damage = next((row["damage"] for row in rows if row["name"] == name), "it is not there")
+        return answer({"said": damage or "every byte is as it was written"})
+    verb, *options = words
+    await ask("checkpoint", verb, str(run.folder), name, *options)
+    return answer({"said": "done"})
 
 
 def gallery(request: Request) -> Response:

@@ -2,33 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from drivetrain.board.board import board_of, run_of
+from drivetrain.board.comparing import at_equal, differences
+from drivetrain.board.filtering import Filter, parse
 from drivetrain.board.index import KIND, Index
-from drivetrain.board.routes.queries import answer
-from drivetrain.board.row import row
+from drivetrain.board.removal import empty, trash
+from drivetrain.board.routes.queries import answer, axis, body, texts
+from drivetrain.board.row import finite
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import AXES, TOKENS
+from drivetrain.spec.exits import Exit, Failure
 
 
 def table(request: Request) -> Response:
     """GET /api/runs"""
     board = board_of(request)
-    rows = board.rows()
+    wanted, problem = _filter("".join(texts(request, "filter", 1)))
+    columns = texts(request, "column", 64)
+    rows = []
+    for run, row in board.rows():
+        if wanted is None or wanted.holds(lambda key, run=run, row=row: value_of(run, row, key)):
+            rows.append(row | {"values": {name: value_of(run, row, name) for name in columns}})
     folders = [str(folder) for folder in board.runs.folders]
-    return answer({"runs": rows, "read_only": board.read_only, "folders": folders, "problem": None})
+    return answer({"runs": rows, "read_only": board.read_only, "folders": folders, "problem": problem})
+
+
+def _filter(text: str) -> tuple[Filter | None, str | None]:
+    """What was asked for, or what is wrong with it: then all runs are shown."""
+    if not text.strip():
+        return None, None
+    try:
+        return parse(text), None
+    except Failure as failure:
+        return None, f"{failure.outcome.cause}; {failure.outcome.hint}"
+
+
+def value_of(run: Run, row: Mapping[str, Any], key: str) -> Any:
+    """The value of a recipe's key, of a number by its name, or of what the table shows; None where there is none."""
+    if key == "name":
+        return [row["name"], *([row["title"]] if row["title"] else [])]
+    if key in ("tag", "tags"):
+        return row["tags"]
+    if key in run.recipe.values:
+        return run.recipe.values[key]
+    if key in row and not isinstance(row[key], (Mapping, list)):
+        return row[key]
+    return finite(run.index.last(key)) if key in run.index.series else None
+
+
+def keys(request: Request) -> Response:
+    """GET /api/keys"""
+    runs = board_of(request).runs.all.values()
+    recipe = dict.fromkeys(key for run in runs for key in run.recipe.values)
+    metrics = dict.fromkeys(name for run in runs for name in run.index.series)
+    return answer({"keys": sorted(recipe), "metrics": sorted(metrics)})
+
+
+async def say(request: Request) -> Response:
+    """PATCH /api/runs/{id}"""
+    board, run = board_of(request), run_of(request)
+    board.notes.change(run.folder, await body(request))
+    return answer(board.row(run))
+
+
+async def remove(request: Request) -> Response:
+    """DELETE /api/runs/{id}"""
+    board, run = board_of(request), run_of(request)
+    confirm = (await body(request)).get("confirm")
+    if run.alive:
+        raise Failure(Exit.OWNED_ELSEWHERE, f"{run.folder.name} trains", "stop it first")
+    place = await run_in_threadpool(trash, run.folder, str(confirm))
+    board.notes.forget(run.folder)
+    # The answer does not wait for gigabytes to go: the run is out of sight already.
+    return JSONResponse({"trash": str(place)}, background=BackgroundTask(empty, place))
+
+
+def compare(request: Request) -> Response:
+    """GET /api/compare"""
+    board, by = board_of(request), axis(request)
+    runs = [board.run(id) for id in texts(request, "run", 32)]
+    return answer({"differences": differences(runs), "at_equal": at_equal(runs, by)})
 
 
 def one(request: Request) -> Response:
     """GET /api/runs/{id}"""
     run = run_of(request)
     with run.index.lock:
-        return answer({**row(run), **_detail(run)})
+        return answer({**board_of(request).row(run), **_detail(run)})
 
 
 def _detail(run: Run) -> dict[str, Any]:

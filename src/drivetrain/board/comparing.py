@@ -1,0 +1,60 @@
+"""Runs side by side: keys that differ, and what each had at the same places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from drivetrain.board.index import Index
+from drivetrain.board.runs import Run
+
+_PLACES = 5
+_UNTOLD = ("memory/", "phase/", "ranks/", "counted/", "step/")
+
+
+def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The recipes' keys that not all have alike."""
+    found = []
+    every = dict.fromkeys(key for run in runs for key in run.recipe.values)
+    for key in every:
+        values = {run.id: run.recipe.values.get(key) for run in runs}
+        if len({repr(value) for value in values.values()}) > 1:
+            found.append({"key": key, "values": values})
+    return found
+
+
+def at_equal(runs: Sequence[Run], axis: int) -> list[dict[str, Any]]:
+    """The numbers of each name that several have, at places up to which all runs came: the newest value that counts
+    there. None where a run has none yet."""
+    ends = [float(run.index.groups.newest[axis]) for run in runs]
+    begins = [float(run.index.groups.first.rows[0, axis]) for run in runs if len(run.index.groups)]
+    if not begins:
+        return []
+    places = np.linspace(max(begins), min(ends), _PLACES + 1)[1:]
+    names = [name for name in dict.fromkeys(name for run in runs for name in run.index.series) if _told(name)]
+    found = []
+    for name in names:
+        columns = [(run.id, _at(run.index, name, axis, places)) for run in runs]
+        for number, place in enumerate(places):
+            values = {id: column[number] for id, column in columns}
+            if sum(value is not None for value in values.values()) > 1:
+                found.append({"name": name, "at": float(place), "values": values})
+    return found
+
+
+def _told(name: str) -> bool:
+    return not name.startswith(_UNTOLD)
+
+
+def _at(index: Index, name: str, axis: int, places: Sequence[float] | Any) -> list[float | None]:
+    if name not in index.series:
+        return [None] * len(places)
+    curve = index.curves([name], axis, points=2000)[name]
+    live = curve.flags & 1 == 0
+    x, mean = curve.x[live], curve.mean[live]
+    order = np.argsort(x, kind="stable")
+    x, mean = x[order], mean[order]
+    rows = np.searchsorted(x, places, "right") - 1
+    return [float(mean[row]) if row >= 0 else None for row in rows]

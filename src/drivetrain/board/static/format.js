@@ -1,0 +1,61 @@
+// @ts-check
+/** Numbers, sizes and times as people read them. */
+
+/** @param {number | null | undefined} value @param {number} [digits] */
+export function number(value, digits = 4) {
+  if (value == null || Number.isNaN(value)) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(digits - 1).replace(/\.?0+e/, "e");
+  return String(Number(value.toPrecision(digits)));
+}
+
+/** @param {number | null | undefined} value @param {string} [unit] */
+export function amount(value, unit = "") {
+  if (value == null) return "–";
+  const size = Math.abs(value);
+  for (const [factor, letter] of /** @type {[number, string][]} */ ([[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])) {
+    if (size >= factor) return `${Number((value / factor).toPrecision(3))}${letter}${unit}`;
+  }
+  return `${Number(value.toPrecision(3))}${unit}`;
+}
+
+/** @param {number | null | undefined} value */
+export function bytes(value) {
+  if (value == null) return "–";
+  for (const [factor, unit] of /** @type {[number, string][]} */ ([[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]])) {
+    if (Math.abs(value) >= factor) return `${(value / factor).toPrecision(3)} ${unit}`;
+  }
+  return `${value} B`;
+}
+
+/** @param {number | null | undefined} seconds */
+export function span(seconds) {
+  if (seconds == null) return "–";
+  if (Math.abs(seconds) < 60) return `${Number(seconds.toPrecision(3))} s`;
+  const whole = Math.round(seconds), days = Math.trunc(whole / 86400), hours = Math.trunc(whole / 3600) % 24;
+  const minutes = Math.trunc(whole / 60) % 60;
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return `${minutes} min ${whole % 60} s`;
+}
+
+/** @param {number | null | undefined} value */
+export function share(value) {
+  return value == null ? "–" : `${(100 * value).toFixed(1)} %`;
+}
+
+/** In the viewer's own zone. @param {number | null | undefined} unix */
+export function moment(unix) {
+  return unix == null ? "–" : new Date(1000 * unix).toLocaleString();
+}
+
+/** A value of a curve, by the unit that its name says. @param {number | null} value @param {string} name */
+export function valued(value, name) {
+  if (value == null || Number.isNaN(value)) return "–";
+  if (name.startsWith("memory/")) return bytes(value);
+  if (name.startsWith("mfu/")) return share(value);
+  if (name.includes("_per_second/")) return amount(value, `/s`);
+  if (name.startsWith("step/") || name.startsWith("phase/") || name.endsWith("_seconds")) return `${number(value)} s`;
+  return number(value);
+}
