@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from drivetrain.board.app import application
 from drivetrain.board.board import Board
 from drivetrain.board.guard import Guard, hosts_of
 from drivetrain.board.keys import Keys
 from drivetrain.board.notes import Notes
 from drivetrain.board.runs import Runs
-from drivetrain.board.serve import configured, listen
-from drivetrain.ledger.ledger import LedgerFile
+from drivetrain.board.serve import listen, server_of
+from drivetrain.ledger.ledger import LedgerFile, body_of, chained
 
 KEYS = Keys("t" * 40, "s" * 40, "k" * 40)
 RECIPE = {"name": "tiny", "optimizer": {"kind": "adamw", "lr": 1e-3}, "parallel": {"shard": 2, "replicate": "auto"}}
@@ -93,13 +91,15 @@ class Asked:
 
 
 @contextmanager
-def serving(*folders: Path, cache: Path | None = None, state: Path | None = None, read_only: bool = False):
+def serving(
+    *folders: Path, cache: Path | None = None, state: Path | None = None, read_only: bool = False, port: int = 0
+):
     """A board over these folders until the block ends."""
     board = Board(Runs(folders, cache), Notes(state or Path(tempfile.mkdtemp())), read_only)
-    listening = listen("127.0.0.1", 0)
+    listening = listen("127.0.0.1", port)
     port = listening.getsockname()[1]
     guarded = Guard(application(board), KEYS, hosts_of("127.0.0.1", port), read_only)
-    server = uvicorn.Server(configured(guarded))
+    server = server_of(guarded, board)
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     while not server.started:
@@ -123,6 +123,6 @@ def made_run(folder: Path, told, recipe=RECIPE) -> Path:
 def append(folder: Path, told) -> None:
     """More records at the end of a run's ledger."""
     file = LedgerFile.open(folder / "ledger.jsonl")
-    for record in told:
-        file.append(record)
+    # All at once: some tests write tens of thousands.
+    file.write(*chained(file.tail, map(body_of, told)))
     file.close()

@@ -32,7 +32,7 @@ def followed(path, snapshot=None):
 
 
 def same(one, other):
-    for name in ("offset", "chain", "records", "kinds", "lost", "commands", "paused"):
+    for name in ("offset", "chain", "records", "lost", "commands", "paused"):
         assert getattr(one, name) == getattr(other, name)
     assert one.series == other.series
     assert one.seconds == other.seconds

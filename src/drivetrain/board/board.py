@@ -24,6 +24,7 @@ class News:
 
     def __init__(self) -> None:
         self.now: dict[str, list[Any]] = {}
+        self._closed = False
         self._changed = asyncio.Event()
 
     def tell(self, told: Mapping[str, list[Any] | None]) -> None:
@@ -37,15 +38,21 @@ class News:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def close(self) -> None:
+        """No more will come: streams end."""
+        self._closed = True
+        self._changed.set()
+
     async def follow(self) -> AsyncIterator[dict[str, list[Any] | None] | None]:
         """The whole present state, then what changed; None where nothing did for some time."""
         sent: dict[str, list[Any]] = {}
-        while True:
+        first = True
+        while not self._closed:
             changed = self._changed
             new: dict[str, list[Any] | None] = {id: told for id, told in self.now.items() if sent.get(id) != told}
             new |= dict.fromkeys(sent.keys() - self.now.keys())
-            if new or not sent:
-                sent = dict(self.now)
+            if new or first:
+                sent, first = dict(self.now), False
                 yield new
             try:
                 await asyncio.wait_for(changed.wait(), _ALIVE)

@@ -36,7 +36,7 @@ def gallery(index: Index) -> dict[str, Any]:
     """What the task has shown, by step: texts, and the names of sounds and pictures."""
     items, steps = [], []
     with index.lock:
-        offsets = list(index.lines([ShowRecord.kind]))[:_MOST]
+        offsets = list(index.others.offsets([ShowRecord.kind]))[:_MOST]
     for offset in reversed(offsets):
         record = index.record(offset)
         if isinstance(record, ShowRecord):

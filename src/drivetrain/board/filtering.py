@@ -12,7 +12,7 @@ from drivetrain.spec.exits import Exit, Failure
 LONGEST = 500
 """Characters of a filter."""
 _DEEPEST = 20  # parentheses within parentheses
-_TOKEN = re.compile(r'\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<mark>!=|<=|>=|!~|[=<>~()])|(?P<word>[^\s=<>~()!"]+))')
+_TOKEN = re.compile(r'(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<mark>!=|<=|>=|!~|[=<>~()])|(?P<word>[^\s=<>~()!"]+))')
 _WORDS = frozenset({"and", "or", "not"})
 Values = Callable[[str], Any]
 """The value of a key; None where there is none, a list where any of several may fit."""
@@ -119,7 +119,8 @@ class _Token:
 
 def _tokens(text: str) -> list[_Token]:
     found, at = [], 0
-    while text[at:].strip():
+    while rest := text[at:].lstrip():
+        at = len(text) - len(rest)
         match = _TOKEN.match(text, at)
         if match is None:
             raise _wrong(at, f"{text[at:].strip()[:20]!r} is not understood")

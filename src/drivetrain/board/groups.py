@@ -3,7 +3,7 @@ is lost. What lies deeper is read from the ledger's own lines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,14 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drivetrain.board.columns import Column
-from drivetrain.board.steps import AXES, SECONDS, STEP, TIME, TOKENS, Numbers, Steps, joined
+from drivetrain.board.steps import AXES, SECONDS, STEP, TOKENS, Numbers, Steps, joined
 
 GROUP = 16
 """Steps of a group; the last one of a stretch may have fewer."""
-DEEP = 8000
-"""Steps up to which lines are read: some milliseconds."""
-VOID, OPENS = 1, 2
-"""Flags of a curve's points: made again or rolled back later; not the next one after the point before it."""
 
 Reader: TypeAlias = Callable[[int, int, tuple[float, float]], Steps]
 """The steps between two places of the ledger, given the tokens and seconds before them."""
@@ -33,33 +29,6 @@ class Stretch:
     end: int
     void: bool
     opens: bool
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What is drawn of one name, [points] each. `exact`: each point is a step, and low, high and mean are its value."""
-
-    x: Numbers
-    low: NDArray[np.float32]
-    high: NDArray[np.float32]
-    mean: NDArray[np.float32]
-    flags: NDArray[np.uint8]
-    exact: bool
-
-
-@dataclass(frozen=True)
-class _Points:
-    """Of all names alike: where points are, how many steps each stands for, and their flags; `parts` are places of the
-    points at which a stretch begins, and how many of them there are."""
-
-    x: Numbers
-    rows: Numbers
-    flags: NDArray[np.uint8]
-    parts: Sequence[tuple[int, int]]
-
-    def starts(self, wide: int) -> NDArray[np.int64]:
-        """Where so many points are taken together: never of two stretches."""
-        return np.concatenate([np.arange(begin, begin + count, wide) for begin, count in self.parts])
 
 
 class Groups:
@@ -152,69 +121,6 @@ class Groups:
             parts[0].opens = stretch.opens
         return parts
 
-    def curves(
-        self, names: Sequence[str], axis: int, lo: float, hi: float, points: int, read: Reader
-    ) -> dict[str, Curve]:
-        """What is drawn of each name between two places of an axis: `points` or so, at most as many more as there are
-        stretches."""
-        parts = list(self._selected(axis, lo, hi))
-        if not parts:
-            return {name: _none() for name in names}
-        rows = sum(int(self.spans.rows[part.begin : part.end, 2].sum()) for part in parts)
-        if rows <= DEEP:
-            return self._deep(names, axis, parts, points, read)
-        told = self._points(axis, parts)
-        wide = _wide(len(told.x), points)
-        found = {}
-        for name in names:
-            column = self.series[name].rows
-            found[name] = _reduced(told, np.concatenate([column[part.begin : part.end] for part in parts]), wide)
-        return found
-
-    def _deep(
-        self, names: Sequence[str], axis: int, parts: Sequence[Stretch], points: int, read: Reader
-    ) -> dict[str, Curve]:
-        steps = [self.read(part.begin, part.end, read) for part in parts]
-        x, rows, flags, places, begin = [], [], [], [], 0
-        for part, made in zip(parts, steps, strict=True):
-            x.append(made.axes[:, axis])
-            rows.append(np.ones(len(made)))
-            flags.append(_flags(part, len(made)))
-            places.append((begin, len(made)))
-            begin += len(made)
-        told = _Points(np.concatenate(x), np.concatenate(rows), np.concatenate(flags), places)
-        wide = _wide(len(told.x), points)
-        found = {}
-        for name in names:
-            values = np.concatenate([made.of(name) for made in steps])
-            values[~np.isfinite(values)] = np.nan
-            found[name] = _reduced(told, np.stack([values, values, values], axis=1), wide, exact=wide == 1)
-        return found
-
-    def _points(self, axis: int, parts: Sequence[Stretch]) -> _Points:
-        x = np.concatenate([self.first.rows[part.begin : part.end, axis] for part in parts])
-        rows = np.concatenate([self.spans.rows[part.begin : part.end, 2] for part in parts])
-        flags = np.concatenate([_flags(part, part.end - part.begin) for part in parts])
-        places, begin = [], 0
-        for part in parts:
-            places.append((begin, part.end - part.begin))
-            begin += part.end - part.begin
-        return _Points(x, rows.astype("f8"), flags, places)
-
-    def _selected(self, axis: int, lo: float, hi: float) -> Iterator[Stretch]:
-        """The parts of stretches between two places, with a group more on both sides: lines go on beyond the edge."""
-        for stretch in self.stretches:
-            rows = slice(stretch.begin, stretch.end)
-            first, last = self.first.rows[rows, axis], self.last.rows[rows, axis]
-            if axis == TIME:
-                # A clock may have been set back: what comes later is then found where the latest time before it is.
-                first, last = np.maximum.accumulate(first), np.maximum.accumulate(last)
-            begin = int(np.searchsorted(last, lo, "left"))
-            end = int(np.searchsorted(first, hi, "right"))
-            if begin < end:
-                begin, end = max(0, begin - 1), min(len(first), end + 1)
-                yield Stretch(stretch.begin + begin, stretch.begin + end, stretch.void, stretch.opens or begin > 0)
-
     def read(self, begin: int, end: int, read: Reader) -> Steps:
         """The steps of these groups, which lie one after the other in the ledger."""
         offset, stop = int(self.spans.rows[begin, 0]), int(self.spans.rows[end - 1, 1])
@@ -257,47 +163,3 @@ def _extremes(column: Numbers, begins: NDArray[np.int64]) -> Numbers:
     total = np.add.reduceat(np.where(finite, column, 0.0), begins)
     mean = np.divide(total, count, out=np.full(len(begins), np.nan), where=count > 0)
     return np.stack([np.fmin.reduceat(values, begins), np.fmax.reduceat(values, begins), mean], axis=1)
-
-
-def _reduced(told: _Points, column: NDArray[np.floating], wide: int, *, exact: bool = False) -> Curve:
-    """`column` is [points, 3]: least, largest, mean. Points without a value are left out."""
-    x, flags, low, high, mean = told.x, told.flags, column[:, 0], column[:, 1], column[:, 2]
-    if wide > 1:
-        starts = told.starts(wide)
-        weight = np.where(np.isfinite(mean), told.rows, 0.0)
-        total = np.add.reduceat(weight * np.nan_to_num(mean), starts)
-        count = np.add.reduceat(weight, starts)
-        mean = np.divide(total, count, out=np.full(len(starts), np.nan), where=count > 0)
-        low, high = np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts)
-        x, flags = x[starts], flags[starts]
-    there = np.isfinite(mean)
-    if not there.all():
-        flags = _opened_late(flags, there)
-        x, low, high, mean, flags = x[there], low[there], high[there], mean[there], flags[there]
-    return Curve(x, low.astype("f4"), high.astype("f4"), mean.astype("f4"), flags, exact)
-
-
-def _opened_late(flags: NDArray[np.uint8], there: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Where the first point of a stretch has no value, the next one that has opens it."""
-    stretch = np.cumsum(flags & OPENS != 0)
-    flags = (flags & VOID).astype("u1")
-    held = np.flatnonzero(there)
-    opens = np.flatnonzero(np.diff(stretch[held], prepend=0))
-    flags[held[opens]] |= OPENS
-    return flags
-
-
-def _flags(part: Stretch, count: int) -> NDArray[np.uint8]:
-    flags = np.full(count, VOID * part.void, "u1")
-    flags[0] |= np.uint8(OPENS * part.opens)
-    return flags
-
-
-def _wide(count: int, points: int) -> int:
-    """How many points are taken together."""
-    return -(-count // points)
-
-
-def _none() -> Curve:
-    empty = np.empty(0, "f4")
-    return Curve(np.empty(0), empty, empty, empty, np.empty(0, "u1"), True)

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from drivetrain.board.columns import Column
-from drivetrain.board.groups import Curve, Groups
+from drivetrain.board.groups import Groups
+from drivetrain.board.others import Others
 from drivetrain.board.steps import AXES, BEGIN, STEP, TIME, Numbers, Steps, read_steps
+from drivetrain.board.zoom import Curve, curves
 from drivetrain.ledger import records
 from drivetrain.ledger.ledger import chain_of, ending, following
 from drivetrain.ledger.records import AttemptRecord, CommandRecord, PauseRecord, Record, RepairRecord, StepRecord
@@ -33,9 +34,6 @@ from drivetrain.watch.scalars import scalars
 
 BLOCK = 1 << 20
 """Bytes that are read at a time: between two of them others may ask."""
-OFFSET, KIND, SPENT, VOIDED = range(len(AXES), len(AXES) + 4)
-"""Columns of other records after those of `AXES`: where the line begins, what kind it is (a place in `kinds`), seconds
-that it tells, and whether it is void."""
 _GOING_BACK = (b'{"kind":"attempt",', b'{"kind":"rollback",')
 SKIP = "skip"
 """The kind under which a step stands among the other records in which a network did not move."""
@@ -55,11 +53,7 @@ class Index:
         self.offset = self.records = self.size = 0
         self.chain = ""
         self.groups = Groups()
-        self.others = Column(VOIDED + 1, "f8")
-        """[records that are no steps, 9]: where each stands on the axes, and `OFFSET`, `KIND`, `SPENT`, `VOIDED`."""
-        self.kinds: list[str] = []
-        self.points: dict[str, Column] = {}
-        """Numbers of other records by name: [points, 2] of a row of `others` and a value."""
+        self.others = Others()
         self.tallies: list[AttemptTally] = []
         self.lost: dict[str, float] = {}
         self.paused = False
@@ -147,7 +141,7 @@ class Index:
         made = read_steps(lines, spans, self.groups.position, rate)
         self.groups.add(made)
         for place in made.skipped:
-            self._add_row(SKIP, made.axes[place], int(made.spans[place, 0]), 0.0)
+            self.others.add(SKIP, made.axes[place], int(made.spans[place, 0]), 0.0, of_step=True)
         if self.tallies:
             last = made.axes[-1]
             self.tallies[-1].add_steps(int(last[STEP]), float(last[TIME]), *map(float, made.spent.sum(axis=0)))
@@ -172,19 +166,9 @@ class Index:
         place[STEP] = getattr(record, "step", getattr(record, "from_step", place[STEP]))
         place[TIME] = record.time
         lost = sum(seconds for _, seconds in spent_by(record)) if isinstance(record, KeptRecord) else 0.0
-        row = self._add_row(record.kind, place, offset, lost, of_step=is_of_step(record))
+        row = self.others.add(record.kind, place, offset, lost, of_step=is_of_step(record))
         for name, value in scalars(record):
-            self.points.setdefault(name, Column(2, "f8")).extend(np.array([[row, value]]))
-
-    def _add_row(self, kind: str, place: Numbers, offset: int, spent: float, *, of_step: bool = True) -> int:
-        if kind not in self.kinds:
-            self.kinds.append(kind)
-        row = np.empty((1, VOIDED + 1))
-        row[0, : len(AXES)] = place
-        # What is of no step, such as an attempt, is never void: told by a NaN, which no comparison holds for.
-        row[0, [OFFSET, KIND, SPENT, VOIDED]] = offset, self.kinds.index(kind), spent, 0.0 if of_step else np.nan
-        self.others.extend(row)
-        return len(self.others) - 1
+            self.others.tell(row, name, value)
 
     def _go_back(self, step: int) -> None:
         """What was done after this step is void, and its time lost."""
@@ -193,13 +177,10 @@ class Index:
             for bucket, seconds in zip(("step", "data wait"), lost, strict=True):
                 self.lost[bucket] = self.lost.get(bucket, 0.0) + seconds
             self.groups.open()
-        rows = self.others.rows
-        void = (rows[:, STEP] > step) & (rows[:, VOIDED] == 0)
-        for kind, seconds in zip(rows[void, KIND], rows[void, SPENT], strict=True):
+        for kind, seconds in self.others.go_back(step).items():
             if seconds:
-                bucket = "commit" if self.kinds[int(kind)] == "commit" else "evaluation"
-                self.lost[bucket] = self.lost.get(bucket, 0.0) + float(seconds)
-        rows[void, VOIDED] = 1
+                bucket = "commit" if kind == "commit" else "evaluation"
+                self.lost[bucket] = self.lost.get(bucket, 0.0) + seconds
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -212,7 +193,7 @@ class Index:
         with self.lock:
             steps = int(self.groups.spans.rows[:, 2].sum()) if len(self.groups) else 0
             found = dict.fromkeys(self.groups.series, steps)
-            for name, column in self.points.items():
+            for name, column in self.others.points.items():
                 found.setdefault(name, len(column))
             return found
 
@@ -222,50 +203,21 @@ class Index:
         """What is drawn of each name between two places of an axis. Raises KeyError for a name that is not there."""
         with self.lock:
             of_steps = [name for name in names if name in self.groups.series]
-            found = self.groups.curves(of_steps, axis, lo, hi, points, self._reader) if of_steps else {}
+            found = curves(self.groups, of_steps, axis, lo, hi, points, self._reader) if of_steps else {}
             for name in names:
                 if name not in found:
-                    found[name] = self._of_others(name, axis, lo, hi, points)
+                    found[name] = self.others.curve(name, axis, lo, hi, points)
             return found
-
-    def _of_others(self, name: str, axis: int, lo: float, hi: float, points: int) -> Curve:
-        told = self.points[name].rows
-        rows = self.others.rows[told[:, 0].astype(int)]
-        x, void, values = rows[:, axis], rows[:, VOIDED] == 1, told[:, 1]
-        there = (x >= lo) & (x <= hi) & np.isfinite(values)
-        x, void, values = x[there], void[there], values[there]
-        # A stretch begins where steps go back. Void ones and others are never taken together.
-        opens = np.diff(x, prepend=-np.inf) < 0
-        opens[1:] |= void[1:] != void[:-1]
-        starts = np.arange(len(x)) if len(x) <= points else _starts(opens, -(-len(x) // points))
-        if not len(x):
-            empty = np.empty(0, "f4")
-            return Curve(x, empty, empty, empty, np.empty(0, "u1"), True)
-        count = np.diff(np.append(starts, len(x)))
-        flags = (void[starts] + 2 * opens[starts]).astype("u1")
-        low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
-        mean = np.add.reduceat(values, starts) / count
-        exact = len(starts) == len(x)
-        return Curve(x[starts], low.astype("f4"), high.astype("f4"), mean.astype("f4"), flags, exact)
 
     def last(self, name: str) -> float:
         """The newest value of a name that counts; NaN where there is none."""
-        if name in self.points:
-            told = self.points[name].rows
-            live = told[self.others.rows[told[:, 0].astype(int), VOIDED] != 1]
-            return float(live[-1, 1]) if len(live) else float("nan")
+        if name in self.others.points:
+            values, _ = self.others.live(name)
+            return float(values[-1]) if len(values) else float("nan")
         tail = self.groups.tail
         if tail is not None:
             return float(tail.of(name)[-1])
         return float(self.groups.series[name].rows[-1, 2])
-
-    def lines(self, kinds: Sequence[str]) -> Iterator[int]:
-        """Where the records of these kinds begin that stand among the others and count, newest first."""
-        wanted = {self.kinds.index(kind) for kind in kinds if kind in self.kinds}
-        rows = self.others.rows
-        for place in range(len(rows) - 1, -1, -1):
-            if rows[place, KIND] in wanted and rows[place, VOIDED] != 1:
-                yield int(rows[place, OFFSET])
 
     def line(self, offset: int) -> bytes:
         """The line that begins there."""
@@ -279,13 +231,8 @@ class Index:
 
     def newest(self, kind: str) -> Record | None:
         """The newest record of a kind that counts."""
-        if kind not in self.kinds:
-            return None
-        rows = self.others.rows
-        found = np.flatnonzero((rows[:, KIND] == self.kinds.index(kind)) & (rows[:, VOIDED] != 1))
-        if not len(found):
-            return None
-        return self.record(int(rows[found[-1], OFFSET]))
+        offset = next(self.others.offsets([kind]), None)
+        return None if offset is None else self.record(offset)
 
     def step_at(self, axis: int, place: float) -> int | None:
         """Where the record of the last step that counts up to this place of an axis begins; None before the first."""
@@ -315,8 +262,7 @@ class Index:
 
     def _attempt_at(self, offset: int) -> AttemptRecord:
         """The attempt that wrote what stands at this place."""
-        rows = self.others.rows
-        begins = rows[rows[:, KIND] == self.kinds.index("attempt"), OFFSET]
+        begins = np.sort(np.fromiter(self.others.offsets(["attempt"]), "i8"))
         number = int(np.searchsorted(begins, offset, "right")) - 1
         return self.tallies[max(0, number)].first
 
@@ -337,10 +283,3 @@ def _stretches(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 def _spans(lines: Sequence[bytes], begin: int) -> NDArray[np.int64]:
     ends = begin + np.cumsum(np.fromiter(map(len, lines), "i8", len(lines)))
     return np.stack([np.concatenate([[begin], ends[:-1]]), ends], axis=1)
-
-
-def _starts(opens: NDArray[np.bool_], wide: int) -> NDArray[np.int64]:
-    """Where so many points are taken together, a stretch by itself."""
-    begins = np.union1d([0], np.flatnonzero(opens))
-    ends = np.append(begins[1:], len(opens))
-    return np.concatenate([np.arange(begin, end, wide) for begin, end in zip(begins, ends, strict=True)])

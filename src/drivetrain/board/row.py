@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from drivetrain.board.index import KIND, VOIDED, Index
+from drivetrain.board.index import Index
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import SAMPLES, SECONDS, STEP, TIME, TOKENS
 from drivetrain.ledger.records import CommitRecord
@@ -83,19 +83,18 @@ def mesh(run: Run) -> dict[str, int]:
 def best(run: Run) -> dict[str, Any] | None:
     """The best value of the metric that the recipe names; the newest of the first one where it names none."""
     index, recipe = run.index, run.recipe.tree
-    metric, mode = next(iter(sorted(name for name in index.points if _is_score(name))), ""), None
+    metric, mode = next(iter(sorted(name for name in index.others.points if _is_score(name))), ""), None
     for part in ((recipe.get("checkpoint") or {}).get("keep_best"), (recipe.get("stop") or {}).get("patience")):
         if isinstance(part, Mapping):
             metric, mode = part.get("metric", ""), part.get("mode", "min")
             break
-    if metric not in index.points:
+    if metric not in index.others.points:
         return None
-    told = index.points[metric].rows
-    rows = index.others.rows[told[:, 0].astype(int)]
-    live = (rows[:, VOIDED] != 1) & np.isfinite(told[:, 1])
-    if not live.any():
+    values, rows = index.others.live(metric)
+    there = np.isfinite(values)
+    if not there.any():
         return None
-    values, steps = told[live, 1], rows[live, STEP]
+    values, steps = values[there], rows[there, STEP]
     place = {"min": np.argmin, "max": np.argmax}[mode](values) if mode else len(values) - 1
     return {"metric": metric, "value": float(values[place]), "step": int(steps[place]), "mode": mode}
 
@@ -141,7 +140,7 @@ def _of_ledger(run: Run) -> dict[str, Any]:
         "goodput": seconds["step"] / whole if whole else None,
         "attempts": len(index.tallies),
         "world": last.first.world if last else 0,
-        "commits": int(np.sum(index.others.rows[:, KIND] == index.kinds.index("commit"))) if commit else 0,
+        "commits": index.others.counts().get("commit", 0),
         "commit_bytes": commit.bytes if isinstance(commit, CommitRecord) else None,
         "started": index.tallies[0].first.started if last else None,
         "last": last.ended if last else None,

@@ -7,9 +7,12 @@ import socket
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drivetrain.spec.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from drivetrain.board.board import Board
 
 PORT = 8642
 """Where the board listens where nothing is said."""
@@ -40,8 +43,6 @@ def serve(
     """
     require_packages()
     _require_runs(folders)
-    import uvicorn
-
     from drivetrain.board.app import application
     from drivetrain.board.board import Board
     from drivetrain.board.guard import Guard, hosts_of
@@ -56,21 +57,25 @@ def serve(
     board = Board(Runs(folders, cache_folder()), Notes(state), read_only)
     guarded = Guard(application(board), keys, hosts_of(host, port), read_only)
 
+    server_of(guarded, board, lambda: say(f"http://{_shown(host)}:{port}/?token={keys.token}")).run([listening])
+
+
+def server_of(app: Any, board: Board, started: Callable[[], None] = lambda: None) -> Any:
+    """uvicorn's server for the board, without extras; `started` is called once it answers."""
+    import uvicorn
+
     class Server(uvicorn.Server):
-        """Says its address once it answers."""
+        """Streams end with the server: they would hold it up until its patience ends."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            say(f"http://{_shown(host)}:{port}/?token={keys.token}")
+            started()
 
-    Server(configured(guarded)).run([listening])
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            board.news.close()
+            await super().shutdown(sockets)
 
-
-def configured(app: Any) -> Any:
-    """uvicorn's settings for the board, with no extras of it."""
-    import uvicorn
-
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,  # the first address has the token
@@ -82,6 +87,7 @@ def configured(app: Any) -> Any:
         lifespan="on",
         timeout_graceful_shutdown=_PATIENCE,
     )
+    return Server(config)
 
 
 def state_folder() -> Path:

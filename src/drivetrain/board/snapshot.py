@@ -24,7 +24,7 @@ from drivetrain.spec.files import write_private
 
 _VERSION = 1
 _ALIGNED = 8  # bytes: each array begins at a multiple of it
-_PLAIN = ("offset", "chain", "records", "kinds", "lost", "paused", "commands")
+_PLAIN = ("offset", "chain", "records", "lost", "paused", "commands")
 
 
 def save(index: Index, path: Path) -> None:
@@ -34,6 +34,7 @@ def save(index: Index, path: Path) -> None:
         body = b"".join(map(_padded, arrays.values()))
         head: dict[str, Any] = {"version": _VERSION, "crc": zlib.crc32(body)}
         head["state"] = {name: getattr(index, name) for name in _PLAIN}
+        head["kinds"] = index.others.kinds
         head["stretches"] = [list(vars(stretch).values()) for stretch in index.groups.stretches]
         head["tallies"] = [_tally_told(tally) for tally in index.tallies]
         head["arrays"] = [[name, array.dtype.str, *array.shape] for name, array in arrays.items()]
@@ -58,7 +59,7 @@ def load(index: Index, path: Path) -> bool:
     with index.lock:
         for name in _PLAIN:
             setattr(index, name, head["state"][name])
-        index.tallies = tallies
+        index.tallies, index.others.kinds = tallies, head["kinds"]
         index.groups.stretches = [Stretch(*told) for told in head["stretches"]]
         _fill(index, arrays)
     return True
@@ -69,7 +70,7 @@ def _arrays(index: Index) -> dict[str, NDArray[Any]]:
     found = {"first": groups.first.rows, "last": groups.last.rows, "spans": groups.spans.rows}
     found |= {"spent": groups.spent.rows, "others": index.others.rows}
     found |= {f"series {name}": column.rows for name, column in groups.series.items()}
-    found |= {f"points {name}": column.rows for name, column in index.points.items()}
+    found |= {f"points {name}": column.rows for name, column in index.others.points.items()}
     if groups.tail is not None:
         tail = groups.tail
         found |= {"tail axes": tail.axes, "tail spans": tail.spans, "tail spent": tail.spent}
@@ -81,9 +82,9 @@ def _fill(index: Index, arrays: Mapping[str, NDArray[Any]]) -> None:
     groups = index.groups
     for name in ("first", "last", "spans", "spent"):
         setattr(groups, name, _column(arrays[name]))
-    index.others = _column(arrays["others"])
+    index.others.column = _column(arrays["others"])
     groups.series = {name: _column(rows) for name, rows in _below("series ", arrays).items()}
-    index.points = {name: _column(rows) for name, rows in _below("points ", arrays).items()}
+    index.others.points = {name: _column(rows) for name, rows in _below("points ", arrays).items()}
     if "tail axes" in arrays:
         values = _below("tail of ", arrays)
         groups.tail = Steps(arrays["tail axes"], arrays["tail spans"], arrays["tail spent"], values, ())

@@ -44,7 +44,7 @@ def timeline(index: Index) -> dict[str, Any]:
 def of_kind(index: Index, kind: type[T]) -> Iterator[T]:
     """The records of a kind that are not void, in order; of very many some, evenly chosen."""
     with index.lock:
-        offsets = list(index.lines([kind.kind]))[::-1]
+        offsets = list(index.others.offsets([kind.kind]))[::-1]
     wide = -(-len(offsets) // _MOST) if offsets else 1
     for offset in offsets[::wide]:
         record = index.record(offset)

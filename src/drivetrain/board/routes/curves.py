@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain.board.board import run_of
-from drivetrain.board.groups import Curve
-from drivetrain.board.index import KIND, OFFSET, SKIP, VOIDED, Index
+from drivetrain.board.index import SKIP, Index
+from drivetrain.board.others import KIND, OFFSET, VOIDED
 from drivetrain.board.routes.queries import answer, axis, number, texts, whole
 from drivetrain.board.steps import AXES
+from drivetrain.board.zoom import Curve
 from drivetrain.ledger import records
 from drivetrain.ledger.records import Record
 from drivetrain.spec.exits import Exit, Failure
@@ -68,8 +69,8 @@ def marks(request: Request) -> Response:
         rows = index.others.rows
         found, left_out = [], 0
         for kind in _KINDS:
-            if kind in index.kinds:
-                places = np.flatnonzero(rows[:, KIND] == index.kinds.index(kind))
+            if kind in index.others.kinds:
+                places = np.flatnonzero(rows[:, KIND] == index.others.kinds.index(kind))
                 left_out += max(0, len(places) - _MARKS)
                 found += [_mark(index, kind, int(place)) for place in places[-_MARKS:]]
     found.sort(key=lambda mark: mark["offset"])

@@ -98,7 +98,7 @@ def plan(request: Request) -> Response:
     index = run_of(request).index
     history: list[Record] = []
     with index.lock:
-        for offset in reversed(list(index.lines(["attempt", "plan", "commit", "telemetry"]))):
+        for offset in reversed(list(index.others.offsets(["attempt", "plan", "commit", "telemetry"]))):
             history.append(index.record(offset))
     kept = (AttemptRecord, PlanRecord, CommitRecord, TelemetryRecord)
     found = plans.beside([record for record in history if isinstance(record, kept)])

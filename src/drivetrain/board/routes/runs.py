@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -14,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from drivetrain.board.board import board_of, run_of
 from drivetrain.board.comparing import at_equal, differences
 from drivetrain.board.filtering import Filter, parse
-from drivetrain.board.index import KIND, Index
+from drivetrain.board.index import Index
 from drivetrain.board.removal import empty, trash
 from drivetrain.board.routes.queries import answer, axis, body, texts
 from drivetrain.board.row import finite
@@ -122,8 +121,7 @@ def _series(index: Index) -> list[dict[str, Any]]:
 
 def kinds(index: Index) -> dict[str, int]:
     """How many records of each kind there are."""
-    counts = np.bincount(index.others.rows[:, KIND].astype(int), minlength=len(index.kinds))
-    found = dict(zip(index.kinds, map(int, counts), strict=True))
+    found = index.others.counts()
     steps = index.records - sum(count for kind, count in found.items() if kind != "skip")
     return {"step": steps} | found
 
