@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivetrain.board.index import Index
+from drivetrain.board.lookup import newest, seconds, series, step_at
 from drivetrain.board.steps import AXES, SECONDS, STEP, TIME, TOKENS
+from drivetrain.board.zoom import Window
 from drivetrain.ledger.derive import lineage, scores
 from drivetrain.ledger.derive import steps as steps_of
 from drivetrain.ledger.ledger import LedgerFile, read
@@ -70,19 +72,18 @@ def test_what_counts_is_the_lineage_and_seconds_are_those_of_the_report(tmp_path
         assert not index.damage
         assert index.records == len(made)
         history = steps_of(lineage(read(run / "ledger.jsonl")))
-        told = index.curves(["train/loss"], STEP)["train/loss"] if "train/loss" in index.series else None
+        told = index.curves(["train/loss"], Window(STEP))["train/loss"] if "train/loss" in series(index) else None
         live = [one for one in history if math.isfinite(one.losses["loss"])]
         if told is not None:
             counts = told.flags & 1 == 0
             assert told.x[counts].tolist() == [one.step for one in live]
             assert told.mean[counts] == pytest.approx([one.losses["loss"] for one in live], rel=1e-6)
         summary = summary_of(run)
-        for name, seconds in summary.seconds.items():
-            assert index.seconds[name] == pytest.approx(seconds, abs=1e-6), name
+        assert seconds(index) == pytest.approx(summary.seconds, abs=1e-6)
         assert index.groups.position[1] == pytest.approx(sum(summary.steps.seconds) + sum(summary.steps.wait))
         scored = scores(summary.records).get(("dogs", "bits"), [])
-        if "dogs/bits" in index.series:
-            points = index.curves(["dogs/bits"], STEP)["dogs/bits"]
+        if "dogs/bits" in series(index):
+            points = index.curves(["dogs/bits"], Window(STEP))["dogs/bits"]
             assert points.x[points.flags & 1 == 0].tolist() == [at for at, _ in scored]
 
 
@@ -120,7 +121,7 @@ def long(tmp_path):
 def test_every_extreme_is_in_every_zoom(long, axis):
     run, losses = long
     index = index_of(run)
-    whole = index.curves(["train/loss"], axis)["train/loss"]
+    whole = index.curves(["train/loss"], Window(axis))["train/loss"]
     assert whole.high.max() == 11
     assert sorted(whole.high)[-3:] == [8, 9, 11]
     assert whole.low.min() == -7
@@ -131,7 +132,7 @@ def test_every_extreme_is_in_every_zoom(long, axis):
     base = 1e9 if axis == TIME else 0
     for wide in (12_000, 9_000, 7_000, 1_500, 300, 5):
         lo, hi = base + (12_345 - wide) * unit, base + (12_346 + wide) * unit
-        told = index.curves(["train/loss"], axis, lo, hi, 1000)["train/loss"]
+        told = index.curves(["train/loss"], Window(axis, lo, hi, 1000))["train/loss"]
         assert told.high.max() == 8
         assert told.low.min() == -7
         assert len(told.x) <= 1002
@@ -141,8 +142,8 @@ def test_every_extreme_is_in_every_zoom(long, axis):
 
 def test_a_zoom_beyond_the_data_and_a_single_place_have_few_points(long):
     index = index_of(long[0])
-    assert len(index.curves(["train/loss"], STEP, 1e9, 2e9)["train/loss"].x) == 0
-    assert 1 <= len(index.curves(["train/loss"], STEP, 500, 500)["train/loss"].x) <= 3 * 16
+    assert len(index.curves(["train/loss"], Window(STEP, 1e9, 2e9))["train/loss"].x) == 0
+    assert 1 <= len(index.curves(["train/loss"], Window(STEP, 500, 500))["train/loss"].x) <= 3 * 16
 
 
 def test_a_torn_tail_waits_for_its_end(tmp_path):
@@ -163,7 +164,7 @@ def test_a_ledger_that_was_cut_back_and_written_anew_is_read_anew(tmp_path):
     os.unlink(tmp_path / "ledger.jsonl")
     write(tmp_path, [attempt(), *(step(at, loss=1.0) for at in range(1, 80))])
     index.follow_all()
-    assert index.curves(["train/loss"], STEP)["train/loss"].high.max() == 1
+    assert index.curves(["train/loss"], Window(STEP))["train/loss"].high.max() == 1
     assert index.records == 80
 
 
@@ -203,8 +204,8 @@ def test_a_clock_that_is_set_back_loses_no_step(tmp_path):
     times = [100.0 + at if at < 60 else 40.0 + at for at in range(1, 121)]
     write(tmp_path, [attempt(), *(step(at, time=time) for at, time in enumerate(times, 1))])
     index = index_of(tmp_path)
-    assert len(index.curves(["train/loss"], TIME)["train/loss"].x) == 120
-    assert len(index.curves(["train/loss"], TIME, 0, 1e9)["train/loss"].x) == 120
+    assert len(index.curves(["train/loss"], Window(TIME))["train/loss"].x) == 120
+    assert len(index.curves(["train/loss"], Window(TIME, 0, 1e9))["train/loss"].x) == 120
 
 
 def test_a_loss_that_comes_and_goes_has_its_own_steps(tmp_path):
@@ -212,14 +213,13 @@ def test_a_loss_that_comes_and_goes_has_its_own_steps(tmp_path):
     for at in range(1, 41):
         made.append(step(at, losses={"loss": 1.0} if at < 20 else {"loss": 1.0, "other": float(at)}))
     write(tmp_path, made)
-    told = index_of(tmp_path).curves(["train/other"], STEP)["train/other"]
+    told = index_of(tmp_path).curves(["train/other"], Window(STEP))["train/other"]
     assert told.x.tolist() == list(range(20, 41))
 
 
 def test_commands_pause_and_the_newest_record_are_known(tmp_path):
     write(tmp_path, [attempt(), step(1), commit(1, at=12.0), commit(2, at=13.0)])
     index = index_of(tmp_path)
-    newest = index.newest("commit")
-    assert newest.step == 2
-    assert index.newest("spike") is None
-    assert b'"step":1,' in index.line(index.step_at(STEP, 1))
+    assert newest(index, "commit").step == 2
+    assert newest(index, "spike") is None
+    assert b'"step":1,' in index.line(step_at(index, STEP, 1))

@@ -2,8 +2,10 @@ import numpy as np
 import pytest
 
 from drivetrain.board.index import Index
+from drivetrain.board.lookup import seconds, series
 from drivetrain.board.snapshot import load, save
 from drivetrain.board.steps import STEP
+from drivetrain.board.zoom import Window
 from drivetrain.ledger.ledger import LedgerFile
 from records import attempt, commit, ended, evaluation, rollback, step
 
@@ -34,11 +36,11 @@ def followed(path, snapshot=None):
 def same(one, other):
     for name in ("offset", "chain", "records", "lost", "commands", "paused"):
         assert getattr(one, name) == getattr(other, name)
-    assert one.series == other.series
-    assert one.seconds == other.seconds
+    assert series(one) == series(other)
+    assert seconds(one) == seconds(other)
     assert [tally.told() for tally in one.tallies] == [tally.told() for tally in other.tallies]
-    for name in one.series:
-        mine, theirs = one.curves([name], STEP)[name], other.curves([name], STEP)[name]
+    for name in series(one):
+        mine, theirs = one.curves([name], Window(STEP))[name], other.curves([name], Window(STEP))[name]
         for part in ("x", "low", "high", "mean", "flags"):
             np.testing.assert_array_equal(getattr(mine, part), getattr(theirs, part))
     return True

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from drivetrain.board.index import Index
+from drivetrain.board.lookup import series
 from drivetrain.board.runs import Run
+from drivetrain.board.zoom import Window
 
 _PLACES = 5
 _UNTOLD = ("memory/", "phase/", "ranks/", "counted/", "step/")
@@ -33,7 +35,8 @@ def at_equal(runs: Sequence[Run], axis: int) -> list[dict[str, Any]]:
     if not begins:
         return []
     places = np.linspace(max(begins), min(ends), _PLACES + 1)[1:]
-    names = [name for name in dict.fromkeys(name for run in runs for name in run.index.series) if _told(name)]
+    every = dict.fromkeys(name for run in runs for name in series(run.index))
+    names = filter(_told, every)
     found = []
     for name in names:
         columns = [(run.id, _at(run.index, name, axis, places)) for run in runs]
@@ -49,12 +52,15 @@ def _told(name: str) -> bool:
 
 
 def _at(index: Index, name: str, axis: int, places: Sequence[float] | Any) -> list[float | None]:
-    if name not in index.series:
+    if name not in series(index):
         return [None] * len(places)
-    curve = index.curves([name], axis, points=2000)[name]
+    curve = index.curves([name], Window(axis, points=2000))[name]
     live = curve.flags & 1 == 0
     x, mean = curve.x[live], curve.mean[live]
     order = np.argsort(x, kind="stable")
     x, mean = x[order], mean[order]
     rows = np.searchsorted(x, places, "right") - 1
-    return [float(mean[row]) if row >= 0 else None for row in rows]
+    found: list[float | None] = []
+    for row in rows:
+        found.append(float(mean[row]) if row >= 0 else None)
+    return found

@@ -95,35 +95,41 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Mapping[str, list[str]]) -> Refusal | None:
         """The first reason against a request; None where there is none."""
-        hosts, origins = headers.get("host", []), headers.get("origin", [])
-        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return Refusal(421, "the board is not called by this name")
-        if any(origin.lower().removeprefix("http://") not in self._hosts for origin in origins):
-            return Refusal(403, "from another origin")
-        path, reads = scope["path"], scope["method"] in ("GET", "HEAD")
-        public = path == _ENTER and reads
-        entering = path == "/" and reads and "token" in _query(scope)
-        site = headers.get("sec-fetch-site", ["none"])[0]
+        reads = scope["method"] in ("GET", "HEAD")
+        public = scope["path"] == _ENTER and reads
+        entering = scope["path"] == "/" and reads and "token" in _query(scope)
         # A link to the first address may stand anywhere; that page then loads its one script.
-        if site not in ("same-origin", "none") and not (entering or public or self._navigates(scope, headers)):
-            return Refusal(403, "from another site")
+        foreign = self._foreign(headers, anywhere=entering or public or self._navigates(scope, headers))
+        if foreign or public:
+            return foreign
         if entering:
             given = _query(scope)["token"][0]
             return None if _same(given, self._keys.token) else Refusal(403, "a wrong token")
-        if public:
-            return None
         if not _same(_cookie(headers, self._cookie), self._keys.session):
             return Refusal(401, "this browser has no key to the board")
-        return None if reads else self._against_change(headers, origins)
+        return None if reads else self._against_change(headers)
+
+    def _foreign(self, headers: Mapping[str, list[str]], *, anywhere: bool) -> Refusal | None:
+        """Whether it comes from another place than a page of the board, or calls it by another name. `anywhere`: it may
+        come from another site."""
+        hosts = headers.get("host", [])
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return Refusal(421, "the board is not called by this name")
+        for origin in headers.get("origin", []):
+            if origin.lower().removeprefix("http://") not in self._hosts:
+                return Refusal(403, "from another origin")
+        if not anywhere and headers.get("sec-fetch-site", ["none"])[0] not in ("same-origin", "none"):
+            return Refusal(403, "from another site")
+        return None
 
     def _navigates(self, scope: Scope, headers: Mapping[str, list[str]]) -> bool:
         """Whether somebody goes to the page itself, which changes nothing."""
         return scope["path"] == "/" and headers.get("sec-fetch-mode") == ["navigate"] and scope["method"] == "GET"
 
-    def _against_change(self, headers: Mapping[str, list[str]], origins: list[str]) -> Refusal | None:
+    def _against_change(self, headers: Mapping[str, list[str]]) -> Refusal | None:
         if self._read_only:
             return Refusal(403, "this board only shows: it was started with --read-only")
-        if not origins:
+        if "origin" not in headers:
             return Refusal(403, "from no page of the board")
         if headers.get("content-type", [""])[0].partition(";")[0] != "application/json":
             return Refusal(415, "only JSON is taken")

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from drivetrain.board.groups import Groups
 from drivetrain.board.others import Others
 from drivetrain.board.steps import AXES, BEGIN, STEP, TIME, Numbers, Steps, read_steps
-from drivetrain.board.zoom import Curve, curves
+from drivetrain.board.zoom import Curve, Window, curves
 from drivetrain.ledger import records
 from drivetrain.ledger.ledger import chain_of, ending, following
 from drivetrain.ledger.records import AttemptRecord, CommandRecord, PauseRecord, Record, RepairRecord, StepRecord
@@ -26,7 +26,6 @@ from drivetrain.ledger.run_summary import (
     KeptRecord,
     goes_back_to,
     is_of_step,
-    seconds_by_use,
     spent_by,
 )
 from drivetrain.ledger.throughput import full_rate
@@ -70,7 +69,7 @@ class Index:
         anew. Raises FileNotFoundError where there is none."""
         with self.lock, self.ledger.open("rb") as file:
             self.size = os.fstat(file.fileno()).st_size
-            if not self._goes_on(file):
+            if not _goes_on(self, file):
                 self._begin_anew()
                 self.size = os.fstat(file.fileno()).st_size
             file.seek(self.offset)
@@ -89,16 +88,6 @@ class Index:
         """Read to the end."""
         while self.follow():
             pass
-
-    def _goes_on(self, file: BinaryIO) -> bool:
-        """Whether the file still has what was read: its last record is where it was."""
-        if self.size < self.offset:
-            return False
-        if not self.offset:
-            return True
-        end = ending(self.chain)
-        file.seek(self.offset - len(end))
-        return file.read(len(end)) == end
 
     def _take(self, lines: Sequence[bytes]) -> None:
         """Take whole lines, up to the first that does not follow, or is of another form."""
@@ -165,7 +154,10 @@ class Index:
         place = place.copy()
         place[STEP] = getattr(record, "step", getattr(record, "from_step", place[STEP]))
         place[TIME] = record.time
-        lost = sum(seconds for _, seconds in spent_by(record)) if isinstance(record, KeptRecord) else 0.0
+        # Of other records the time is not lost where they are void: as `RunSummary`.
+        lost = 0.0
+        if isinstance(record, KeptRecord):
+            lost = sum(seconds for _, seconds in spent_by(record))
         row = self.others.add(record.kind, place, offset, lost, of_step=is_of_step(record))
         for name, value in scalars(record):
             self.others.tell(row, name, value)
@@ -173,7 +165,7 @@ class Index:
     def _go_back(self, step: int) -> None:
         """What was done after this step is void, and its time lost."""
         if self.groups.stretches:
-            lost = self.groups.go_back(step, self._reader)
+            lost = self.groups.go_back(step, self.reader)
             for bucket, seconds in zip(("step", "data wait"), lost, strict=True):
                 self.lost[bucket] = self.lost.get(bucket, 0.0) + seconds
             self.groups.open()
@@ -182,42 +174,15 @@ class Index:
                 bucket = "commit" if kind == "commit" else "evaluation"
                 self.lost[bucket] = self.lost.get(bucket, 0.0) + seconds
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds by use, as `RunSummary.seconds`."""
-        return seconds_by_use(self.tallies, self.lost)
-
-    @property
-    def series(self) -> dict[str, int]:
-        """How many points each name has, steps first."""
-        with self.lock:
-            steps = int(self.groups.spans.rows[:, 2].sum()) if len(self.groups) else 0
-            found = dict.fromkeys(self.groups.series, steps)
-            for name, column in self.others.points.items():
-                found.setdefault(name, len(column))
-            return found
-
-    def curves(
-        self, names: Sequence[str], axis: int, lo: float = -np.inf, hi: float = np.inf, points: int = 1000
-    ) -> dict[str, Curve]:
-        """What is drawn of each name between two places of an axis. Raises KeyError for a name that is not there."""
+    def curves(self, names: Sequence[str], window: Window) -> dict[str, Curve]:
+        """What is drawn of each name. Raises KeyError for a name that is not there."""
         with self.lock:
             of_steps = [name for name in names if name in self.groups.series]
-            found = curves(self.groups, of_steps, axis, lo, hi, points, self._reader) if of_steps else {}
+            found = curves(self.groups, of_steps, window, self.reader)
             for name in names:
                 if name not in found:
-                    found[name] = self.others.curve(name, axis, lo, hi, points)
+                    found[name] = self.others.curve(name, window)
             return found
-
-    def last(self, name: str) -> float:
-        """The newest value of a name that counts; NaN where there is none."""
-        if name in self.others.points:
-            values, _ = self.others.live(name)
-            return float(values[-1]) if len(values) else float("nan")
-        tail = self.groups.tail
-        if tail is not None:
-            return float(tail.of(name)[-1])
-        return float(self.groups.series[name].rows[-1, 2])
 
     def line(self, offset: int) -> bytes:
         """The line that begins there."""
@@ -229,27 +194,7 @@ class Index:
         """The record whose line begins there."""
         return records.parse(json.loads(self.line(offset)))
 
-    def newest(self, kind: str) -> Record | None:
-        """The newest record of a kind that counts."""
-        offset = next(self.others.offsets([kind]), None)
-        return None if offset is None else self.record(offset)
-
-    def step_at(self, axis: int, place: float) -> int | None:
-        """Where the record of the last step that counts up to this place of an axis begins; None before the first."""
-        with self.lock:
-            for stretch in reversed(self.groups.stretches):
-                if stretch.void or stretch.begin == stretch.end:
-                    continue
-                first = self.groups.first.rows[stretch.begin : stretch.end, axis]
-                group = stretch.begin + int(np.searchsorted(first, place, "right")) - 1
-                if group >= stretch.begin:
-                    made = self.groups.read(group, group + 1, self._reader)
-                    # Sums of seconds are not the same to the last bit, however they are made.
-                    at = int(np.searchsorted(made.axes[:, axis], place * (1 + 1e-9), "right")) - 1
-                    return int(made.spans[max(0, at), 0])
-        return None
-
-    def _reader(self, begin: int, end: int, before: tuple[float, float]) -> Steps:
+    def reader(self, begin: int, end: int, before: tuple[float, float]) -> Steps:
         """The steps between two places of the ledger, which were checked when they were taken."""
         with self.ledger.open("rb") as file:
             file.seek(begin)
@@ -265,6 +210,17 @@ class Index:
         begins = np.sort(np.fromiter(self.others.offsets(["attempt"]), "i8"))
         number = int(np.searchsorted(begins, offset, "right")) - 1
         return self.tallies[max(0, number)].first
+
+
+def _goes_on(index: Index, file: BinaryIO) -> bool:
+    """Whether the file still has what was read: its last record is where it was."""
+    if index.size < index.offset:
+        return False
+    if not index.offset:
+        return True
+    end = ending(index.chain)
+    file.seek(index.offset - len(end))
+    return file.read(len(end)) == end
 
 
 def _stretches(lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

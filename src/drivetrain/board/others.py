@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from drivetrain.board.columns import Column
 from drivetrain.board.steps import AXES, STEP, Numbers
-from drivetrain.board.zoom import OPENS, VOID, Curve, nothing
+from drivetrain.board.zoom import OPENS, VOID, Curve, Window, nothing
 
 OFFSET, KIND, SPENT, VOIDED = range(len(AXES), len(AXES) + 4)
 """Columns of the rows after those of `AXES`: where the line begins, what kind it is (a place in `kinds`), seconds that
@@ -74,19 +74,19 @@ class Others:
         counts = rows[:, VOIDED] != 1
         return told[counts, 1], rows[counts]
 
-    def curve(self, name: str, axis: int, lo: float, hi: float, points: int) -> Curve:
-        """What is drawn of a name between two places of an axis."""
+    def curve(self, name: str, window: Window) -> Curve:
+        """What is drawn of a name."""
         told = self.points[name].rows
         rows = self.rows[told[:, 0].astype(int)]
-        x, void, values = rows[:, axis], rows[:, VOIDED] == 1, told[:, 1]
-        there = (x >= lo) & (x <= hi) & np.isfinite(values)
+        x, void, values = rows[:, window.axis], rows[:, VOIDED] == 1, told[:, 1]
+        there = (x >= window.lo) & (x <= window.hi) & np.isfinite(values)
         if not there.any():
             return nothing()
         x, void, values = x[there], void[there], values[there]
         # A stretch begins where steps go back. Void ones and others are never taken together.
         opens = np.diff(x, prepend=-np.inf) < 0
         opens[1:] |= void[1:] != void[:-1]
-        starts = _starts(opens, -(-len(x) // points))
+        starts = _starts(opens, -(-len(x) // window.points))
         mean = np.add.reduceat(values, starts) / np.diff(np.append(starts, len(x)))
         low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
         flags = (VOID * void[starts] + OPENS * opens[starts]).astype("u1")

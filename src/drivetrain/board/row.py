@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from drivetrain.board.index import Index
+from drivetrain.board.lookup import last, newest, seconds
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import SAMPLES, SECONDS, STEP, TIME, TOKENS
+from drivetrain.board.zoom import Window
 from drivetrain.ledger.records import CommitRecord
 from drivetrain.spec.exits import Exit
 from drivetrain.watch.report import with_first_cause
@@ -119,40 +121,48 @@ def _is_score(name: str) -> bool:
 
 def _of_ledger(run: Run) -> dict[str, Any]:
     """What only changes with the ledger."""
-    index, newest = run.index, run.index.groups.newest
-    last = index.tallies[-1] if index.tallies else None
-    seconds = index.seconds
-    whole = sum(seconds.values())
+    index, at = run.index, run.index.groups.newest
+    told: dict[str, Any] = {
+        "records": index.records,
+        "step": int(at[STEP]),
+        "samples": int(at[SAMPLES]),
+        "tokens": int(at[TOKENS]),
+    }
     losses = {}
     for name in index.groups.series:
         if name.startswith("train/"):
-            losses[name.removeprefix("train/")] = index.last(name)
-    commit = index.newest("commit")
+            losses[name.removeprefix("train/")] = last(index, name)
+    spent = seconds(index)
+    whole = sum(spent.values())
+    told |= {"losses": losses, "spark": _spark(index, losses), "best": best(run)}
+    told["goodput"] = spent["step"] / whole if whole else None
+    return told | _attempts(index) | _commits(index) | _rates(index)
+
+
+def _attempts(index: Index) -> dict[str, Any]:
+    if not index.tallies:
+        return {"attempts": 0, "world": 0, "steps": 0, "started": None, "last": None}
+    newest_attempt = index.tallies[-1]
     return {
-        "records": index.records,
-        "step": int(newest[STEP]),
-        "samples": int(newest[SAMPLES]),
-        "tokens": int(newest[TOKENS]),
-        "steps": last.first.budget.steps if last else 0,
-        "losses": losses,
-        "spark": _spark(index, losses),
-        "best": best(run),
-        "goodput": seconds["step"] / whole if whole else None,
         "attempts": len(index.tallies),
-        "world": last.first.world if last else 0,
-        "commits": index.others.counts().get("commit", 0),
-        "commit_bytes": commit.bytes if isinstance(commit, CommitRecord) else None,
-        "started": index.tallies[0].first.started if last else None,
-        "last": last.ended if last else None,
-        **_rates(index),
+        "world": newest_attempt.first.world,
+        "steps": newest_attempt.first.budget.steps,
+        "started": index.tallies[0].first.started,
+        "last": newest_attempt.ended,
     }
+
+
+def _commits(index: Index) -> dict[str, Any]:
+    record = newest(index, CommitRecord.kind)
+    size = record.bytes if isinstance(record, CommitRecord) else None
+    return {"commits": index.others.counts().get(CommitRecord.kind, 0), "commit_bytes": size}
 
 
 def _spark(index: Index, losses: Mapping[str, float]) -> list[float]:
     if not losses:
         return []
     name = f"train/{next(iter(losses))}"
-    told = index.curves([name], STEP, points=SPARK)[name]
+    told = index.curves([name], Window(STEP, points=SPARK))[name]
     return [float(value) for value in told.mean[told.flags & 1 == 0]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,13 +65,10 @@ def joined(parts: Sequence[Steps]) -> Steps:
     values = {}
     for name in dict.fromkeys(name for part in parts for name in part.values):
         values[name] = np.concatenate([part.of(name) for part in parts])
-    return Steps(
-        axes=np.concatenate([part.axes for part in parts]),
-        spans=np.concatenate([part.spans for part in parts]),
-        spent=np.concatenate([part.spent for part in parts]),
-        values=values,
-        skipped=skipped,
-    )
+    axes = np.concatenate([part.axes for part in parts])
+    spans = np.concatenate([part.spans for part in parts])
+    spent = np.concatenate([part.spent for part in parts])
+    return Steps(axes, spans, spent, values, skipped)
 
 
 def read_steps(
@@ -155,11 +153,14 @@ def _columns(parts: Sequence[Mapping[str, Any]]) -> dict[str, Numbers]:
     # Nearly always all have the same names: then no part is asked twice.
     if len(names) * len(parts) == sum(map(len, parts)):
         try:
-            return {name: _numbers([part[name] for part in parts]) for name in names}
+            return {name: _numbers(list(map(itemgetter(name), parts))) for name in names}
         except KeyError:
             pass
     every = dict.fromkeys(name for part in parts for name in part)
-    return {name: _numbers([part.get(name) for part in parts]) for name in every}
+    found = {}
+    for name in every:
+        found[name] = _numbers([part.get(name) for part in parts])
+    return found
 
 
 def _numbers(values: Sequence[Any]) -> Numbers:

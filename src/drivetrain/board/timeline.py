@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from drivetrain.board.index import Index
+from drivetrain.board.lookup import seconds
 from drivetrain.ledger import telemetry
 from drivetrain.ledger.records import CommitRecord, Record, TelemetryRecord
 
@@ -32,7 +33,7 @@ def timeline(index: Index) -> dict[str, Any]:
         )
     return {
         "attempts": attempts,
-        "seconds": index.seconds,
+        "seconds": seconds(index),
         "phases": telemetry.phases(told),
         "slowest": telemetry.slowest(told),
         "ranks": _ranks(told),

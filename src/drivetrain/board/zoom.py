@@ -44,19 +44,26 @@ class _Points:
         return np.concatenate([np.arange(begin, begin + count, wide) for begin, count in self.parts])
 
 
-def curves(
-    groups: Groups, names: Sequence[str], axis: int, lo: float, hi: float, points: int, read: Reader
-) -> dict[str, Curve]:
-    """What is drawn of each name between two places of an axis: `points` or so, at most as many more as there are
-    stretches."""
-    parts = list(_selected(groups, axis, lo, hi))
+@dataclass(frozen=True)
+class Window:
+    """What part of the curves is asked for: between two places of an axis, in about so many points."""
+
+    axis: int
+    lo: float = -np.inf
+    hi: float = np.inf
+    points: int = 1000
+
+
+def curves(groups: Groups, names: Sequence[str], window: Window, read: Reader) -> dict[str, Curve]:
+    """What is drawn of each name, in at most as many points more as there are stretches."""
+    parts = list(_selected(groups, window))
     if not parts:
         return {name: nothing() for name in names}
     rows = sum(int(groups.spans.rows[part.begin : part.end, 2].sum()) for part in parts)
     if rows <= DEEP:
-        return _deep(groups, names, axis, parts, points, read)
-    told = _points(groups, axis, parts)
-    wide = _wide(len(told.x), points)
+        return _deep(groups, names, window, parts, read)
+    told = _points(groups, window.axis, parts)
+    wide = _wide(len(told.x), window.points)
     found = {}
     for name in names:
         column = groups.series[name].rows
@@ -65,18 +72,18 @@ def curves(
 
 
 def _deep(
-    groups: Groups, names: Sequence[str], axis: int, parts: Sequence[Stretch], points: int, read: Reader
+    groups: Groups, names: Sequence[str], window: Window, parts: Sequence[Stretch], read: Reader
 ) -> dict[str, Curve]:
     steps = [groups.read(part.begin, part.end, read) for part in parts]
     x, rows, flags, places, begin = [], [], [], [], 0
     for part, made in zip(parts, steps, strict=True):
-        x.append(made.axes[:, axis])
+        x.append(made.axes[:, window.axis])
         rows.append(np.ones(len(made)))
         flags.append(_flags(part, len(made)))
         places.append((begin, len(made)))
         begin += len(made)
     told = _Points(np.concatenate(x), np.concatenate(rows), np.concatenate(flags), places)
-    wide = _wide(len(told.x), points)
+    wide = _wide(len(told.x), window.points)
     found = {}
     for name in names:
         values = np.concatenate([made.of(name) for made in steps])
@@ -96,16 +103,16 @@ def _points(groups: Groups, axis: int, parts: Sequence[Stretch]) -> _Points:
     return _Points(x, rows.astype("f8"), flags, places)
 
 
-def _selected(groups: Groups, axis: int, lo: float, hi: float) -> Iterator[Stretch]:
+def _selected(groups: Groups, window: Window) -> Iterator[Stretch]:
     """The parts of stretches between two places, with a group more on both sides: lines go on beyond the edge."""
     for stretch in groups.stretches:
         rows = slice(stretch.begin, stretch.end)
-        first, last = groups.first.rows[rows, axis], groups.last.rows[rows, axis]
-        if axis == TIME:
+        first, last = groups.first.rows[rows, window.axis], groups.last.rows[rows, window.axis]
+        if window.axis == TIME:
             # A clock may have been set back: what comes later is then found where the latest time before it is.
             first, last = np.maximum.accumulate(first), np.maximum.accumulate(last)
-        begin = int(np.searchsorted(last, lo, "left"))
-        end = int(np.searchsorted(first, hi, "right"))
+        begin = int(np.searchsorted(last, window.lo, "left"))
+        end = int(np.searchsorted(first, window.hi, "right"))
         if begin < end:
             begin, end = max(0, begin - 1), min(len(first), end + 1)
             yield Stretch(stretch.begin + begin, stretch.begin + end, stretch.void, stretch.opens or begin > 0)

@@ -12,20 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain.board.board import run_of
-from drivetrain.board.index import SKIP, Index
-from drivetrain.board.others import KIND, OFFSET, VOIDED
+from drivetrain.board.marks import marks as marks_of
 from drivetrain.board.routes.queries import answer, axis, number, texts, whole
-from drivetrain.board.steps import AXES
-from drivetrain.board.zoom import Curve
-from drivetrain.ledger import records
-from drivetrain.ledger.records import Record
+from drivetrain.board.zoom import Curve, Window
 from drivetrain.spec.exits import Exit, Failure
 
 MOST = 2000
 """Points of a curve."""
 _NAMES = 64
-_MARKS = 2000  # the newest of each kind
-_KINDS = ("attempt", "commit", "evaluation", SKIP, "spike", "rollback", "command", "miss", "note", "exit")
 
 
 def curves(request: Request) -> Response:
@@ -35,7 +29,7 @@ def curves(request: Request) -> Response:
     lo, hi = number(request, "lo", -np.inf), number(request, "hi", np.inf)
     with run.index.lock:
         try:
-            found = run.index.curves(names, by, lo, hi, points)
+            found = run.index.curves(names, Window(by, lo, hi, points))
         except KeyError as missing:
             raise Failure(Exit.INPUT_MISSING, f"no curve {missing}", "the run's page lists those there are") from None
         head = {"records": run.index.records, "rows": len(run.index.groups)}
@@ -64,54 +58,5 @@ def _padded(data: bytes) -> bytes:
 
 def marks(request: Request) -> Response:
     """GET /api/runs/{id}/marks"""
-    index = run_of(request).index
-    with index.lock:
-        rows = index.others.rows
-        found, left_out = [], 0
-        for kind in _KINDS:
-            if kind in index.others.kinds:
-                places = np.flatnonzero(rows[:, KIND] == index.others.kinds.index(kind))
-                left_out += max(0, len(places) - _MARKS)
-                found += [_mark(index, kind, int(place)) for place in places[-_MARKS:]]
-    found.sort(key=lambda mark: mark["offset"])
+    found, left_out = marks_of(run_of(request).index)
     return answer({"marks": found, "left_out": left_out})
-
-
-def _mark(index: Index, kind: str, place: int) -> dict[str, Any]:
-    row = index.others.rows[place]
-    offset = int(row[OFFSET])
-    told = {name: float(row[column]) for column, name in enumerate(AXES)}
-    text = _text(index.record(offset))
-    return {"kind": kind, **told, "text": text, "void": bool(row[VOIDED] == 1), "offset": offset}
-
-
-def _text(record: Record) -> str:
-    """What a record says in some words."""
-    match record:
-        case records.AttemptRecord():
-            after = f" after: {record.after.get('cause')}" if record.after else ""
-            return f"attempt {record.attempt} from step {record.from_step}, {record.world} processes{after}"
-        case records.CommitRecord():
-            return f"commit {record.name}"
-        case records.EvaluationRecord():
-            scores = [
-                f"{name}/{metric} {value:.5g}"
-                for name, told in record.metrics.items()
-                for metric, value in told.items()
-            ]
-            return ", ".join(scores)
-        case records.StepRecord():
-            left_out = [f"{network}: {why}" for network, why in (record.skipped or {}).items()]
-            return f"step {record.step} left out: {', '.join(left_out)}"
-        case records.SpikeRecord() | records.NoteRecord():
-            return record.text
-        case records.RollbackRecord():
-            return f"step {record.step} undone, back to {record.to}: {record.why}"
-        case records.CommandRecord():
-            refused = f" refused: {record.refused}" if record.refused else ""
-            return f"{record.verb} {record.argument}{refused}".strip()
-        case records.MissRecord():
-            return f"commit missed: {record.cause}"
-        case records.ExitRecord():
-            return f"ended with {record.code}: {record.cause}"
-    return record.kind

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from drivetrain.board.board import run_of
 from drivetrain.board.index import Index
+from drivetrain.board.lookup import step_at
 from drivetrain.board.routes.queries import answer, axis, number, texts, whole
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.tracker_mark import without_secrets
@@ -26,7 +27,7 @@ def record(request: Request) -> Response:
     index = run_of(request).index
     offset: int | None = None
     if "at" in request.query_params:
-        offset = index.step_at(axis(request), number(request, "at", 0))
+        offset = step_at(index, axis(request), number(request, "at", 0))
     elif 0 <= (asked := int(number(request, "offset", -1))) < index.offset:
         offset = asked
     line = index.line(offset) if offset is not None else b""

@@ -14,11 +14,13 @@ from drivetrain.board.board import board_of, run_of
 from drivetrain.board.comparing import at_equal, differences
 from drivetrain.board.filtering import Filter, parse
 from drivetrain.board.index import Index
+from drivetrain.board.lookup import last, seconds, series
 from drivetrain.board.removal import empty, trash
 from drivetrain.board.routes.queries import answer, axis, body, texts
 from drivetrain.board.row import finite
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import AXES, TOKENS
+from drivetrain.ledger.run_summary import AttemptTally
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -55,14 +57,14 @@ def value_of(run: Run, row: Mapping[str, Any], key: str) -> Any:
         return run.recipe.values[key]
     if key in row and not isinstance(row[key], (Mapping, list)):
         return row[key]
-    return finite(run.index.last(key)) if key in run.index.series else None
+    return finite(last(run.index, key)) if key in series(run.index) else None
 
 
 def keys(request: Request) -> Response:
     """GET /api/keys"""
     runs = board_of(request).runs.all.values()
     recipe = dict.fromkeys(key for run in runs for key in run.recipe.values)
-    metrics = dict.fromkeys(name for run in runs for name in run.index.series)
+    metrics = dict.fromkeys(name for run in runs for name in series(run.index))
     return answer({"keys": sorted(recipe), "metrics": sorted(metrics)})
 
 
@@ -105,8 +107,8 @@ def _detail(run: Run) -> dict[str, Any]:
     return {
         "series": _series(index),
         "kinds": kinds(index),
-        "attempts_made": [_attempt(index, number) for number in range(len(index.tallies))],
-        "seconds": index.seconds,
+        "attempts_made": list(map(_attempt, index.tallies)),
+        "seconds": seconds(index),
         "parameters": index.tallies[-1].first.parameters if index.tallies else {},
         "axes": axes,
     }
@@ -114,8 +116,8 @@ def _detail(run: Run) -> dict[str, Any]:
 
 def _series(index: Index) -> list[dict[str, Any]]:
     found = []
-    for name, rows in index.series.items():
-        found.append({"name": name, "rows": rows, "last": index.last(name), "dense": name in index.groups.series})
+    for name, rows in series(index).items():
+        found.append({"name": name, "rows": rows, "last": last(index, name), "dense": name in index.groups.series})
     return found
 
 
@@ -126,8 +128,7 @@ def kinds(index: Index) -> dict[str, int]:
     return {"step": steps} | found
 
 
-def _attempt(index: Index, number: int) -> dict[str, Any]:
-    tally = index.tallies[number]
+def _attempt(tally: AttemptTally) -> dict[str, Any]:
     first = tally.first
     return {
         **vars(tally.told()),

@@ -1,0 +1,57 @@
+"""What is asked of an index."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from drivetrain.board.index import Index
+from drivetrain.ledger.records import Record
+from drivetrain.ledger.run_summary import seconds_by_use
+
+
+def seconds(index: Index) -> dict[str, float]:
+    """Seconds by use, as `RunSummary.seconds`."""
+    return seconds_by_use(index.tallies, index.lost)
+
+
+def series(index: Index) -> dict[str, int]:
+    """How many points each name has, steps first."""
+    with index.lock:
+        steps = int(index.groups.spans.rows[:, 2].sum()) if len(index.groups) else 0
+        found = dict.fromkeys(index.groups.series, steps)
+        for name, column in index.others.points.items():
+            found.setdefault(name, len(column))
+        return found
+
+
+def last(index: Index, name: str) -> float:
+    """The newest value of a name that counts; NaN where there is none."""
+    if name in index.others.points:
+        values, _ = index.others.live(name)
+        return float(values[-1]) if len(values) else float("nan")
+    tail = index.groups.tail
+    if tail is not None:
+        return float(tail.of(name)[-1])
+    return float(index.groups.series[name].rows[-1, 2])
+
+
+def newest(index: Index, kind: str) -> Record | None:
+    """The newest record of a kind that counts."""
+    offset = next(index.others.offsets([kind]), None)
+    return None if offset is None else index.record(offset)
+
+
+def step_at(index: Index, axis: int, place: float) -> int | None:
+    """Where the record of the last step that counts up to this place of an axis begins; None before the first."""
+    with index.lock:
+        for stretch in reversed(index.groups.stretches):
+            if stretch.void or stretch.begin == stretch.end:
+                continue
+            first = index.groups.first.rows[stretch.begin : stretch.end, axis]
+            group = stretch.begin + int(np.searchsorted(first, place, "right")) - 1
+            if group >= stretch.begin:
+                made = index.groups.read(group, group + 1, index.reader)
+                # Sums of seconds are not the same to the last bit, however they are made.
+                at = int(np.searchsorted(made.axes[:, axis], place * (1 + 1e-9), "right")) - 1
+                return int(made.spans[max(0, at), 0])
+    return None
