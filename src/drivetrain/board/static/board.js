@@ -38,6 +38,7 @@ async function show() {
   mark(page);
   main.replaceChildren(el("p", { class: "dim" }, "…"));
   const made = await (PAGES[page] ?? PAGES.runs)();
+  if (wanted !== place) return;
   const opened = await made.open(main);
   // Somebody went on to another page meanwhile.
   if (wanted !== place) {

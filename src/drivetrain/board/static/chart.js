@@ -222,6 +222,8 @@ function dimmed(u, curve, color) {
 /** Room for the longest label: one that is cut off would tell another number.
  * @param {any} u @param {string[] | null} labels */
 function wide(u, labels) {
+  // The first time nothing is drawn yet, and the canvas has another font.
+  u.ctx.font = u.axes[1].font[0];
   return Math.max(48, 22 + Math.max(0, ...(labels ?? []).map((text) => u.ctx.measureText(text).width / devicePixelRatio)));
 }
 
