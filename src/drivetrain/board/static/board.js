@@ -26,7 +26,9 @@ let shown = {};
 let place = "";
 
 async function show() {
-  const asked = state(), page = asked.get("page") ?? "runs", wanted = `${page} ${asked.get("run")} ${asked.get("tab")}`;
+  const asked = state(),
+    page = asked.get("page") ?? "runs",
+    wanted = `${page} ${asked.get("run")} ${asked.get("tab")}`;
   if (wanted === place) {
     shown.moved?.();
     return;

@@ -15,10 +15,19 @@ import { moment, number, span, valued } from "./format.js";
  * @property {(x: number) => void} [pick]
  */
 
-const HEIGHT = 220, NEAR = 6;
+const HEIGHT = 220,
+  NEAR = 6;
 const MARKS = /** @type {Record<string, string>} */ ({
-  attempt: "--restart", rollback: "--bad", spike: "--bad", skip: "--bad", miss: "--bad", command: "--command",
-  commit: "--commit", evaluation: "--evaluation", exit: "--restart", note: "--command",
+  attempt: "--restart",
+  rollback: "--bad",
+  spike: "--bad",
+  skip: "--bad",
+  miss: "--bad",
+  command: "--command",
+  commit: "--commit",
+  evaluation: "--evaluation",
+  exit: "--restart",
+  note: "--command",
 });
 
 /** A chart of one name. */
@@ -59,22 +68,47 @@ export class Chart {
 
   /** @returns {any} */
   options() {
-    const css = getComputedStyle(document.documentElement), color = (/** @type {string} */ v) => css.getPropertyValue(v);
+    const css = getComputedStyle(document.documentElement),
+      color = (/** @type {string} */ v) => css.getPropertyValue(v);
     const grid = { stroke: color("--grid"), width: 1 };
     const axis = { stroke: color("--dim"), grid, ticks: grid };
-    const series = [{}], bands = [];
+    const series = [{}],
+      bands = [];
     for (const [place, line] of this.lines.entries()) {
       const edge = { stroke: `${line.color}99`, width: 1, spanGaps: true, points: { show: false } };
       // The band has an outline: a spike of one step is thinner than a pixel, and only its edge is then seen.
-      series.push(edge, edge, { stroke: line.color, width: 1.5, dash: line.dash, spanGaps: true, points: { show: false } },
-        { stroke: line.color, width: 2.5, dash: line.dash, spanGaps: true, points: { show: false } });
+      series.push(
+        edge,
+        edge,
+        { stroke: line.color, width: 1.5, dash: line.dash, spanGaps: true, points: { show: false } },
+        { stroke: line.color, width: 2.5, dash: line.dash, spanGaps: true, points: { show: false } },
+      );
       bands.push({ series: [4 * place + 2, 4 * place + 1], fill: `${line.color}33` });
     }
     return {
-      width: this.plot.clientWidth || 400, height: HEIGHT, legend: { show: false }, series, bands, padding: [8, 30, 0, 0],
+      width: this.plot.clientWidth || 400,
+      height: HEIGHT,
+      legend: { show: false },
+      series,
+      bands,
+      padding: [8, 30, 0, 0],
       scales: { x: { time: this.look.by === "time" }, y: this.scale() },
-      axes: [{ ...axis, size: 34, values: this.look.by === "time" ? undefined : (/** @type {any} */ _, /** @type {number[]} */ at) => at.map((x) => placed(x, this.look.by)) },
-        { ...axis, size: wide, values: (/** @type {any} */ _, /** @type {number[]} */ at) => at.map((y) => (y == null ? "" : valued(y, this.name))) }],
+      axes: [
+        {
+          ...axis,
+          size: 34,
+          values:
+            this.look.by === "time"
+              ? undefined
+              : (/** @type {any} */ _, /** @type {number[]} */ at) => at.map((x) => placed(x, this.look.by)),
+        },
+        {
+          ...axis,
+          size: wide,
+          values: (/** @type {any} */ _, /** @type {number[]} */ at) =>
+            at.map((y) => (y == null ? "" : valued(y, this.name))),
+        },
+      ],
       cursor: { sync: { key: "board" }, drag: { setScale: false, x: true, y: false }, points: { show: false } },
       hooks: {
         draw: [(/** @type {uPlot} */ u) => this.beside(u)],
@@ -107,14 +141,16 @@ export class Chart {
   /** @param {uPlot} u */
   selected(u) {
     if (u.select.width < 2) return;
-    const lo = u.posToVal(u.select.left, "x"), hi = u.posToVal(u.select.left + u.select.width, "x");
+    const lo = u.posToVal(u.select.left, "x"),
+      hi = u.posToVal(u.select.left + u.select.width, "x");
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     this.listener.zoom(lo, hi);
   }
 
   /** What is void, and marks. @param {uPlot} u */
   beside(u) {
-    const css = getComputedStyle(document.documentElement), at = (/** @type {number} */ x) => u.valToPos(x, "x", true);
+    const css = getComputedStyle(document.documentElement),
+      at = (/** @type {number} */ x) => u.valToPos(x, "x", true);
     const draw = u.ctx;
     draw.save();
     draw.beginPath();
@@ -133,13 +169,20 @@ export class Chart {
     const u = this.u;
     if (!u) return;
     const told = this.lines.map((line, number) => {
-      const values = u.data[4 * number + 3], at = place ?? ended(values);
-      const value = values[at] ?? null, low = u.data[4 * number + 1][at], high = u.data[4 * number + 2][at];
-      const bounds = low != null && low !== high ? ` (${valued(low, this.name)} to ${valued(high ?? null, this.name)})` : "";
+      const values = u.data[4 * number + 3],
+        at = place ?? ended(values);
+      const value = values[at] ?? null,
+        low = u.data[4 * number + 1][at],
+        high = u.data[4 * number + 2][at];
+      const bounds =
+        low != null && low !== high ? ` (${valued(low, this.name)} to ${valued(high ?? null, this.name)})` : "";
       return `${this.lines.length > 1 ? `${line.label} ` : ""}${valued(value, this.name)}${bounds}`;
     });
     if (place != null) told.unshift(placed(u.data[0][place], this.look.by));
-    const near = place == null ? undefined : this.marks.find((mark) => Math.abs(u.valToPos(mark.x, "x") - (u.cursor.left ?? -99)) < NEAR);
+    const near =
+      place == null
+        ? undefined
+        : this.marks.find((mark) => Math.abs(u.valToPos(mark.x, "x") - (u.cursor.left ?? -99)) < NEAR);
     this.value.textContent = told.join(" · ") + (near ? ` · ${near.text}` : "");
   }
 
@@ -147,9 +190,17 @@ export class Chart {
   key(event) {
     const u = this.u;
     if (!u || !u.data[0].length || event.ctrlKey || event.altKey || event.metaKey) return;
-    const x = u.data[0], last = x.length - 1, at = Math.min(last, u.cursor.idx ?? last), big = Math.max(1, Math.round(last / 10));
+    const x = u.data[0],
+      last = x.length - 1,
+      at = Math.min(last, u.cursor.idx ?? last),
+      big = Math.max(1, Math.round(last / 10));
     const to = /** @type {Record<string, number>} */ ({
-      ArrowLeft: at - 1, ArrowRight: at + 1, PageDown: at + big, PageUp: at - big, Home: 0, End: last,
+      ArrowLeft: at - 1,
+      ArrowRight: at + 1,
+      PageDown: at + big,
+      PageUp: at - big,
+      Home: 0,
+      End: last,
     })[event.key];
     if (to != null) this.move(Math.min(last, Math.max(0, to)));
     else if (event.key === "Enter") this.pick(at);
@@ -172,10 +223,16 @@ export class Chart {
 function columns(lines, smooth) {
   const places = new Set();
   const told = lines.map(({ curve }) => {
-    const line = smooth > 0 ? smoothed(curve, smooth) : null, at = new Map();
+    const line = smooth > 0 ? smoothed(curve, smooth) : null,
+      at = new Map();
     for (let i = 0; i < curve.x.length; i++) {
       if (curve.flags[i] & VOID) continue;
-      at.set(curve.x[i], [curve.exact ? null : curve.low[i], curve.exact ? null : curve.high[i], curve.mean[i], line?.[i] ?? null]);
+      at.set(curve.x[i], [
+        curve.exact ? null : curve.low[i],
+        curve.exact ? null : curve.high[i],
+        curve.mean[i],
+        line?.[i] ?? null,
+      ]);
       places.add(curve.x[i]);
     }
     return at;
@@ -224,13 +281,17 @@ function dimmed(u, curve, color) {
 function wide(u, labels) {
   // The first time nothing is drawn yet, and the canvas has another font.
   u.ctx.font = u.axes[1].font[0];
-  return Math.max(48, 22 + Math.max(0, ...(labels ?? []).map((text) => u.ctx.measureText(text).width / devicePixelRatio)));
+  return Math.max(
+    48,
+    22 + Math.max(0, ...(labels ?? []).map((text) => u.ctx.measureText(text).width / devicePixelRatio)),
+  );
 }
 
 /** @param {number} lo @param {number} hi @returns {[number, number]} */
 function padded(lo, hi) {
   if (lo == null || hi == null || !Number.isFinite(lo) || !Number.isFinite(hi)) return [0, 1];
-  const least = 1e-3 * Math.max(Math.abs(lo), Math.abs(hi), 1e-9), room = Math.max(hi - lo, least);
+  const least = 1e-3 * Math.max(Math.abs(lo), Math.abs(hi), 1e-9),
+    room = Math.max(hi - lo, least);
   return [lo - 0.05 * room - (hi - lo < least ? least / 2 : 0), hi + 0.05 * room + (hi - lo < least ? least / 2 : 0)];
 }
 

@@ -1,7 +1,8 @@
 // @ts-check
 /** Curves as the board sends them: see `encoded` of routes/curves.py. */
 
-export const VOID = 1, OPENS = 2;
+export const VOID = 1,
+  OPENS = 2;
 
 /**
  * @typedef {{name: string, exact: boolean, x: Float64Array, low: Float32Array, high: Float32Array, mean: Float32Array,
@@ -34,7 +35,8 @@ export function decode(data) {
  */
 export function smoothed(curve, amount) {
   const found = new Float64Array(curve.mean.length);
-  let value = NaN, weight = 0;
+  let value = NaN,
+    weight = 0;
   for (let i = 0; i < found.length; i++) {
     // A stretch begins anew: what an earlier one came to says nothing of it.
     if (curve.flags[i] & OPENS) [value, weight] = [NaN, 0];

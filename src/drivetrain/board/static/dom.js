@@ -14,11 +14,13 @@
 export function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (typeof value === "function") made.addEventListener(name.replace(/^on/, ""), /** @type {EventListener} */ (value));
+    if (typeof value === "function")
+      made.addEventListener(name.replace(/^on/, ""), /** @type {EventListener} */ (value));
     else if (value === true) made.setAttribute(name, "");
     else if (value !== false && value != null) made.setAttribute(name, String(value));
   }
-  for (const child of children) if (child != null && child !== false) made.append(child instanceof Node ? child : String(child));
+  for (const child of children)
+    if (child != null && child !== false) made.append(child instanceof Node ? child : String(child));
   return made;
 }
 
@@ -55,7 +57,13 @@ export function choice(label, options, value, chosen) {
  */
 export function dialog(title, ...children) {
   const close = button("Close", () => made.close());
-  const made = el("dialog", { "aria-label": title, onclose: () => made.remove() }, el("h2", {}, title), ...children, close);
+  const made = el(
+    "dialog",
+    { "aria-label": title, onclose: () => made.remove() },
+    el("h2", {}, title),
+    ...children,
+    close,
+  );
   document.body.append(made);
   made.showModal();
   return made;

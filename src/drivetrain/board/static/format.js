@@ -14,7 +14,12 @@ export function number(value, digits = 4) {
 export function amount(value, unit = "") {
   if (value == null) return "–";
   const size = Math.abs(value);
-  for (const [factor, letter] of /** @type {[number, string][]} */ ([[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])) {
+  for (const [factor, letter] of /** @type {[number, string][]} */ ([
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ])) {
     if (size >= factor) return `${Number((value / factor).toPrecision(3))}${letter}${unit}`;
   }
   return `${Number(value.toPrecision(3))}${unit}`;
@@ -23,7 +28,12 @@ export function amount(value, unit = "") {
 /** @param {number | null | undefined} value */
 export function bytes(value) {
   if (value == null) return "–";
-  for (const [factor, unit] of /** @type {[number, string][]} */ ([[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]])) {
+  for (const [factor, unit] of /** @type {[number, string][]} */ ([
+    [2 ** 40, "TiB"],
+    [2 ** 30, "GiB"],
+    [2 ** 20, "MiB"],
+    [2 ** 10, "KiB"],
+  ])) {
     if (Math.abs(value) >= factor) return `${(value / factor).toPrecision(3)} ${unit}`;
   }
   return `${value} B`;
@@ -33,7 +43,9 @@ export function bytes(value) {
 export function span(seconds) {
   if (seconds == null) return "–";
   if (Math.abs(seconds) < 60) return `${Number(seconds.toPrecision(3))} s`;
-  const whole = Math.round(seconds), days = Math.trunc(whole / 86400), hours = Math.trunc(whole / 3600) % 24;
+  const whole = Math.round(seconds),
+    days = Math.trunc(whole / 86400),
+    hours = Math.trunc(whole / 3600) % 24;
   const minutes = Math.trunc(whole / 60) % 60;
   if (days) return `${days} d ${hours} h`;
   if (hours) return `${hours} h ${minutes} min`;

@@ -11,7 +11,10 @@ export function state() {
  * @param {Record<string, string | null>} changes
  */
 export function change(changes) {
-  const next = state(), page = next.get("page"), run = next.get("run"), tab = next.get("tab");
+  const next = state(),
+    page = next.get("page"),
+    run = next.get("run"),
+    tab = next.get("tab");
   for (const [key, value] of Object.entries(changes)) {
     if (value == null || value === "") next.delete(key);
     else next.set(key, value);

@@ -5,12 +5,20 @@ import { button, dialog, el } from "./dom.js";
 import { moment } from "./format.js";
 
 const VERBS = ["pause", "resume", "save", "evaluate", "pin", "profile", "stop", "set"];
-const NEEDS = /** @type {Record<string, [string, string]>} */ ({ profile: ["Steps", "20"], set: ["KEY=VALUE", "optimizer.lr=1e-4"] });
+const NEEDS = /** @type {Record<string, [string, string]>} */ ({
+  profile: ["Steps", "20"],
+  set: ["KEY=VALUE", "optimizer.lr=1e-4"],
+});
 
 /** @param {string} id @returns {{bar: HTMLElement, show: (run: any) => void}} */
 export function steering(id) {
   const buttons = VERBS.map((verb) => button(verb, () => ask(id, verb)));
-  const bar = el("div", { class: "bar", role: "group", "aria-label": "Steer" }, ...buttons, button("Commands so far", () => list(id)));
+  const bar = el(
+    "div",
+    { class: "bar", role: "group", "aria-label": "Steer" },
+    ...buttons,
+    button("Commands so far", () => list(id)),
+  );
   return {
     bar,
     show: (run) => {
@@ -25,9 +33,18 @@ export function steering(id) {
 
 /** @param {string} id @param {string} verb */
 async function ask(id, verb) {
-  const needs = NEEDS[verb], argument = el("input", { value: "", placeholder: needs?.[1] ?? "", size: 40 });
-  const affects = el("p", {}), said = el("p", { class: "bad", role: "status" }), acts = el("div", { class: "bar" });
-  const made = dialog(`Tell the run: ${verb}`, needs && el("p", {}, el("label", {}, `${needs[0]} `, argument)), affects, acts, said);
+  const needs = NEEDS[verb],
+    argument = el("input", { value: "", placeholder: needs?.[1] ?? "", size: 40 });
+  const affects = el("p", {}),
+    said = el("p", { class: "bad", role: "status" }),
+    acts = el("div", { class: "bar" });
+  const made = dialog(
+    `Tell the run: ${verb}`,
+    needs && el("p", {}, el("label", {}, `${needs[0]} `, argument)),
+    affects,
+    acts,
+    said,
+  );
   const next = button(needs ? "What will it do?" : "…", () => prepare());
   acts.append(next);
   if (needs) argument.focus();
@@ -36,7 +53,8 @@ async function ask(id, verb) {
   async function prepare() {
     said.textContent = "";
     try {
-      const command = { verb, argument: argument.value }, told = await send("POST", `/api/runs/${id}/commands`, command);
+      const command = { verb, argument: argument.value },
+        told = await send("POST", `/api/runs/${id}/commands`, command);
       affects.textContent = `${told.command}: ${told.affects}.`;
       const sure = el("input", { type: "checkbox" });
       const act = button(`Do it: ${told.command}`, () => {
@@ -86,6 +104,12 @@ async function ask(id, verb) {
 /** @param {string} id */
 async function list(id) {
   const { commands } = await get(`/api/runs/${id}/commands`);
-  const rows = commands.map((/** @type {any} */ one) => el("li", {}, `step ${one.step}: ${one.verb} ${one.argument} – ${one.refused ? `refused: ${one.refused}` : "done"}, ${moment(one.time)}`));
+  const rows = commands.map((/** @type {any} */ one) =>
+    el(
+      "li",
+      {},
+      `step ${one.step}: ${one.verb} ${one.argument} – ${one.refused ? `refused: ${one.refused}` : "done"}, ${moment(one.time)}`,
+    ),
+  );
   dialog("Commands that the ledger has, newest first", rows.length ? el("ol", {}, ...rows) : el("p", {}, "none"));
 }

@@ -6,15 +6,26 @@ import { bytes, moment, number } from "../format.js";
 
 /** @param {HTMLElement} into @param {any} run */
 export async function open(into, run) {
-  const holder = el("div", {}), said = el("p", { role: "status" });
+  const holder = el("div", {}),
+    said = el("p", { role: "status" });
   into.replaceChildren(said, holder);
 
   async function draw() {
     const { commits } = await get(`/api/runs/${run.id}/commits`);
     const rows = commits.map((/** @type {any} */ one) => [
-      one.name, number(one.step), moment(one.time), bytes(one.bytes), one.here ? "here" : "rotated away", one.pinned ? "pinned" : "", one.best ? "best" : "", one.parent ?? "", one.here && !run.read_only ? acts(one) : "",
+      one.name,
+      number(one.step),
+      moment(one.time),
+      bytes(one.bytes),
+      one.here ? "here" : "rotated away",
+      one.pinned ? "pinned" : "",
+      one.best ? "best" : "",
+      one.parent ?? "",
+      one.here && !run.read_only ? acts(one) : "",
     ]);
-    holder.replaceChildren(table("Commits, newest first", ["commit", "step", "when", "size", "", "pin", "best", "parent", ""], rows));
+    holder.replaceChildren(
+      table("Commits, newest first", ["commit", "step", "when", "size", "", "pin", "best", "parent", ""], rows),
+    );
   }
 
   /** @param {any} one */
@@ -30,11 +41,24 @@ export async function open(into, run) {
       await draw();
     };
     const remove = () => {
-      const made = dialog(`Remove ${one.name}?`, el("p", {}, "Its files are deleted. This cannot be undone."), button("Remove it", () => { made.close(); act("remove"); }));
+      const made = dialog(
+        `Remove ${one.name}?`,
+        el("p", {}, "Its files are deleted. This cannot be undone."),
+        button("Remove it", () => {
+          made.close();
+          act("remove");
+        }),
+      );
     };
-    return el("span", { class: "bar" }, button("verify", () => act("verify"), { "aria-label": `verify ${one.name}` }),
-      button(one.pinned ? "unpin" : "pin", () => act(one.pinned ? "unpin" : "pin"), { "aria-label": `${one.pinned ? "unpin" : "pin"} ${one.name}` }),
-      button("remove…", remove, { "aria-label": `remove ${one.name}` }));
+    return el(
+      "span",
+      { class: "bar" },
+      button("verify", () => act("verify"), { "aria-label": `verify ${one.name}` }),
+      button(one.pinned ? "unpin" : "pin", () => act(one.pinned ? "unpin" : "pin"), {
+        "aria-label": `${one.pinned ? "unpin" : "pin"} ${one.name}`,
+      }),
+      button("remove…", remove, { "aria-label": `remove ${one.name}` }),
+    );
   }
   return { draw };
 }

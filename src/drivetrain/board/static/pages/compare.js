@@ -10,8 +10,11 @@ import { address, change, state } from "../state.js";
 import { paced } from "./runs.js";
 
 // Seven dashes and eight colours have no common divisor: 56 runs can be told apart, the first seven without colour.
-const COLOURS = 8, DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3], [14, 4], [8, 3, 2, 3, 2, 3], [1, 5]];
-const AT_ONCE = 12, NAMES = 64, PACE = 1000;
+const COLOURS = 8,
+  DASHES = [[], [8, 4], [2, 3], [8, 3, 2, 3], [14, 4], [8, 3, 2, 3, 2, 3], [1, 5]];
+const AT_ONCE = 12,
+  NAMES = 64,
+  PACE = 1000;
 const AXES = ["step", "samples", "tokens", "seconds", "time"];
 const UNTOLD = /^(memory|phase|ranks|counted)\//;
 const SVG = "http://www.w3.org/2000/svg";
@@ -24,15 +27,19 @@ const SVG = "http://www.w3.org/2000/svg";
 export async function open(main) {
   const problem = el("p", { class: "bad", role: "status" });
   const legend = el("div", { class: "bar", role: "list", "aria-label": "Runs" });
-  const grid = el("div", { class: "grid" }), differ = el("div", {}), equal = el("div", {});
+  const grid = el("div", { class: "grid" }),
+    differ = el("div", {}),
+    equal = el("div", {});
   const bar = controls(moved, pickRuns, saved);
   /** @type {Map<string, Chart>} */
   const charts = new Map();
   /** Names of charts that can be seen, and of those that show what was asked for last. @type {Set<string>} */
-  const seen = new Set(), fresh = new Set();
+  const seen = new Set(),
+    fresh = new Set();
   /** @type {Shown[]} */
   let runs = [];
-  let arranged = "", closed = false;
+  let arranged = "",
+    closed = false;
   let under = new AbortController();
   /** @type {Promise<void>} */
   let current = Promise.resolve();
@@ -81,7 +88,8 @@ export async function open(main) {
 
   /** @param {AbortSignal} signal */
   async function drawRuns(signal) {
-    const ids = chosen(), found = await Promise.all(ids.map((id) => detail(id, signal)));
+    const ids = chosen(),
+      found = await Promise.all(ids.map((id) => detail(id, signal)));
     runs = styled(found.filter((one) => one !== null));
     const gone = ids.length - runs.length;
     problem.textContent = gone ? `Not here, of the ${ids.length} runs that the address names: ${gone}.` : "";
@@ -133,7 +141,8 @@ export async function open(main) {
     const query = new URLSearchParams({ by: look().by });
     for (const { id } of runs) query.append("run", id);
     try {
-      const told = await get(`/api/compare?${query}`, signal), heads = runs.map(({ label }) => label);
+      const told = await get(`/api/compare?${query}`, signal),
+        heads = runs.map(({ label }) => label);
       renew(differ, table("Keys that differ", ["key", ...heads], differences(told, runs)));
       renew(equal, table(`At equal places, by ${look().by}`, ["name", look().by, ...heads], places(told, runs)));
     } catch (error) {
@@ -145,18 +154,23 @@ export async function open(main) {
   }
 
   async function pickRuns() {
-    const told = await get("/api/runs"), own = new Set(chosen());
+    const told = await get("/api/runs"),
+      own = new Set(chosen());
     const boxes = told.runs.map((/** @type {any} */ run) => box(run, own, () => moved({ runs: [...own].join(",") })));
-    const search = el("input", { type: "search", oninput: () => {
-      for (const one of boxes) one.hidden = !one.textContent?.toLowerCase().includes(search.value.toLowerCase());
-    } });
+    const search = el("input", {
+      type: "search",
+      oninput: () => {
+        for (const one of boxes) one.hidden = !one.textContent?.toLowerCase().includes(search.value.toLowerCase());
+      },
+    });
     dialog("Runs to compare", el("p", {}, el("label", {}, "Only names with ", search)), ...boxes);
   }
 
   /** All curves, those too that were never in view. @param {"CSV" | "SVG" | "PNG"} kind */
   async function saved(kind) {
     const names = [...new Set(runs.flatMap((run) => run.names))].sort((a, b) => a.localeCompare(b));
-    const { lines } = await linesOf(runs, names), picture = laidOut(lines, look(), runs);
+    const { lines } = await linesOf(runs, names),
+      picture = laidOut(lines, look(), runs);
     if (kind === "CSV") save("curves.csv", new Blob([csv(lines, look().by)], { type: "text/csv" }));
     else if (kind === "SVG") save("curves.svg", new Blob([svg(picture)], { type: "image/svg+xml" }));
     else save("curves.png", await png(picture));
@@ -164,8 +178,12 @@ export async function open(main) {
 
   const soon = paced(() => draw().catch(fail), PACE);
   return {
-    told: (news) => { if (chosen().some((id) => id in news)) soon(); },
-    moved: () => { draw().catch(fail); },
+    told: (news) => {
+      if (chosen().some((id) => id in news)) soon();
+    },
+    moved: () => {
+      draw().catch(fail);
+    },
     close: () => {
       closed = true;
       under.abort();
@@ -194,8 +212,13 @@ function text(value) {
  * @param {(kind: "CSV" | "SVG" | "PNG") => Promise<void>} saved */
 function controls(moved, pick, saved) {
   const log = el("input", { type: "checkbox", onchange: () => moved({ log: log.checked ? "1" : null }) });
-  const smooth = el("input", { type: "range", min: 0, max: 0.99, step: 0.01,
-    oninput: () => moved({ smooth: smooth.value === "0" ? null : smooth.value }) });
+  const smooth = el("input", {
+    type: "range",
+    min: 0,
+    max: 0.99,
+    step: 0.01,
+    oninput: () => moved({ smooth: smooth.value === "0" ? null : smooth.value }),
+  });
   const which = button("Runs…", () => pick().catch(fail));
   const whole = button("Show all", () => moved({ lo: null, hi: null }));
   const axes = /** @type {[string, string][]} */ (AXES.map((one) => [one, one]));
@@ -225,10 +248,14 @@ function controls(moved, pick, saved) {
 
 /** A run that can be chosen. @param {any} run @param {Set<string>} own @param {() => void} moved */
 function box(run, own, moved) {
-  const input = el("input", { type: "checkbox", checked: own.has(run.id), onchange: () => {
-    own[input.checked ? "add" : "delete"](run.id);
-    moved();
-  } });
+  const input = el("input", {
+    type: "checkbox",
+    checked: own.has(run.id),
+    onchange: () => {
+      own[input.checked ? "add" : "delete"](run.id);
+      moved();
+    },
+  });
   return el("div", {}, el("label", {}, input, ` ${run.title ?? run.name}`));
 }
 
@@ -244,9 +271,11 @@ async function detail(id, signal) {
 
 /** Runs as they are told apart: in two folders may be two of a name. @param {any[]} rows @returns {Shown[]} */
 function styled(rows) {
-  const css = getComputedStyle(document.documentElement), titles = rows.map((row) => row.title ?? row.name);
+  const css = getComputedStyle(document.documentElement),
+    titles = rows.map((row) => row.title ?? row.name);
   return rows.map((row, place) => {
-    const title = titles[place], alone = titles.indexOf(title) === titles.lastIndexOf(title);
+    const title = titles[place],
+      alone = titles.indexOf(title) === titles.lastIndexOf(title);
     const names = /** @type {string[]} */ (row.series.map((/** @type {any} */ one) => one.name));
     return {
       id: row.id,
@@ -279,7 +308,9 @@ async function linesOf(runs, names, signal) {
 
 /** What one run has of these names. @param {Shown} run @param {string[]} names @param {AbortSignal} [signal] */
 async function curvesOf(run, names, signal) {
-  const own = names.filter((name) => run.names.includes(name)), found = [], asked = state();
+  const own = names.filter((name) => run.names.includes(name)),
+    found = [],
+    asked = state();
   let records = 0;
   for (let at = 0; at < own.length; at += NAMES) {
     const query = new URLSearchParams({ by: look().by, points: "600" });
@@ -346,22 +377,33 @@ function csv(lines, by) {
  * @typedef {{width: number, height: number, strokes: Stroke[], words: Words[]}} Picture
  */
 /** @typedef {{low: number, high: number}} Bounds none: not finite */
-const CELL = { width: 640, height: 220, head: 40, edge: 12 }, ROW = 20;
+const CELL = { width: 640, height: 220, head: 40, edge: 12 },
+  ROW = 20;
 
 /** Charts beside and below each other, after a line for each run: one layout for both kinds of pictures.
  * @param {Lines} lines @param {{by: string, log: boolean}} how @param {Shown[]} runs @returns {Picture} */
 function laidOut(lines, how, runs) {
   const across = Math.max(1, Math.min(3, Math.floor(Math.sqrt(lines.size))));
   const down = Math.ceil(lines.size / across);
-  const top = ROW * runs.length + CELL.edge, width = across * CELL.width, height = top + down * CELL.height;
+  const top = ROW * runs.length + CELL.edge,
+    width = across * CELL.width,
+    height = top + down * CELL.height;
   const picture = /** @type {Picture} */ ({ width, height, strokes: [], words: [] });
   for (const [place, { label, color, dash }] of runs.entries()) {
     const y = ROW * (place + 1);
-    picture.strokes.push({ color, dash, points: [[CELL.edge, y - 5], [CELL.edge + 48, y - 5]] });
+    picture.strokes.push({
+      color,
+      dash,
+      points: [
+        [CELL.edge, y - 5],
+        [CELL.edge + 48, y - 5],
+      ],
+    });
     picture.words.push({ x: CELL.edge + 56, y, text: label });
   }
   for (const [place, [name, told]] of [...lines].entries()) {
-    const left = (place % across) * CELL.width, upper = top + Math.floor(place / across) * CELL.height;
+    const left = (place % across) * CELL.width,
+      upper = top + Math.floor(place / across) * CELL.height;
     plot(picture, { left, top: upper }, name, told, how);
   }
   return picture;
@@ -370,8 +412,11 @@ function laidOut(lines, how, runs) {
 /** @param {Picture} picture @param {{left: number, top: number}} at @param {string} name @param {Line[]} lines
  * @param {{by: string, log: boolean}} how */
 function plot(picture, at, name, lines, how) {
-  const drawn = lines.map((line) => extremes(line, how.log)), x = bounds(drawn, 0), y = bounds(drawn, 1);
-  const wide = CELL.width - 2 * CELL.edge, high = CELL.height - CELL.head - CELL.edge;
+  const drawn = lines.map((line) => extremes(line, how.log)),
+    x = bounds(drawn, 0),
+    y = bounds(drawn, 1);
+  const wide = CELL.width - 2 * CELL.edge,
+    high = CELL.height - CELL.head - CELL.edge;
   /** @param {[number, number]} point @returns {[number, number]} */
   const pinned = ([a, b]) => [
     at.left + CELL.edge + (wide * (a - x.low)) / (x.high - x.low || 1),
@@ -442,7 +487,8 @@ function page() {
 
 /** @param {Picture} picture */
 function svg({ width, height, strokes, words }) {
-  const { ground, ink } = page(), root = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
+  const { ground, ink } = page(),
+    root = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
   root.append(shape("rect", { width, height, fill: ground }));
   for (const one of strokes) {
     const points = one.points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");

@@ -16,7 +16,9 @@ const SECTIONS = /** @type {[RegExp, string][]} */ ([
 
 /** @param {HTMLElement} into @param {any} run */
 export async function open(into, run) {
-  const bar = el("div", { class: "bar" }), holder = el("div", {}), base = `/api/runs/${run.id}`;
+  const bar = el("div", { class: "bar" }),
+    holder = el("div", {}),
+    base = `/api/runs/${run.id}`;
   /** @type {Map<string, Chart>} */
   const charts = new Map();
   /** Names of charts that can be seen. @type {Set<string>} */
@@ -26,10 +28,14 @@ export async function open(into, run) {
   let drawn = "";
   /** @type {AbortController | null} */
   let under = null;
-  const sight = new IntersectionObserver((entries) => {
-    for (const entry of entries) seen[entry.isIntersecting ? "add" : "delete"](/** @type {HTMLElement} */ (entry.target).dataset.name ?? "");
-    draw(true).catch(fail);
-  }, { rootMargin: "200px" });
+  const sight = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries)
+        seen[entry.isIntersecting ? "add" : "delete"](/** @type {HTMLElement} */ (entry.target).dataset.name ?? "");
+      draw(true).catch(fail);
+    },
+    { rootMargin: "200px" },
+  );
   into.replaceChildren(bar, holder);
   controls();
   arrange();
@@ -47,10 +53,25 @@ export async function open(into, run) {
   }
 
   function controls() {
-    const asked = state(), { by, log, smooth } = look();
-    const axes = run.axes.map((/** @type {string} */ one) => [one, { seconds: "training seconds", time: "wall time" }[one] ?? one]);
-    const logs = el("input", { type: "checkbox", checked: log, onchange: () => moved({ log: logs.checked ? "1" : null }) });
-    const amount = el("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: smooth, oninput: () => moved({ smooth: amount.value === "0" ? null : amount.value }) });
+    const asked = state(),
+      { by, log, smooth } = look();
+    const axes = run.axes.map((/** @type {string} */ one) => [
+      one,
+      { seconds: "training seconds", time: "wall time" }[one] ?? one,
+    ]);
+    const logs = el("input", {
+      type: "checkbox",
+      checked: log,
+      onchange: () => moved({ log: logs.checked ? "1" : null }),
+    });
+    const amount = el("input", {
+      type: "range",
+      min: 0,
+      max: 0.99,
+      step: 0.01,
+      value: smooth,
+      oninput: () => moved({ smooth: amount.value === "0" ? null : amount.value }),
+    });
     if (bar.contains(document.activeElement) && bar.childElementCount) {
       bar.querySelector("button")?.toggleAttribute("disabled", !asked.has("lo"));
       return;
@@ -86,7 +107,8 @@ export async function open(into, run) {
 
   /** @param {boolean} [anew] also where the ledger has not grown */
   async function draw(anew = false) {
-    const asked = state(), names = [...seen].filter((name) => charts.has(name));
+    const asked = state(),
+      names = [...seen].filter((name) => charts.has(name));
     const want = `${run.records} ${asked} ${names}`;
     if (!names.length || (want === drawn && !anew)) return;
     if (want === drawn) return;
@@ -97,7 +119,10 @@ export async function open(into, run) {
     for (const edge of ["lo", "hi"]) if (asked.has(edge)) query.set(edge, asked.get(edge) ?? "");
     for (const name of names) query.append("n", name);
     try {
-      const [data, told] = await Promise.all([getBinary(`${base}/curves?${query}`, under.signal), get(`${base}/marks`, under.signal)]);
+      const [data, told] = await Promise.all([
+        getBinary(`${base}/curves?${query}`, under.signal),
+        get(`${base}/marks`, under.signal),
+      ]);
       const got = decode(data);
       marks = told.marks.filter((/** @type {any} */ mark) => !mark.void);
       for (const curve of got.curves) show(curve);
@@ -113,7 +138,8 @@ export async function open(into, run) {
 
   /** @param {import("../curves.js").Curve} curve */
   function show(curve) {
-    const { by } = look(), color = getComputedStyle(document.documentElement).getPropertyValue("--c0");
+    const { by } = look(),
+      color = getComputedStyle(document.documentElement).getPropertyValue("--c0");
     const placed = marks.map((mark) => ({ kind: mark.kind, x: mark[by], text: mark.text }));
     charts.get(curve.name)?.show([{ label: run.name, color, dash: [], curve }], look(), placed);
   }
@@ -127,7 +153,16 @@ export async function open(into, run) {
   async function pick(x) {
     try {
       const told = await get(`${base}/record?by=${look().by}&at=${x}`);
-      const ids = told.ids ? [el("h3", {}, "Samples"), el("p", { class: "text" }, told.ids.join(", ") + (told.ids_total > told.ids.length ? ` … of ${told.ids_total}` : ""))] : [];
+      const ids = told.ids
+        ? [
+            el("h3", {}, "Samples"),
+            el(
+              "p",
+              { class: "text" },
+              told.ids.join(", ") + (told.ids_total > told.ids.length ? ` … of ${told.ids_total}` : ""),
+            ),
+          ]
+        : [];
       dialog(`Record of step ${told.record.step}`, el("pre", {}, JSON.stringify(told.record, null, 1)), ...ids);
     } catch (error) {
       fail(error);

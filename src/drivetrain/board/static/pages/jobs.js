@@ -4,7 +4,8 @@ import { get, send } from "../api.js";
 import { button, dialog, el, table } from "../dom.js";
 import { moment } from "../format.js";
 
-const EVERY = 10_000, LOG_EVERY = 2000;
+const EVERY = 10_000,
+  LOG_EVERY = 2000;
 /** Of these nothing more comes by itself: see launch/states.py. */
 const ENDED = ["succeeded", "failed", "cancelled", "lost"];
 const HEADS = ["job", "target", "state", "engine", "step", "attempt", "submitted", "run", "acts"];
@@ -12,15 +13,18 @@ const HEADS = ["job", "target", "state", "engine", "step", "attempt", "submitted
 /** @param {HTMLElement} main @returns {Promise<import("../board.js").Page>} */
 export async function open(main) {
   const holder = el("div", {}, el("p", { class: "dim" }, "The engines are asked …"));
-  const said = el("p", { role: "status" }), problem = el("p", { class: "bad", role: "status" });
-  let closed = false, before = "";
+  const said = el("p", { role: "status" }),
+    problem = el("p", { class: "bad", role: "status" });
+  let closed = false,
+    before = "";
   document.title = "Jobs – Drivetrain board";
   delete main.dataset.shown;
   main.replaceChildren(el("h1", {}, "Jobs"), said, problem, holder);
 
   async function draw() {
     try {
-      const told = await get("/api/jobs"), now = JSON.stringify(told);
+      const told = await get("/api/jobs"),
+        now = JSON.stringify(told);
       problem.textContent = "";
       if (now !== before) show(told.jobs, told.read_only);
       before = now;
@@ -84,15 +88,20 @@ export async function open(main) {
   await draw();
   follow();
   return {
-    moved: () => { if (problem.textContent) draw(); },
-    close: () => { closed = true; },
+    moved: () => {
+      if (problem.textContent) draw();
+    },
+    close: () => {
+      closed = true;
+    },
   };
 }
 
 /** @param {any} job */
 function facts(job) {
   const state = job.unreachable ? `${job.state} (not reached: ${job.unreachable})` : job.state;
-  const code = job.code ? ` (${job.code})` : "", engine = [job.native_state, job.reason].filter(Boolean).join(": ");
+  const code = job.code ? ` (${job.code})` : "",
+    engine = [job.native_state, job.reason].filter(Boolean).join(": ");
   // Of a job that only its engine knows there is no more.
   const attempt = job.attempt == null ? "–" : String(job.attempt + 1);
   return [job.job, job.target, `${state}${code}`, engine, job.progress, attempt, moment(job.submitted), job.run];
@@ -101,7 +110,8 @@ function facts(job) {
 /** The end of a job's log, which follows as long as its end is in view. @param {string} job */
 async function log(job) {
   const text = el("pre", { tabindex: 0, role: "region", "aria-label": `Log of ${job}` }, "…");
-  const said = el("p", { class: "bad", role: "status" }), made = dialog(`Log of ${job}`, text, said);
+  const said = el("p", { class: "bad", role: "status" }),
+    made = dialog(`Log of ${job}`, text, said);
   while (made.open) {
     try {
       const told = (await get(`/api/jobs/${encodeURIComponent(job)}/log`)).text || "nothing yet";

@@ -8,15 +8,36 @@ import { change, state } from "../state.js";
 
 /** @param {HTMLElement} into @param {any} run */
 export async function open(into, run) {
-  const bar = el("div", { class: "bar" }), chain = el("p", {}), holder = el("div", {});
+  const bar = el("div", { class: "bar" }),
+    chain = el("p", {}),
+    holder = el("div", {});
   const more = button("Older records", () => load(false).catch(fail));
-  const search = el("input", { type: "search", value: state().get("search") ?? "", onchange: () => { change({ search: search.value }); load(true).catch(fail); } });
+  const search = el("input", {
+    type: "search",
+    value: state().get("search") ?? "",
+    onchange: () => {
+      change({ search: search.value });
+      load(true).catch(fail);
+    },
+  });
   /** @type {any[]} */
   let found = [];
-  let before = "", newest = -1;
+  let before = "",
+    newest = -1;
   into.replaceChildren(bar, chain, holder, more);
-  const kinds = [["", "every kind"], ...Object.entries(run.kinds).filter(([kind]) => kind !== "skip").map(([kind, n]) => [kind, `${kind} (${n})`])];
-  bar.replaceChildren(choice("Kind", /** @type {[string, string][]} */ (kinds), state().get("kind") ?? "", (kind) => { change({ kind }); load(true).catch(fail); }), el("label", {}, "Find ", search));
+  const kinds = [
+    ["", "every kind"],
+    ...Object.entries(run.kinds)
+      .filter(([kind]) => kind !== "skip")
+      .map(([kind, n]) => [kind, `${kind} (${n})`]),
+  ];
+  bar.replaceChildren(
+    choice("Kind", /** @type {[string, string][]} */ (kinds), state().get("kind") ?? "", (kind) => {
+      change({ kind });
+      load(true).catch(fail);
+    }),
+    el("label", {}, "Find ", search),
+  );
 
   /** @param {boolean} anew */
   async function load(anew) {
@@ -29,16 +50,24 @@ export async function open(into, run) {
     newest = run.records;
     more.hidden = !told.more;
     chain.className = told.chain.whole ? "dim" : "bad";
-    chain.textContent = told.chain.whole ? `The chain holds over ${told.chain.checked.toLocaleString("en")} records.` : `The chain is broken: ${told.chain.damage}. What came before it is shown.`;
+    chain.textContent = told.chain.whole
+      ? `The chain holds over ${told.chain.checked.toLocaleString("en")} records.`
+      : `The chain is broken: ${told.chain.damage}. What came before it is shown.`;
     holder.replaceChildren(table(`${found.length} records`, ["kind", "step", "when", "record"], found.map(row)));
   }
-  return { draw: async () => { if (newest !== run.records && found.length <= 100) await load(true); } };
+  return {
+    draw: async () => {
+      if (newest !== run.records && found.length <= 100) await load(true);
+    },
+  };
 }
 
 /** @param {{offset: number, record: any}} one */
 function row({ offset, record }) {
   const { kind, time, chain, step, ...rest } = record;
   const text = JSON.stringify(rest);
-  const open = button(text.length > 110 ? `${text.slice(0, 109)}…` : text, () => dialog(`Record at byte ${offset}`, el("pre", {}, JSON.stringify(record, null, 1))));
+  const open = button(text.length > 110 ? `${text.slice(0, 109)}…` : text, () =>
+    dialog(`Record at byte ${offset}`, el("pre", {}, JSON.stringify(record, null, 1))),
+  );
   return [kind, step ?? "", moment(time), open];
 }

@@ -8,14 +8,36 @@ import { change, state } from "../state.js";
 
 /** @param {HTMLElement} into @param {any} run */
 export async function open(into, run) {
-  const list = el("div", {}), shown = el("div", {});
+  const list = el("div", {}),
+    shown = el("div", {});
   into.replaceChildren(list, shown);
 
   async function draw() {
     const { logs, profiles } = await get(`/api/runs/${run.id}/logs`);
-    const rows = logs.map((/** @type {any} */ one) => [button(one.name, () => { change({ log_name: one.name }); look(-1).catch(fail); }), bytes(one.bytes), moment(one.time)]);
-    const files = profiles.map((/** @type {any} */ one) => [el("a", { href: `/api/runs/${run.id}/file?${new URLSearchParams({ path: `profile/${one.name}` })}`, download: one.name.split("/").at(-1) }, one.name), bytes(one.bytes), moment(one.time)]);
-    list.replaceChildren(table("Logs", ["file", "size", "written"], rows), ...(files.length ? [table("Profiles", ["file", "size", "written"], files)] : []));
+    const rows = logs.map((/** @type {any} */ one) => [
+      button(one.name, () => {
+        change({ log_name: one.name });
+        look(-1).catch(fail);
+      }),
+      bytes(one.bytes),
+      moment(one.time),
+    ]);
+    const files = profiles.map((/** @type {any} */ one) => [
+      el(
+        "a",
+        {
+          href: `/api/runs/${run.id}/file?${new URLSearchParams({ path: `profile/${one.name}` })}`,
+          download: one.name.split("/").at(-1),
+        },
+        one.name,
+      ),
+      bytes(one.bytes),
+      moment(one.time),
+    ]);
+    list.replaceChildren(
+      table("Logs", ["file", "size", "written"], rows),
+      ...(files.length ? [table("Profiles", ["file", "size", "written"], files)] : []),
+    );
     if (state().get("log_name")) await look(-1);
   }
 
@@ -24,7 +46,12 @@ export async function open(into, run) {
     const name = state().get("log_name") ?? "";
     const told = await get(`/api/runs/${run.id}/logs?${new URLSearchParams({ name, end: String(end) })}`);
     const before = told.begin > 0 ? button("What stands before", () => look(told.begin).catch(fail)) : null;
-    shown.replaceChildren(el("h2", {}, name), el("p", { class: "dim" }, `bytes ${told.begin} to ${told.end} of ${told.size}`), el("div", {}, before), el("pre", { tabindex: 0 }, told.text));
+    shown.replaceChildren(
+      el("h2", {}, name),
+      el("p", { class: "dim" }, `bytes ${told.begin} to ${told.end} of ${told.size}`),
+      el("div", {}, before),
+      el("pre", { tabindex: 0 }, told.text),
+    );
   }
   return { draw };
 }

@@ -4,7 +4,11 @@ import { get } from "../api.js";
 import { el, table } from "../dom.js";
 import { bytes, number, share, span } from "../format.js";
 
-const NAMES = /** @type {Record<string, string>} */ ({ memory: "live memory of a step", commit: "rank 0's files of tensors in a commit", disk: "commits on the disk" });
+const NAMES = /** @type {Record<string, string>} */ ({
+  memory: "live memory of a step",
+  commit: "rank 0's files of tensors in a commit",
+  disk: "commits on the disk",
+});
 
 /** @param {HTMLElement} into @param {any} run */
 export async function open(into, run) {
@@ -15,7 +19,13 @@ export async function open(into, run) {
         into.replaceChildren(el("p", {}, "There is no plan yet: a process beside the run makes it after step 3."));
         return;
       }
-      const rows = Object.entries(told.rows).map(([name, one]) => [NAMES[name] ?? name, bytes(one.planned), bytes(one.measured), one.measured ? share(one.measured / one.planned - 1) : "–", one.measured_as]);
+      const rows = Object.entries(told.rows).map(([name, one]) => [
+        NAMES[name] ?? name,
+        bytes(one.planned),
+        bytes(one.measured),
+        one.measured ? share(one.measured / one.planned - 1) : "–",
+        one.measured_as,
+      ]);
       const kinds = Object.entries(told.planned?.ranks ?? {}).map(([rank, one]) => {
         const kind = /** @type {any} */ (one).later.kinds;
         return [rank, ...KINDS.map((name) => bytes(kind[name] ?? 0))];
@@ -24,7 +34,11 @@ export async function open(into, run) {
         ...(told.failed ? [el("p", { class: "bad" }, `Not planned: ${told.failed}`)] : []),
         table("Planned beside measured", ["", "planned", "measured", "off", "measured as"], rows),
         table("Live bytes of a step where most are alive", ["rank", ...KINDS], kinds),
-        el("p", { class: "dim" }, `${number(told.flops)} FLOPs a step; the plan took ${span(told.seconds)} beside training.`),
+        el(
+          "p",
+          { class: "dim" },
+          `${number(told.flops)} FLOPs a step; the plan took ${span(told.seconds)} beside training.`,
+        ),
       );
     },
   };

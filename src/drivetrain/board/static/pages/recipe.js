@@ -6,14 +6,24 @@ import { change, state } from "../state.js";
 
 /** @param {HTMLElement} into @param {any} run */
 export async function open(into, run) {
-  const bar = el("div", { class: "bar" }), holder = el("div", {}), base = `/api/runs/${run.id}/recipe`;
+  const bar = el("div", { class: "bar" }),
+    holder = el("div", {}),
+    base = `/api/runs/${run.id}/recipe`;
   const search = el("input", { type: "search", oninput: () => show() });
   /** @type {any} */
   let told = null;
   into.replaceChildren(bar, holder);
   const { runs } = await get("/api/runs");
-  const others = runs.filter((/** @type {any} */ one) => one.id !== run.id).map((/** @type {any} */ one) => [one.id, one.title ?? one.name]);
-  bar.replaceChildren(el("label", {}, "Find ", search), choice("What differs from", [["", "–"], ...others], state().get("other") ?? "", (id) => { change({ other: id }); load(); }));
+  const others = runs
+    .filter((/** @type {any} */ one) => one.id !== run.id)
+    .map((/** @type {any} */ one) => [one.id, one.title ?? one.name]);
+  bar.replaceChildren(
+    el("label", {}, "Find ", search),
+    choice("What differs from", [["", "–"], ...others], state().get("other") ?? "", (id) => {
+      change({ other: id });
+      load();
+    }),
+  );
 
   async function load() {
     const other = state().get("other");
@@ -28,13 +38,26 @@ export async function open(into, run) {
       return;
     }
     const wanted = search.value.toLowerCase();
-    const rows = told.values.filter((/** @type {any} */ one) => `${one.key} ${text(one.value)}`.toLowerCase().includes(wanted)).map((/** @type {any} */ one) => [one.key, text(one.value), one.origin]);
+    const rows = told.values
+      .filter((/** @type {any} */ one) => `${one.key} ${text(one.value)}`.toLowerCase().includes(wanted))
+      .map((/** @type {any} */ one) => [one.key, text(one.value), one.origin]);
     const environment = Object.entries(told.environment).map(([key, value]) => [key, text(value)]);
-    const code = Object.entries(told.code?.files ?? {}).map(([name, file]) => [name, /** @type {any} */ (file).digest, /** @type {any} */ (file).affects]);
-    holder.replaceChildren(table(`${rows.length} keys`, ["key", "value", "where it comes from"], rows), table("Environment of the newest start", ["", ""], environment),
-      ...(code.length ? [table("Your own code", ["file", "digest", "affects"], code)] : []));
+    const code = Object.entries(told.code?.files ?? {}).map(([name, file]) => [
+      name,
+      /** @type {any} */ (file).digest,
+      /** @type {any} */ (file).affects,
+    ]);
+    holder.replaceChildren(
+      table(`${rows.length} keys`, ["key", "value", "where it comes from"], rows),
+      table("Environment of the newest start", ["", ""], environment),
+      ...(code.length ? [table("Your own code", ["file", "digest", "affects"], code)] : []),
+    );
   }
-  return { draw: async () => { if (!told) await load(); } };
+  return {
+    draw: async () => {
+      if (!told) await load();
+    },
+  };
 }
 
 /** @param {unknown} value */

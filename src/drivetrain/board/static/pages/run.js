@@ -22,10 +22,15 @@ const TABS = /** @type {Record<string, () => Promise<{open: (into: HTMLElement, 
 
 /** @param {HTMLElement} main @returns {Promise<import("../board.js").Page>} */
 export async function open(main) {
-  const id = state().get("run") ?? "", name = state().get("tab") ?? "curves";
+  const id = state().get("run") ?? "",
+    name = state().get("tab") ?? "curves";
   let run = await get(`/api/runs/${id}`);
-  const head = el("div", {}), body = el("section", { "aria-label": name }), steer = steering(id);
-  const links = Object.keys(TABS).map((tab) => el("a", { href: address({ page: "run", run: id, tab }), "aria-current": tab === name ? "page" : null }, tab));
+  const head = el("div", {}),
+    body = el("section", { "aria-label": name }),
+    steer = steering(id);
+  const links = Object.keys(TABS).map((tab) =>
+    el("a", { href: address({ page: "run", run: id, tab }), "aria-current": tab === name ? "page" : null }, tab),
+  );
   main.replaceChildren(head, steer.bar, el("nav", { class: "tabs", "aria-label": "Of this run" }, ...links), body);
   draw();
   const tab = await (await (TABS[name] ?? TABS.curves)()).open(body, run);
@@ -60,8 +65,13 @@ export async function open(main) {
 function heading(run) {
   const rate = run.rates.tokens ? amount(run.rates.tokens, " tokens/s") : amount(run.rates.samples, " samples/s");
   const facts = [
-    ["left", span(run.left)], ["rate", rate], ["MFU", share(run.mfu)], ["goodput", share(run.goodput)],
-    ["attempts", number(run.attempts)], ["processes", number(run.world)], ["last record", moment(run.last)],
+    ["left", span(run.left)],
+    ["rate", rate],
+    ["MFU", share(run.mfu)],
+    ["goodput", share(run.goodput)],
+    ["attempts", number(run.attempts)],
+    ["processes", number(run.world)],
+    ["last record", moment(run.last)],
   ];
   const told = facts.map(([name, value]) => el("span", {}, el("span", { class: "dim" }, `${name} `), value));
   return [

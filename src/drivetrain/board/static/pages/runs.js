@@ -30,11 +30,18 @@ const USUAL = "run,state,step,left,loss,best,rate,mfu,goodput,attempts,processes
 
 /** @param {HTMLElement} main @returns {Promise<import("../board.js").Page>} */
 export async function open(main) {
-  const filter = el("input", { type: "search", size: 40, "aria-label": "Filter, such as optimizer.lr > 1e-4 and state = trains", placeholder: "optimizer.lr > 1e-4 and state = trains" });
-  const bar = el("div", { class: "bar" }), problem = el("p", { class: "bad", role: "status" });
+  const filter = el("input", {
+    type: "search",
+    size: 40,
+    "aria-label": "Filter, such as optimizer.lr > 1e-4 and state = trains",
+    placeholder: "optimizer.lr > 1e-4 and state = trains",
+  });
+  const bar = el("div", { class: "bar" }),
+    problem = el("p", { class: "bad", role: "status" });
   const holder = el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Runs" });
   let keys = /** @type {{keys: string[], metrics: string[]}} */ ({ keys: [], metrics: [] });
-  let busy = false, again = false;
+  let busy = false,
+    again = false;
 
   async function draw() {
     if (busy) {
@@ -43,7 +50,8 @@ export async function open(main) {
     }
     busy = true;
     try {
-      const asked = state(), query = new URLSearchParams();
+      const asked = state(),
+        query = new URLSearchParams();
       if (asked.get("filter")) query.set("filter", asked.get("filter") ?? "");
       for (const name of extra(asked)) query.append("column", name);
       const told = await get(`/api/runs?${query}`);
@@ -63,10 +71,16 @@ export async function open(main) {
     const asked = state();
     if (document.activeElement !== filter) filter.value = asked.get("filter") ?? "";
     const groups = [["", "nothing"], ["state", "state"], ["tags", "tags"], ...keys.keys.map((key) => [key, key])];
-    const show = el("input", { type: "checkbox", checked: asked.get("hidden") === "1", onchange: () => moved({ hidden: show.checked ? "1" : null }) });
+    const show = el("input", {
+      type: "checkbox",
+      checked: asked.get("hidden") === "1",
+      onchange: () => moved({ hidden: show.checked ? "1" : null }),
+    });
     bar.replaceChildren(
       el("label", {}, "Filter ", filter),
-      choice("Group by", /** @type {[string, string][]} */ (groups), asked.get("group") ?? "", (value) => moved({ group: value })),
+      choice("Group by", /** @type {[string, string][]} */ (groups), asked.get("group") ?? "", (value) =>
+        moved({ group: value }),
+      ),
       button("Columns…", () => columns(keys, moved)),
       el("label", {}, show, " hidden and archived too"),
     );
@@ -82,30 +96,56 @@ export async function open(main) {
   main.replaceChildren(el("h1", {}, "Runs"), bar, problem, holder);
   controls();
   await draw();
-  get("/api/keys").then((told) => { keys = told; controls(); }).catch(fail);
+  get("/api/keys")
+    .then((told) => {
+      keys = told;
+      controls();
+    })
+    .catch(fail);
   const soon = paced(() => draw().catch(fail), 300);
-  return { told: soon, moved: () => { controls(); draw().catch(fail); } };
+  return {
+    told: soon,
+    moved: () => {
+      controls();
+      draw().catch(fail);
+    },
+  };
 }
 
 /** @param {Row[]} rows @param {URLSearchParams} asked @param {boolean} readOnly @param {() => Promise<void>} draw */
 function table(rows, asked, readOnly, draw) {
   const names = (asked.get("columns") ?? USUAL).split(",").filter(Boolean);
   const shown = names.map((name) => COLUMNS[name] ?? keyed(name));
-  const sort = asked.get("sort") ?? "", down = sort.startsWith("-"), by = sort.replace("-", "");
-  const heads = names.map((name, place) => head(name, shown[place], by === name ? (down ? "descending" : "ascending") : "none", down));
+  const sort = asked.get("sort") ?? "",
+    down = sort.startsWith("-"),
+    by = sort.replace("-", "");
+  const heads = names.map((name, place) =>
+    head(name, shown[place], by === name ? (down ? "descending" : "ascending") : "none", down),
+  );
   let found = rows.filter((row) => asked.get("hidden") === "1" || !(row.hidden || row.archived));
   const column = by && (COLUMNS[by] ?? keyed(by));
   if (column) found = found.toSorted((a, b) => (down ? -1 : 1) * order(column.value(a), column.value(b)));
-  const body = el("tbody", {}), group = asked.get("group");
+  const body = el("tbody", {}),
+    group = asked.get("group");
   let before = null;
-  const grouping = group ? COLUMNS[group] ?? keyed(group) : null;
+  const grouping = group ? (COLUMNS[group] ?? keyed(group)) : null;
   if (grouping) found = found.toSorted((a, b) => order(grouping.value(a), grouping.value(b)));
   for (const row of found) {
     const of = grouping && String(grouping.value(row) ?? "–");
-    if (of != null && of !== before) body.append(el("tr", {}, el("th", { colspan: names.length + 1, scope: "rowgroup" }, `${group}: ${of}`)));
+    if (of != null && of !== before)
+      body.append(el("tr", {}, el("th", { colspan: names.length + 1, scope: "rowgroup" }, `${group}: ${of}`)));
     before = of;
-    const menu = readOnly ? null : button("…", () => about(row, draw), { "aria-label": `Name, tags and more of ${row.name}` });
-    body.append(el("tr", { class: row.hidden || row.archived ? "hidden" : null, "data-run": row.name }, ...shown.map((one) => el("td", {}, one.cell(row))), el("td", {}, menu)));
+    const menu = readOnly
+      ? null
+      : button("…", () => about(row, draw), { "aria-label": `Name, tags and more of ${row.name}` });
+    body.append(
+      el(
+        "tr",
+        { class: row.hidden || row.archived ? "hidden" : null, "data-run": row.name },
+        ...shown.map((one) => el("td", {}, one.cell(row))),
+        el("td", {}, menu),
+      ),
+    );
   }
   const caption = el("caption", {}, `${found.length} of ${rows.length} runs`);
   return el("table", {}, caption, el("thead", {}, el("tr", {}, ...heads, el("th", { scope: "col" }, "more"))), body);
@@ -114,18 +154,33 @@ function table(rows, asked, readOnly, draw) {
 /** @param {string} name @param {Column} column @param {string} sorted @param {boolean} down */
 function head(name, column, sorted, down) {
   const next = sorted === "none" ? name : down ? "" : `-${name}`;
-  return el("th", { scope: "col", "aria-sort": sorted }, button(column.name, () => { change({ sort: next }); window.dispatchEvent(new Event("hashchange")); }));
+  return el(
+    "th",
+    { scope: "col", "aria-sort": sorted },
+    button(column.name, () => {
+      change({ sort: next });
+      window.dispatchEvent(new Event("hashchange"));
+    }),
+  );
 }
 
 /** @param {string} key @returns {Column} */
 function keyed(key) {
   const value = (/** @type {Row} */ row) => row.values?.[key] ?? null;
-  return { name: key, value, cell: (row) => (typeof value(row) === "number" ? number(value(row)) : String(value(row) ?? "–")) };
+  return {
+    name: key,
+    value,
+    cell: (row) => (typeof value(row) === "number" ? number(value(row)) : String(value(row) ?? "–")),
+  };
 }
 
 /** @param {URLSearchParams} asked */
 function extra(asked) {
-  const names = [...(asked.get("columns") ?? USUAL).split(","), asked.get("group") ?? "", (asked.get("sort") ?? "").replace("-", "")];
+  const names = [
+    ...(asked.get("columns") ?? USUAL).split(","),
+    asked.get("group") ?? "",
+    (asked.get("sort") ?? "").replace("-", ""),
+  ];
   return [...new Set(names.filter((name) => name && !COLUMNS[name]))];
 }
 
@@ -133,21 +188,33 @@ function extra(asked) {
 function columns(keys, moved) {
   const chosen = new Set((state().get("columns") ?? USUAL).split(",").filter(Boolean));
   const box = (/** @type {string} */ name, /** @type {string} */ text) => {
-    const input = el("input", { type: "checkbox", checked: chosen.has(name), onchange: () => {
-      if (input.checked) chosen.add(name);
-      else chosen.delete(name);
-      const told = [...chosen].join(",");
-      moved({ columns: told === USUAL ? null : told });
-    } });
+    const input = el("input", {
+      type: "checkbox",
+      checked: chosen.has(name),
+      onchange: () => {
+        if (input.checked) chosen.add(name);
+        else chosen.delete(name);
+        const told = [...chosen].join(",");
+        moved({ columns: told === USUAL ? null : told });
+      },
+    });
     return el("div", {}, el("label", {}, input, ` ${text}`));
   };
   const own = Object.entries(COLUMNS).map(([name, column]) => box(name, column.name));
-  dialog("Columns", ...own, el("h3", {}, "Metrics"), ...keys.metrics.map((name) => box(name, name)), el("h3", {}, "Recipe"), ...keys.keys.map((name) => box(name, name)));
+  dialog(
+    "Columns",
+    ...own,
+    el("h3", {}, "Metrics"),
+    ...keys.metrics.map((name) => box(name, name)),
+    el("h3", {}, "Recipe"),
+    ...keys.keys.map((name) => box(name, name)),
+  );
 }
 
 /** Name, tags, hide, archive, delete. @param {Row} row @param {() => Promise<void>} draw */
 function about(row, draw) {
-  const title = el("input", { value: row.title ?? "", placeholder: row.name }), tags = el("input", { value: row.tags.join(", ") });
+  const title = el("input", { value: row.title ?? "", placeholder: row.name }),
+    tags = el("input", { value: row.tags.join(", ") });
   const said = el("p", { class: "bad", role: "status" });
   const act = async (/** @type {() => Promise<unknown>} */ what) => {
     try {
@@ -158,19 +225,33 @@ function about(row, draw) {
       said.textContent = error instanceof Error ? error.message : String(error);
     }
   };
-  const set = (/** @type {Record<string, unknown>} */ changes) => act(() => send("PATCH", `/api/runs/${row.id}`, changes));
-  const split = () => tags.value.split(",").map((one) => one.trim()).filter(Boolean);
+  const set = (/** @type {Record<string, unknown>} */ changes) =>
+    act(() => send("PATCH", `/api/runs/${row.id}`, changes));
+  const split = () =>
+    tags.value
+      .split(",")
+      .map((one) => one.trim())
+      .filter(Boolean);
   const confirm = el("input", { "aria-label": `Type ${row.name} to delete the run` });
   const made = dialog(
     `About ${row.name}`,
     el("p", { class: "dim" }, row.folder),
     el("p", {}, el("label", {}, "Name ", title)),
     el("p", {}, el("label", {}, "Tags, with commas between ", tags)),
-    el("div", { class: "bar" }, button("Keep", () => set({ title: title.value || null, tags: split() })),
-      button(row.hidden ? "Show" : "Hide", () => set({ hidden: !row.hidden })), button(row.archived ? "Take out of the archive" : "Archive", () => set({ archived: !row.archived }))),
-    el("details", {}, el("summary", {}, "Delete the run directory"),
+    el(
+      "div",
+      { class: "bar" },
+      button("Keep", () => set({ title: title.value || null, tags: split() })),
+      button(row.hidden ? "Show" : "Hide", () => set({ hidden: !row.hidden })),
+      button(row.archived ? "Take out of the archive" : "Archive", () => set({ archived: !row.archived })),
+    ),
+    el(
+      "details",
+      {},
+      el("summary", {}, "Delete the run directory"),
       el("p", {}, `All its commits, its ledger and its logs are removed. Type ${row.name} to do it: `, confirm),
-      button("Delete for good", () => act(() => send("DELETE", `/api/runs/${row.id}`, { confirm: confirm.value })))),
+      button("Delete for good", () => act(() => send("DELETE", `/api/runs/${row.id}`, { confirm: confirm.value }))),
+    ),
     said,
   );
 }
@@ -186,7 +267,9 @@ export function stateCell(row) {
   const code = row.code == null || row.code === 0 ? "" : ` (${row.code})`;
   const reading = row.read < 1 ? ` · ${Math.floor(100 * row.read)} % read` : "";
   const state = el("span", { class: `state ${row.state}` }, `${row.state}${code}${reading}`);
-  return row.cause && row.state !== "done" ? el("span", { title: row.cause }, state, el("br"), el("span", { class: "dim" }, cut(row.cause))) : state;
+  return row.cause && row.state !== "done"
+    ? el("span", { title: row.cause }, state, el("br"), el("span", { class: "dim" }, cut(row.cause)))
+    : state;
 }
 
 /** @param {Row} row */
@@ -204,9 +287,16 @@ function lossCell(row) {
 /** @param {(number | null)[]} values */
 function spark(values) {
   const told = values.filter((value) => value != null);
-  const space = "http://www.w3.org/2000/svg", made = document.createElementNS(space, "svg"), line = document.createElementNS(space, "polyline");
-  const lo = Math.min(...told), wide = Math.max(...told) - lo || 1, last = Math.max(1, told.length - 1);
-  line.setAttribute("points", told.map((value, i) => `${(90 * i) / last},${20 - (18 * (value - lo)) / wide}`).join(" "));
+  const space = "http://www.w3.org/2000/svg",
+    made = document.createElementNS(space, "svg"),
+    line = document.createElementNS(space, "polyline");
+  const lo = Math.min(...told),
+    wide = Math.max(...told) - lo || 1,
+    last = Math.max(1, told.length - 1);
+  line.setAttribute(
+    "points",
+    told.map((value, i) => `${(90 * i) / last},${20 - (18 * (value - lo)) / wide}`).join(" "),
+  );
   made.setAttribute("class", "spark");
   made.setAttribute("viewBox", "0 0 90 22");
   made.setAttribute("aria-hidden", "true");
@@ -217,8 +307,14 @@ function spark(values) {
 /** @param {Row} row */
 function bestCell(row) {
   if (!row.best) return "–";
-  const which = row.best.mode ? { min: "lowest", max: "highest" }[/** @type {"min" | "max"} */ (row.best.mode)] : "last";
-  return el("span", { title: `${which} of ${row.best.metric}, at step ${row.best.step}` }, `${row.best.metric} ${number(row.best.value)}`);
+  const which = row.best.mode
+    ? { min: "lowest", max: "highest" }[/** @type {"min" | "max"} */ (row.best.mode)]
+    : "last";
+  return el(
+    "span",
+    { title: `${which} of ${row.best.metric}, at step ${row.best.step}` },
+    `${row.best.metric} ${number(row.best.value)}`,
+  );
 }
 
 /** @param {Row} row */
@@ -251,14 +347,24 @@ function cut(text) {
 /** Missing values come last. @param {number | string | null} a @param {number | string | null} b */
 function order(a, b) {
   if (a == null || b == null) return a == null ? (b == null ? 0 : 1) : -1;
-  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
+  return typeof a === "number" && typeof b === "number"
+    ? a - b
+    : String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 
 /** At most once in so many milliseconds, and once more after the last time. @param {() => void} act @param {number} pause */
 export function paced(act, pause) {
-  let waits = 0, last = -Infinity;
+  let waits = 0,
+    last = -Infinity;
   return () => {
     if (waits) return;
-    waits = window.setTimeout(() => { waits = 0; last = performance.now(); act(); }, Math.max(0, last + pause - performance.now()));
+    waits = window.setTimeout(
+      () => {
+        waits = 0;
+        last = performance.now();
+        act();
+      },
+      Math.max(0, last + pause - performance.now()),
+    );
   };
 }
