@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,32 +25,31 @@ _AXES = ("replicate", "shard", "tensor", "context", "pipeline")
 
 
 def row(run: Run) -> dict[str, Any]:
-    """The line of a run, as JSON data; numbers that are not finite are None."""
+    """The line of a run, as JSON data with None for what is not finite. It is kept until something of it changes."""
     index = run.index
     with index.lock:
-        key = (index.records, index.damage)
+        key = (index.records, index.size, index.damage, run.alive, run.gone, _stamp(run.folder / "exit.json"))
         if run.cache.get("of") != key:
-            run.cache = {"of": key, "told": _of_ledger(run)}
-        told = dict(run.cache["told"])
+            run.cache = {"of": key, "told": finite(_made(run))}
+        return run.cache["told"]
+
+
+def _made(run: Run) -> dict[str, Any]:
     state, code, cause = state_of(run)
-    rest = told.pop("seconds_a_step")
-    left = None
+    told = _of_ledger(run)
+    left, rest = None, told.pop("seconds_a_step")
     if state in ("trains", "paused") and rest and told["steps"] > told["step"]:
         left = rest * (told["steps"] - told["step"])
-    return finite(
-        {
-            "id": run.id,
-            "name": run.folder.name,
-            "folder": str(run.folder),
-            "state": state,
-            "code": code,
-            "cause": cause,
-            "left": left,
-            "read": index.read,
-            "mesh": mesh(run),
-            **told,
-        }
-    )
+    head = {"id": run.id, "name": run.folder.name, "folder": str(run.folder), "mesh": mesh(run), "read": run.index.read}
+    return head | {"state": state, "code": code, "cause": cause, "left": left} | told
+
+
+def _stamp(path: Path) -> int:
+    """When a file was changed last, in ns; 0 where it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def state_of(run: Run) -> tuple[str, int | None, str]:

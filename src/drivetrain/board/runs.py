@@ -20,7 +20,7 @@ from drivetrain.runtime.lease import holder_sign
 
 POLL = 0.25
 """Seconds between two looks at the ledgers. Sizes are asked for, since no watcher sees what another host writes."""
-_SCAN = 1.0  # seconds between two looks for runs that begin or go, and at leases
+_SCAN = 2.0  # seconds between two looks for runs that begin or go, and at leases
 _DEPTH = 3  # folders below one that was named
 _UNSAVED = 1000  # records that a snapshot may lack
 
