@@ -393,6 +393,16 @@ def another_site(html):
     server.shutdown()
 
 
+def test_a_board_that_only_shows_has_nothing_to_steer_with(context, runs):
+    with serving(runs, read_only=True) as board:
+        page = entered(context, board)
+        assert page.get_by_role("button", name="Name, tags and more of first").count() == 0
+        page.goto(f"{board.url}/#{of(board, 'first', 'commits')}")
+        page.wait_for_selector("nav.tabs")
+        assert page.locator("[role=group][aria-label=Steer]").is_hidden()
+        assert page.get_by_role("button", name="verify step-00000200").count() == 0
+
+
 def test_a_link_on_another_site_leads_in(context, board):
     with another_site(f'<a href="{board.url}/?token={KEYS.token}">go</a>') as (port, _):
         page = context.new_page()

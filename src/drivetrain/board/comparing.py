@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,15 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
         values = {run.id: run.recipe.values.get(key) for run in runs}
         if len({repr(value) for value in values.values()}) > 1:
             found.append({"key": key, "values": values})
+    return found
+
+
+def differing(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The keys of two recipes that are not alike, with both values."""
+    found = []
+    for key in dict.fromkeys([*here, *there]):
+        if key not in here or key not in there or here[key] != there[key]:
+            found.append({"key": key, "here": here.get(key), "there": there.get(key)})
     return found
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain.board.board import run_of
+from drivetrain.board.encoding import encoded
 from drivetrain.board.marks import marks as marks_of
 from drivetrain.board.routes.queries import answer, axis, number, texts, whole
-from drivetrain.board.zoom import Curve, Window
+from drivetrain.board.zoom import Window
 from drivetrain.spec.exits import Exit, Failure
 
 MOST = 2000
@@ -34,26 +30,6 @@ def curves(request: Request) -> Response:
             raise Failure(Exit.INPUT_MISSING, f"no curve {missing}", "the run's page lists those there are") from None
         head = {"records": run.index.records, "rows": len(run.index.groups)}
     return Response(encoded(found, head), media_type="application/octet-stream")
-
-
-def encoded(found: Mapping[str, Curve], head: Mapping[str, Any]) -> bytes:
-    """Curves as the page reads them: the length of the head (u32, little endian), the head, and of each curve x (f8),
-    low, high, mean (f4) and flags (u1), each filled up to a multiple of eight bytes."""
-    told = []
-    for name, curve in found.items():
-        told.append({"name": name, "length": len(curve.x), "exact": curve.exact})
-    line = json.dumps({**head, "curves": told}).encode()
-    line += b" " * (-(4 + len(line)) % 8)
-    parts = [struct.pack("<I", len(line)), line]
-    for curve in found.values():
-        for column, kind in ((curve.x, "<f8"), (curve.low, "<f4"), (curve.high, "<f4"), (curve.mean, "<f4")):
-            parts.append(_padded(column.astype(kind).tobytes()))
-        parts.append(_padded(curve.flags.tobytes()))
-    return b"".join(parts)
-
-
-def _padded(data: bytes) -> bytes:
-    return data + b"\0" * (-len(data) % 8)
 
 
 def marks(request: Request) -> Response:

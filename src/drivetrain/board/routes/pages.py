@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from drivetrain.board import files
 from drivetrain.board.board import board_of, run_of
-from drivetrain.board.recipes import read_json
+from drivetrain.board.comparing import differing
+from drivetrain.board.detail import plan_of, recipe_of
 from drivetrain.board.routes.queries import answer, body, number, texts
 from drivetrain.board.timeline import of_kind, timeline
-from drivetrain.ledger import plans
-from drivetrain.ledger.records import AttemptRecord, CommitRecord, PlanRecord, Record, TelemetryRecord
+from drivetrain.ledger.records import CommitRecord
 from drivetrain.spec.exits import Exit, Failure
 
 _OF_COMMITS = {"verify": ["verify"], "pin": ["pin"], "unpin": ["pin", "--off"], "remove": ["rm"]}
@@ -31,21 +28,8 @@ def recipe(request: Request) -> Response:
     run = run_of(request)
     if other := "".join(texts(request, "other", 1)):
         there = board_of(request).run(other).recipe.values
-        return answer({"differences": _differences(run.recipe.values, there)})
-    values = []
-    for key, value in run.recipe.values.items():
-        values.append({"key": key, "value": value, "origin": run.recipe.origins.get(key, "default")})
-    attempt = run.index.tallies[-1].first if run.index.tallies else None
-    code = attempt.user_code.to_json() if attempt and attempt.user_code else None
-    return answer({"values": values, "environment": read_json(run.folder / "environment.json"), "code": code})
-
-
-def _differences(here: Any, there: Any) -> list[dict[str, Any]]:
-    found = []
-    for key in dict.fromkeys([*here, *there]):
-        if key not in here or key not in there or here[key] != there[key]:
-            found.append({"key": key, "here": here.get(key), "there": there.get(key)})
-    return found
+        return answer({"differences": differing(run.recipe.values, there)})
+    return answer(recipe_of(run))
 
 
 def commits(request: Request) -> Response:
@@ -95,11 +79,4 @@ def logs(request: Request) -> Response:
 
 def plan(request: Request) -> Response:
     """GET /api/runs/{id}/plan"""
-    index = run_of(request).index
-    history: list[Record] = []
-    with index.lock:
-        for offset in reversed(list(index.others.offsets(["attempt", "plan", "commit", "telemetry"]))):
-            history.append(index.record(offset))
-    kept = (AttemptRecord, PlanRecord, CommitRecord, TelemetryRecord)
-    found = plans.beside([record for record in history if isinstance(record, kept)])
-    return answer(json.loads(json.dumps(found, default=str)))
+    return answer(plan_of(run_of(request).index))

@@ -12,15 +12,13 @@ from starlette.responses import JSONResponse, Response
 
 from drivetrain.board.board import board_of, run_of
 from drivetrain.board.comparing import at_equal, differences
+from drivetrain.board.detail import detail
 from drivetrain.board.filtering import Filter, parse
-from drivetrain.board.index import Index
-from drivetrain.board.lookup import last, seconds, series
+from drivetrain.board.lookup import last, series
 from drivetrain.board.removal import empty, trash
 from drivetrain.board.routes.queries import answer, axis, body, texts
 from drivetrain.board.row import finite
 from drivetrain.board.runs import Run
-from drivetrain.board.steps import AXES, TOKENS
-from drivetrain.ledger.run_summary import AttemptTally
 from drivetrain.spec.exits import Exit, Failure
 
 
@@ -98,43 +96,4 @@ def one(request: Request) -> Response:
     """GET /api/runs/{id}"""
     run = run_of(request)
     with run.index.lock:
-        return answer({**board_of(request).row(run), **_detail(run)})
-
-
-def _detail(run: Run) -> dict[str, Any]:
-    index = run.index
-    axes = [name for name in AXES if name != "tokens" or index.groups.newest[TOKENS] > 0]
-    return {
-        "series": _series(index),
-        "kinds": kinds(index),
-        "attempts_made": list(map(_attempt, index.tallies)),
-        "seconds": seconds(index),
-        "parameters": index.tallies[-1].first.parameters if index.tallies else {},
-        "axes": axes,
-    }
-
-
-def _series(index: Index) -> list[dict[str, Any]]:
-    found = []
-    for name, rows in series(index).items():
-        found.append({"name": name, "rows": rows, "last": last(index, name), "dense": name in index.groups.series})
-    return found
-
-
-def kinds(index: Index) -> dict[str, int]:
-    """How many records of each kind there are."""
-    found = index.others.counts()
-    steps = index.records - sum(count for kind, count in found.items() if kind != "skip")
-    return {"step": steps} | found
-
-
-def _attempt(tally: AttemptTally) -> dict[str, Any]:
-    first = tally.first
-    return {
-        **vars(tally.told()),
-        "host": first.host,
-        "device": first.device,
-        "seconds": dict(tally.seconds),
-        "after": first.after,
-        "claim": first.claim.to_json(),
-    }
+        return answer({**board_of(request).row(run), **detail(run)})

@@ -26,6 +26,11 @@ export async function send(method, path, value) {
   return (await asked(path, { method, headers, body: JSON.stringify(value) })).json();
 }
 
+/** Where a file of a run is. @param {string} id @param {string} path @returns {string} */
+export function fileOf(id, path) {
+  return `/api/runs/${id}/file?${new URLSearchParams({ path })}`;
+}
+
 /** @param {string} path @param {RequestInit} options */
 async function asked(path, options) {
   const answer = await fetch(path, options);

@@ -1,6 +1,6 @@
 // @ts-check
 /** What the task showed: texts, sounds and pictures by step, two steps beside each other. */
-import { get } from "../api.js";
+import { fileOf, get } from "../api.js";
 import { el } from "../dom.js";
 import { change, state } from "../state.js";
 
@@ -92,7 +92,7 @@ function one(id, item, step) {
   const caption = el("figcaption", {}, `step ${step}`);
   if (!item) return el("figure", {}, caption, el("p", { class: "dim" }, "nothing"));
   if (item.kind === "text") return el("figure", {}, caption, el("pre", {}, item.text));
-  const from = `/api/runs/${id}/file?${new URLSearchParams({ path: item.file })}`;
+  const from = fileOf(id, item.file);
   if (item.kind === "audio")
     return el(
       "figure",

@@ -1,6 +1,6 @@
 // @ts-check
 /** Logs by rank, stacks of a hang, profiles to download. */
-import { get } from "../api.js";
+import { fileOf, get } from "../api.js";
 import { fail } from "../board.js";
 import { button, el, table } from "../dom.js";
 import { bytes, moment } from "../format.js";
@@ -26,7 +26,7 @@ export async function open(into, run) {
       el(
         "a",
         {
-          href: `/api/runs/${run.id}/file?${new URLSearchParams({ path: `profile/${one.name}` })}`,
+          href: fileOf(run.id, `profile/${one.name}`),
           download: one.name.split("/").at(-1),
         },
         one.name,
