@@ -80,6 +80,10 @@ def test_a_run_is_watched_paused_resumed_set_and_stopped_from_the_page(running, 
         assert told(page, "stop") == "done"
         assert process.wait(timeout=60) == 75
         page.wait_for_selector(".state.stopped")
+        # What it did is proved from the page, too.
+        page.get_by_role("link", name="ledger", exact=True).click()
+        page.get_by_role("button", name="Verify the whole run").click()
+        page.wait_for_selector("caption:text-is('Everything holds')", timeout=60_000)
         browser.close()
     verbs = [record.verb for record in of_kind(run, "command")]
     assert verbs == ["pause", "set", "set", "pin", "resume", "stop"]

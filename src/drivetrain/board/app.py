@@ -65,6 +65,8 @@ def _routes() -> list[Route]:
         Route(f"{one}/file", pages.file),
         Route(f"{one}/logs", pages.logs),
         Route(f"{one}/plan", pages.plan),
+        Route(f"{one}/verify", pages.verified),
+        Route(f"{one}/verify", pages.verify, methods=["POST"]),
         Route(f"{one}/commands", commands.listed),
         Route(f"{one}/commands", commands.prepare, methods=["POST"]),
         Route(one + "/commands/{command}", commands.give, methods=["PUT"]),

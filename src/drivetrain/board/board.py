@@ -13,6 +13,7 @@ from drivetrain.board.children import Children
 from drivetrain.board.notes import Notes
 from drivetrain.board.row import row, state_of
 from drivetrain.board.runs import Run, Runs
+from drivetrain.board.verifying import Verifications
 from drivetrain.spec.exits import Exit, Failure
 
 _ALIVE = 15.0  # seconds after which a stream without news says that it is there
@@ -69,6 +70,10 @@ class Board:
     read_only: bool = False
     news: News = field(default_factory=News)
     children: Children = field(default_factory=Children)
+    verifications: Verifications = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.verifications = Verifications(self.children)
 
     def run(self, id: str) -> Run:
         """The run of this id, which is read first from now on. Raises Failure(66) where there is none."""

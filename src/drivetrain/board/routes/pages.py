@@ -80,3 +80,15 @@ def logs(request: Request) -> Response:
 def plan(request: Request) -> Response:
     """GET /api/runs/{id}/plan"""
     return answer(plan_of(run_of(request).index))
+
+
+async def verify(request: Request) -> Response:
+    """POST /api/runs/{id}/verify"""
+    verifications, run = board_of(request).verifications, run_of(request)
+    verifications.start(run)
+    return answer(verifications.state(run), 202)
+
+
+async def verified(request: Request) -> Response:
+    """GET /api/runs/{id}/verify"""
+    return answer(board_of(request).verifications.state(run_of(request)))

@@ -1,9 +1,9 @@
 // @ts-check
 /** The records of a run's ledger, newest first. */
-import { get } from "../api.js";
+import { get, send } from "../api.js";
 import { fail } from "../board.js";
 import { button, choice, dialog, el, table } from "../dom.js";
-import { moment } from "../format.js";
+import { moment, span } from "../format.js";
 import { change, state } from "../state.js";
 
 /** @param {HTMLElement} into @param {any} run */
@@ -24,7 +24,10 @@ export async function open(into, run) {
   let found = [];
   let before = "",
     newest = -1;
-  into.replaceChildren(bar, chain, holder, more);
+  const proof = el("div", {}),
+    verify = button("Verify the whole run", () => prove(run, proof).catch(fail));
+  verify.hidden = run.read_only;
+  into.replaceChildren(bar, chain, verify, proof, holder, more);
   const kinds = [
     ["", "every kind"],
     ...Object.entries(run.kinds)
@@ -70,4 +73,26 @@ function row({ offset, record }) {
     dialog(`Record at byte ${offset}`, el("pre", {}, JSON.stringify(record, null, 1))),
   );
   return [kind, step ?? "", moment(time), open];
+}
+
+/** Prove what the run did, and show what holds. @param {any} run @param {HTMLElement} into */
+async function prove(run, into) {
+  let told = await send("POST", `/api/runs/${run.id}/verify`, {});
+  const began = performance.now();
+  while (told.state === "runs" && into.isConnected) {
+    into.replaceChildren(el("p", { role: "status" }, `Verifying, for ${span((performance.now() - began) / 1000)} …`));
+    await new Promise((soon) => setTimeout(soon, 500));
+    told = await get(`/api/runs/${run.id}/verify`);
+  }
+  if (told.state === "broken") {
+    into.replaceChildren(el("p", { class: "bad", role: "status" }, `Does not hold (${told.code}): ${told.error}`));
+    return;
+  }
+  const rows = Object.entries(told.certificate ?? {}).map(([key, value]) => [key, plain(value)]);
+  into.replaceChildren(table("Everything holds", ["", ""], rows));
+}
+
+/** @param {unknown} value */
+function plain(value) {
+  return el("span", { class: "text" }, typeof value === "object" ? JSON.stringify(value) : String(value));
 }

@@ -1,0 +1,44 @@
+"""`drivetrain verify` of runs, as children: asked for once, answered when they end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from drivetrain.board.children import Children
+from drivetrain.board.runs import Run
+from drivetrain.spec.exits import Failure
+
+_LONGEST = 4 * 3600.0  # seconds: every sample and every byte of a commit is looked at
+
+
+@dataclass
+class Verifications:
+    """The newest one of each run. It is of the records that were there when it began."""
+
+    children: Children
+    _tasks: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+
+    def start(self, run: Run) -> None:
+        """Begin, unless one is under way."""
+        task = self._tasks.get(run.id)
+        if task is None or task.done():
+            asked = self.children.ask("verify", str(run.folder), seconds=_LONGEST)
+            self._tasks[run.id] = asyncio.ensure_future(asked)
+
+    def state(self, run: Run) -> dict[str, Any]:
+        """What it has come to: `state` is none, runs, holds or broken, with the certificate or what does not hold."""
+        task = self._tasks.get(run.id)
+        told: dict[str, Any] = {"state": "none", "certificate": None, "error": None, "code": None}
+        if task is None:
+            return told
+        if not task.done():
+            return told | {"state": "runs"}
+        try:
+            return told | {"state": "holds", "certificate": task.result()}
+        except Failure as failure:
+            outcome = failure.outcome
+            return told | {"state": "broken", "error": outcome.cause, "code": int(outcome.code)}
+        except asyncio.CancelledError:
+            return told
