@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drivetrain.board.filtering import LONGEST, parse
+from drivetrain.board.filtering import LONGEST, Comparison, Junction, Negation, parse
 from drivetrain.spec.exits import Exit, Failure
 
 RUN = {
@@ -17,6 +17,9 @@ RUN = {
     "exact": True,
     "dogs/bits": 1.5,
     "code": None,
+    "init": "nan",
+    "seed": 10**400,
+    "label": "1_000",
 }
 
 
@@ -45,6 +48,11 @@ RUN = {
         ("not state = trains", False),
         ("state = trains and (step < 10 or dogs/bits <= 1.5)", True),
         ('"and" or state = "trains"', True),
+        ("init = nan", True),
+        ("init != NaN", False),
+        ("seed > 1e300", True),
+        ("label = 1000", False),
+        ("label = 1_000", True),
         ('name = "lla\\"ma"', False),
     ],
 )
@@ -86,3 +94,32 @@ def test_depth_is_bounded():
         parse("(" * 100 + "a" + ")" * 100)
     with pytest.raises(Failure):
         parse("not " * 100 + "a")
+
+
+TEXTS = st.text('ab.7 /"\\()=!~é\n', max_size=6)
+COMPARISONS = st.builds(Comparison, TEXTS, st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "~", "!~"]), TEXTS)
+
+
+def _larger(parts):
+    several = st.lists(parts, min_size=2, max_size=3).map(tuple)
+    return st.builds(Negation, parts) | st.builds(Junction, st.sampled_from(["and", "or"]), several)
+
+
+def _written(one):
+    if isinstance(one, Comparison):
+        return f"{_quoted(one.key)} {one.operator} {_quoted(one.value)}"
+    if isinstance(one, Negation):
+        return f"not ({_written(one.part)})"
+    return f" {one.word} ".join(f"({_written(part)})" for part in one.parts)
+
+
+def _quoted(text):
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+@given(st.recursive(COMPARISONS, _larger, max_leaves=6))
+def test_any_filter_can_be_written_and_is_read_as_it_was_meant(one):
+    text = _written(one)
+    if len(text) <= LONGEST:
+        assert parse(text) == one

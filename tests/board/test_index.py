@@ -56,17 +56,17 @@ def histories(draw):
 
 
 @settings(max_examples=60, deadline=None)
-@given(histories(), st.integers(1, 4000))
-def test_what_counts_is_the_lineage_and_seconds_are_those_of_the_report(tmp_path_factory, made, block):
+@given(histories(), st.lists(st.floats(0, 1), max_size=12))
+def test_what_counts_is_the_lineage_and_seconds_are_those_of_the_report(tmp_path_factory, made, looks):
     run = tmp_path_factory.mktemp("run")
     write(run, made)
     found = Index(run / "ledger.jsonl")
     grown = Index(run / "ledger.jsonl")
     found.follow_all()
-    # The same from a file that grows by any number of bytes at a time.
+    # The same from a file that is looked at while it grows, at any byte.
     whole = (run / "ledger.jsonl").read_bytes()
-    for end in [*range(block, len(whole), block), len(whole)]:
-        (run / "ledger.jsonl").write_bytes(whole[:end])
+    for share in [*sorted(looks), 1]:
+        (run / "ledger.jsonl").write_bytes(whole[: round(share * len(whole))])
         grown.follow_all()
     for index in (found, grown):
         assert not index.damage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ LONGEST = 500
 """Characters of a filter."""
 _DEEPEST = 20  # parentheses within parentheses
 _TOKEN = re.compile(r'(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<mark>!=|<=|>=|!~|[=<>~()])|(?P<word>[^\s=<>~()!"]+))')
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _WORDS = frozenset({"and", "or", "not"})
 Values = Callable[[str], Any]
 """The value of a key; None where there is none, a list where any of several may fit."""
@@ -204,12 +206,15 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
+    """As a recipe writes one: what Python takes beyond that, such as `nan` and `1_000`, may be somebody's word."""
+    if isinstance(value, str):
+        return float(value) if _NUMBER.fullmatch(value) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):
-        return None
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _wrong(place: int, why: str) -> Failure:
