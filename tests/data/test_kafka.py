@@ -11,9 +11,9 @@ import pytest
 import drivetrain
 from brokers import PARTITIONS, Broker
 from conftest import run_under_supervisor, trace
+from drivetrain.data.deal import Deal
 from drivetrain.data.opening import open_source
 from drivetrain.data.recipe import Kafka
-from drivetrain.data.stream import Deal
 from drivetrain.ledger.derive import lineage, steps
 from drivetrain.ledger.ledger import read as read_ledger
 from drivetrain.ledger.records import StreamEndRecord

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drivetrain.data.blend import one_source
+from drivetrain.data.deal import Deal, before_ends
 from drivetrain.data.source import ENDLESS
-from drivetrain.data.stream import Deal, Opener, StreamSource, before_ends
+from drivetrain.data.stream import Opener, StreamSource
 from drivetrain.spec.batches import Batches, Change
 from drivetrain.spec.exits import Exit, Failure
 

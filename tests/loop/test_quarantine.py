@@ -108,6 +108,6 @@ def test_other_samples_than_before_are_another_recipe(tmp_path):
 def test_what_is_proved_depends_on_the_quarantine(tmp_path, monkeypatch):
     """A ledger that hides it does not fit the digests."""
     run_under_supervisor(recipe(HELD), tmp_path / "run")
-    monkeypatch.setattr("drivetrain.run.proof.Quarantine", lambda entries=(): Quarantine())
+    monkeypatch.setattr("drivetrain.data.orders.Quarantine", lambda entries=(): Quarantine())
     with pytest.raises(Failure, match="other samples"):
         prove(tmp_path / "run")

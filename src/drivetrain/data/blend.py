@@ -19,7 +19,7 @@ from drivetrain.data.order import Order, Sampler
 from drivetrain.data.packing import Packed, PackedTogether
 from drivetrain.data.recipe import Train
 from drivetrain.data.source import Ending, Source
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure

@@ -11,7 +11,7 @@ from drivetrain.data.blend import BlendStage, ordering_of, training_order
 from drivetrain.data.order import Sampler, mix64
 from drivetrain.data.recipe import Train
 from drivetrain.data.source import ENDLESS, Source
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.batches import Batches
 from drivetrain.spec.exits import Exit, Failure

@@ -13,7 +13,7 @@ import torch
 from drivetrain.data.content import absorb, seed_sample
 from drivetrain.data.fingerprint import combined
 from drivetrain.runtime.mistakes import is_out_of_memory, returned, with_place
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.code.blame import own_place, place_of, words
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure

@@ -12,7 +12,7 @@ import numpy as np
 
 from drivetrain.data.order import GOLDEN, Order, Sampler, mix64
 from drivetrain.data.source import Source
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.batches import Batches, Change
 
 _BLOCKS, _WINDOWS = 1 << 37, 1 << 38

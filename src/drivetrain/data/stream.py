@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drivetrain.data.content import absorb, seed_sample
+from drivetrain.data.deal import Deal, before_ends
 from drivetrain.data.fingerprint import combined
 from drivetrain.data.source import ENDLESS
 from drivetrain.runtime.mistakes import is_out_of_memory, returned, with_place
-from drivetrain.runtime.seeds import mix
-from drivetrain.spec.batches import Batches
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.code.blame import own_place
 from drivetrain.spec.custom import Custom, build_custom
 from drivetrain.spec.exits import Exit, Failure
@@ -38,27 +38,6 @@ class Mark(NamedTuple):
     at: int
     digest: str
     state: Any = None
-
-
-@dataclass(frozen=True)
-class Deal:
-    """Which lane reads which samples, of a stream that is read in parts: lane k's are those of its places in the steps,
-    so that they are the same on any number of processes."""
-
-    batches: Batches
-    lanes: int
-
-    def places(self, ids: np.ndarray) -> Iterator[tuple[slice, int, int]]:
-        """Runs of consecutive ids: where they stand among these, their lane, and the number of the first one there."""
-        at = 0
-        while at < len(ids):
-            first = int(ids[at])
-            start, stop = self.batches.span(self.batches.steps(first + 1))
-            share = (stop - start) // self.lanes
-            lane, offset = divmod(first - start, share)
-            last = at + int(np.searchsorted(ids[at:], start + (lane + 1) * share))
-            yield slice(at, last), lane, start // self.lanes + offset
-            at = last
 
 
 class Opener:
@@ -428,16 +407,6 @@ class HeldSource:
     def read(self, ids: np.ndarray, positions: np.ndarray) -> list[Any]:
         """The samples with these ids."""
         return [self._samples[number] for number in ids.tolist()]
-
-
-def before_ends(ids: np.ndarray, ends: Mapping[int, int], deal: Deal | None) -> np.ndarray:
-    """Which samples of a stream (int64, ascending) come before the ends of their lanes, as far as these are known."""
-    if deal is None:
-        return ids < ends.get(0, ENDLESS)
-    kept = np.ones(len(ids), bool)
-    for place, lane, first in deal.places(ids) if ends else ():
-        kept[place] = first + (ids[place] - ids[place][0]) < ends.get(lane, ENDLESS)
-    return kept
 
 
 def _shown(content: Any) -> str:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from drivetrain.engine.placement import Held, Placement
-from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.runtime.mix import mix
+from drivetrain.runtime.seeds import seed_generators
 from drivetrain.spec.exits import Exit, Failure
 
 INITIAL_WEIGHTS = 1 << 34

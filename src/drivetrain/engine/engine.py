@@ -37,7 +37,8 @@ from drivetrain.optim.network_optimizer import NetworkOptimizer
 from drivetrain.optim.rows import RowMover
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.mistakes import returned
-from drivetrain.runtime.seeds import mix, seed_generators, undrawn
+from drivetrain.runtime.mix import mix
+from drivetrain.runtime.seeds import seed_generators, undrawn
 from drivetrain.spec.exits import Exit, Failure
 
 Networks = Mapping[str, nn.Module]

@@ -36,7 +36,8 @@ from drivetrain.engine.step_result import Sums
 from drivetrain.engine.transfer import to_device
 from drivetrain.runtime.compiling import eager
 from drivetrain.runtime.heartbeat import Heartbeat
-from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.runtime.mix import mix
+from drivetrain.runtime.seeds import seed_generators
 from drivetrain.spec.exits import Exit, Failure
 
 _SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}

@@ -13,7 +13,8 @@ from torch import nn
 
 from drivetrain.checkpoint.numbers import mark
 from drivetrain.checkpoint.recipe import each_init
-from drivetrain.data.blend import Blend, BlendStage
+from drivetrain.data.blend import Blend
+from drivetrain.data.orders import stage_of
 from drivetrain.engine.engine import Engine
 from drivetrain.engine.placement import Placement
 from drivetrain.engine.recipe import waits_of
@@ -217,8 +218,3 @@ def settings_digest(recipe: Recipe) -> str:
     settable = {path: value for path, value in found.items() if _SETTABLE.fullmatch(path)}
     content = json.dumps([bits_digest(recipe), settable], sort_keys=True, default=list)
     return hashlib.sha256(content.encode()).hexdigest()[:12]
-
-
-def stage_of(stage: Stage) -> BlendStage:
-    """The stage of the samples' order that a `set` has begun."""
-    return BlendStage(stage.start, stage.weights)

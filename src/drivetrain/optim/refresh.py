@@ -13,7 +13,7 @@ from drivetrain.optim.products import matmul
 from drivetrain.optim.projections import SIDES, Projection, computed
 from drivetrain.optim.recipe import GaLore
 from drivetrain.optim.subspace import OVERSAMPLING, exact, orthonormal, subspace
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.exits import Exit, Failure
 
 NO_MOMENTS = frozenset({"step", "length", *SIDES})

@@ -58,7 +58,8 @@ from drivetrain.runtime.group import Group
 from drivetrain.runtime.heartbeat import Heartbeat
 from drivetrain.runtime.mesh import Mesh
 from drivetrain.runtime.mistakes import returned
-from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.runtime.mix import mix
+from drivetrain.runtime.seeds import seed_generators
 from drivetrain.spec.amount import Scale
 from drivetrain.spec.check import source_names, stream_contradictions
 from drivetrain.spec.components import FollowsScore

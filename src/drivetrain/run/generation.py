@@ -18,7 +18,8 @@ from drivetrain.loop.task import Task
 from drivetrain.run.finished import FinishedRun, Weights, open_finished, run_tokens
 from drivetrain.runtime.group import Group
 from drivetrain.runtime.mistakes import returned
-from drivetrain.runtime.seeds import mix, seed_generators
+from drivetrain.runtime.mix import mix
+from drivetrain.runtime.seeds import seed_generators
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.recipe import Recipe
 from drivetrain.spec.text import printable, shortened

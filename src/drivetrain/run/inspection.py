@@ -12,11 +12,11 @@ import numpy as np
 from drivetrain.data.buckets import reading_order
 from drivetrain.data.inspection import Owner, describe_samples
 from drivetrain.data.order import Sampler
+from drivetrain.data.orders import Orders
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.ledger.ledger import read
 from drivetrain.ledger.records import AttemptRecord
 from drivetrain.run.build import build_task, first_lanes, only_training, open_inputs, run_scale
-from drivetrain.run.proof import Orders
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import load
 

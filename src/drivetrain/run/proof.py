@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,18 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from drivetrain.checkpoint.commit import load as load_commit
 from drivetrain.checkpoint.commit import verify
 from drivetrain.checkpoint.commits import names
 from drivetrain.checkpoint.manifest import FOLDER, Damaged, step_of
-from drivetrain.data.blend import Blend, coverage
+from drivetrain.data.blend import coverage
 from drivetrain.data.buckets import order_of
-from drivetrain.data.order import Sampler
-from drivetrain.data.quarantine import Quarantine
+from drivetrain.data.deal import Deal
+from drivetrain.data.orders import Orders, batches_of
 from drivetrain.data.source import ENDLESS
-from drivetrain.data.stream import Deal, before_ends
 from drivetrain.ledger.code_history import code_stretches, told
 from drivetrain.ledger.comparison import comparable, still_promised, unequal
 from drivetrain.ledger.derive import lineage, steps
@@ -35,18 +31,16 @@ from drivetrain.ledger.records import (
     Record,
     RollbackRecord,
     StepRecord,
-    StreamEndRecord,
 )
 from drivetrain.loop.control import REPLAYED
 from drivetrain.loop.state import StateValues
 from drivetrain.loop.streams import marks_by_lane
-from drivetrain.loop.tuning import stage_of
 from drivetrain.run.build import Inputs, build_task, digests_beside, open_inputs, run_scale
 from drivetrain.run.replay import Replay, kept_in
 from drivetrain.run.streams import streams_of
 from drivetrain.runtime.lease import fenced, takeovers
 from drivetrain.spec.affects import bits_digest
-from drivetrain.spec.batches import Batches, Change
+from drivetrain.spec.batches import Batches
 from drivetrain.spec.code.kept import kept
 from drivetrain.spec.code.scan import digest_of
 from drivetrain.spec.exits import Exit, Failure
@@ -182,7 +176,7 @@ def _prove_samples(records: Iterable[Record], tries: Mapping[int, AttemptRecord]
     """Every step has read the positions that its batch has, and the samples that stand there. Where a step ends that
     takes as many samples as a cost allows, only the data tell."""
     orders = Orders()
-    spans = {number: _batches(attempt) for number, attempt in tries.items() if attempt.batch.cost is None}
+    spans = {number: batches_of(attempt) for number, attempt in tries.items() if attempt.batch.cost is None}
     for record in records:
         orders.add(record)
         if not isinstance(record, StepRecord):
@@ -190,9 +184,7 @@ def _prove_samples(records: Iterable[Record], tries: Mapping[int, AttemptRecord]
         start, stop = record.start, record.stop
         if record.attempt in spans:
             start, stop = _require_span(record, spans[record.attempt], tries[record.attempt])
-        read = orders.quarantine.read(orders.current, record.step, start, stop)
-        read = read.only(orders.left(read.ids))
-        if f"{read.digest:016x}" != record.samples:
+        if f"{orders.read(record.step, start, stop).digest:016x}" != record.samples:
             raise _broken(f"step {record.step} has read other samples than stand at its positions", record)
 
 
@@ -204,55 +196,6 @@ def _require_span(record: StepRecord, batches: Batches, attempt: AttemptRecord) 
         given = f"[{record.start}, {record.stop})"
         raise _broken(f"step {record.step} tells of the positions {given}, but has [{start}, {stop})", record)
     return start, stop
-
-
-class Orders:
-    """The order of the samples as it stands after each record: an attempt's, with the stages that it was told of; and
-    which of them are in quarantine."""
-
-    def __init__(self) -> None:
-        # Attempts mostly have the same order, and to make one takes time.
-        self._known: dict[str, Sampler] = {}
-        self.current = Sampler()
-        self.quarantine = Quarantine()
-        self._ends: dict[str, StreamEndRecord] = {}
-        self._attempt: AttemptRecord | None = None
-
-    def left(self, ids: np.ndarray) -> np.ndarray:
-        """Which of these samples (int64, ascending) come before the ends of streams that were told of, bool."""
-        kept, first, attempt = np.ones(len(ids), bool), 0, self._attempt
-        if not self._ends or attempt is None:
-            return kept
-        for size, name in zip(self.current.metadata["sizes"], attempt.sources, strict=True):
-            if name in self._ends:
-                (own,) = ((ids >= first) & (ids < first + size)).nonzero()
-                lanes = dict(enumerate(self._ends[name].samples))
-                ends = {lane: end for lane, end in lanes.items() if end is not None}
-                deal = Deal(_batches(attempt), attempt.lanes) if len(lanes) > 1 else None
-                kept[own] = before_ends(ids[own] - first, ends, deal)
-            first += size
-        return kept
-
-    def add(self, record: Record) -> None:
-        """One record further."""
-        if isinstance(record, AttemptRecord):
-            told = json.dumps(record.order)
-            self.current = self._known[told] = self._known.get(told) or order_of(record.order)
-            self.quarantine = Quarantine(record.quarantine)
-            self._attempt, self._ends = record, {}
-        elif isinstance(record, StreamEndRecord):
-            self._ends[record.source] = record
-        elif isinstance(record, RollbackRecord):
-            self.quarantine = Quarantine([*self.quarantine.entries, (record.to + 1, record.samples)])
-        elif isinstance(record, CommandRecord) and record.effect and record.effect.stage:
-            if not isinstance(self.current, Blend):
-                raise _broken("a command tells of sources' weights where there is one source", record)
-            self.current = self.current.staged(stage_of(record.effect.stage))
-
-
-def _batches(attempt: AttemptRecord) -> Batches:
-    sizes = attempt.batch
-    return Batches(sizes.size, tuple(Change(*change) for change in sizes.ramp))
 
 
 def _prove_history(history: Sequence[Record], certificate: Certificate) -> None:
@@ -465,7 +408,7 @@ def _prove_streams(run: Path, inputs: Inputs, attempt: AttemptRecord, certificat
     _, state = load_commit(run / FOLDER / there[0])
     values = StateValues.from_json(state.values)
     positions = coverage(order_of(attempt.order), list(inputs.train), values.progress.position)
-    deal = Deal(_batches(attempt), attempt.lanes)
+    deal = Deal(batches_of(attempt), attempt.lanes)
     for name, source in streams.items():
         known = values.streams[name]
         if known["lanes"] > 1:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from drivetrain.checkpoint.compatible import accepts
 from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.blend import coverage
+from drivetrain.data.deal import Deal
 from drivetrain.data.source import ENDLESS, Source
-from drivetrain.data.stream import Deal, StreamSource
+from drivetrain.data.stream import StreamSource
 from drivetrain.loop.streams import Streams
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.restored import RestoredRun

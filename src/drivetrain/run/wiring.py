@@ -17,6 +17,7 @@ from drivetrain.data.batch_reader import BatchReader
 from drivetrain.data.buckets import reading_order
 from drivetrain.data.geometry import Geometry
 from drivetrain.data.order import Sampler
+from drivetrain.data.orders import stage_of
 from drivetrain.data.prefetch import BatchIterator, prefetch
 from drivetrain.data.quarantine import Quarantine
 from drivetrain.launch.inbox import Inbox, WatchedInbox
@@ -46,7 +47,7 @@ from drivetrain.loop.step_sync import WIDTH, StepSync
 from drivetrain.loop.stopping import PlannedStops, deadline
 from drivetrain.loop.telemetry import Meter
 from drivetrain.loop.training_scores import TrainingScores
-from drivetrain.loop.tuning import Tuning, settings_digest, stage_of
+from drivetrain.loop.tuning import Tuning, settings_digest
 from drivetrain.run.build import deciding_metrics, most_scored, require_scores, shown_samples
 from drivetrain.run.opened import OpenedRun
 from drivetrain.run.opening import keep_suspects, record_attempt

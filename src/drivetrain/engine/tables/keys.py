@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drivetrain.data.order import GOLDEN, mix64
 from drivetrain.engine.tables.keyed_recipe import BUCKETS
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 
 FREE, TAKEN = -1, -2
 """What lines have in place of a key: nothing, or nothing for now and no room either."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from drivetrain.engine.tables.keyed_recipe import Keyed
 from drivetrain.engine.tables.keys import BUCKETS, KEY, TAKEN, bucket_of, edges_of, empty_lines
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.exits import Exit, Failure
 
 Pooling = Literal["sum", "mean", "none"]

@@ -15,7 +15,7 @@ from drivetrain.data.lane_order import InBlocks, LaneOrder
 from drivetrain.data.order import GOLDEN, mix64
 from drivetrain.data.rows import place_of
 from drivetrain.data.source import Source
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.ranking.batches import one_after_other
 from drivetrain.tasks.ranking.recipe import Negatives

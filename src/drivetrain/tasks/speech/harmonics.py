@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 
 # A place in the seeds' path that no step has.
 _VOICE = 1 << 36

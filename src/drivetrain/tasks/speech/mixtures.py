@@ -12,7 +12,7 @@ import numpy as np
 from drivetrain.data.fingerprint import combined
 from drivetrain.data.source import Source
 from drivetrain.data.split import parted
-from drivetrain.runtime.seeds import mix
+from drivetrain.runtime.mix import mix
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.tasks.speech.audio import Clip, Shelf, part_of, require_libraries, segment, shelf, whole
 from drivetrain.tasks.speech.distort import Distorter, louder, power
