@@ -326,15 +326,21 @@ def infer_speech(
     return infer_speech(Path(run), Path(source), Path(to), commit, weights, report)
 
 
-def verify(run: str | Path, *, data: bool = True) -> dict[str, Any]:
+def verify(
+    run: str | Path,
+    *,
+    data: bool = True,
+    told: Callable[[str, dict[str, Any]], None] = lambda part, so_far: None,
+) -> dict[str, Any]:
     """Prove that a run did what its ledger says, and return what holds, as JSON data.
 
-    Without `data` the sources are not read again. Raises Failure with the first thing that does not hold: its code is
+    Without `data` the sources are not read again. `told` is given each part once it holds (`chain`, `attempts`,
+    `samples` ...), and what holds so far. Raises Failure with the first thing that does not hold: its code is
     74 for the ledger, 83 for a step that came to other numbers when it was made again, 86 for a commit, 65 otherwise.
     """
     from drivetrain.run.proof import prove
 
-    return prove(Path(run), data=data).to_json()
+    return prove(Path(run), data=data, told=lambda part, so_far: told(part, so_far.to_json())).to_json()
 
 
 def control(run: str | Path, *words: str, wait: float = 60.0) -> dict[str, Any]:

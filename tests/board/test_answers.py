@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from boards import append, made_run, serving
+from drivetrain.data.order import Order
 from records import attempt, commit, ended, evaluation, rollback, step
 
 SHOW = {"kind": "show", "time": 12.0, "attempt": 1, "step": 5, "text": {"sample": "once"}}
@@ -109,6 +110,54 @@ def test_marks_and_records_are_found_by_place_kind_and_text(board, one):
     rest = board.get(f"{one}/records?limit=500&before={first['before']}")
     assert len(first["records"]) + len(rest["records"]) == board.run("one")["records"]
     assert not rest["more"]
+
+
+def test_a_record_tells_which_samples_its_step_has_read(board, one):
+    (told,) = board.get(f"{one}/record?by=step&at=5")["samples"]
+    order = Order(32, seed=0, shuffle=True)
+    assert told == {"source": "cats", "total": 8, "ids": sorted(order.ids(32, 40).tolist())}
+    # What a rollback left out, no step has read since.
+    left_out = {4, 9}
+    for at in range(31, 51):
+        (told,) = board.get(f"{one}/record?by=step&at={at}")["samples"]
+        assert set(told["ids"]) == set(order.ids(8 * at - 8, 8 * at).tolist()) - left_out
+    assert board.get(f"{one}/records?kind=commit")["records"]
+    assert board.get(f"{one}/data") == {
+        "sources": [{"source": "cats", "samples": 32, "taken": 400}],
+        "left_out": [4, 9],
+        "left_out_total": 2,
+    }
+
+
+def test_a_ledger_with_an_order_of_another_form_has_no_samples(board, runs):
+    made_run(runs / "old", [attempt() | {"order": {"sizes": [32]}}, step(1)])
+    old = f"/api/runs/{board.run('old')['id']}"
+    assert board.get(f"{old}/record?by=step&at=1")["samples"] == []
+    assert board.get(f"{old}/data")["sources"] == []
+
+
+@pytest.mark.parametrize("position", [-1, 1 << 60, True, "1", None, 1.5, "--help"])
+def test_samples_are_decoded_from_a_position_only(board, one, position):
+    assert board.send("POST", f"{one}/samples", {"position": position}).status == 400
+
+
+def test_commits_tell_their_parent_and_the_best_that_is_there(board, runs):
+    best = {"checkpoint": {"keep_best": {"metric": "dogs/bits", "mode": "max"}}}
+    scored = [(10, 1.0), (20, 3.0), (30, 2.0), (40, "nan")]
+    told = [attempt(steps=100)]
+    for at, value in scored:
+        told += [*(step(made) for made in range(at - 9, at + 1)), evaluation(at, value), commit(at, at=20.0 + at)]
+    run = made_run(runs / "best", told, {"name": "best", **best})
+    for at in (10, 30, 40):
+        (run / "checkpoints" / f"step-{at:08d}").mkdir(parents=True)
+    rows = board.get(f"/api/runs/{board.run('best')['id']}/commits")["commits"]
+    assert [(row["step"], row["here"], row["score"], row["best"]) for row in rows] == [
+        (40, True, None, False),
+        (30, True, 2.0, True),
+        (20, False, 3.0, False),
+        (10, True, 1.0, False),
+    ]
+    assert [row["parent"] for row in rows] == [*(f"step-{at:08d}" for at in (30, 20, 10)), None]
 
 
 def test_time_has_the_uses_of_the_report(board, one, runs):

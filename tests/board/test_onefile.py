@@ -61,7 +61,7 @@ def test_every_page_of_the_file_opens_from_the_disk_and_steers_nothing(runs, tmp
         for axis in ("samples", "tokens", "seconds", "time"):
             page.get_by_label("By").select_option(axis)
             page.wait_for_timeout(100)
-        for tab in ("time", "gallery", "commits", "recipe", "plan", "ledger", "logs"):
+        for tab in ("time", "data", "gallery", "commits", "recipe", "plan", "ledger", "logs"):
             page.get_by_role("link", name=tab, exact=True).click()
             page.wait_for_selector(f"nav.tabs a[aria-current]:text-is('{tab}')")
             page.wait_for_selector("body[data-ready]")

@@ -14,7 +14,7 @@ from records import attempt, commit, ended, evaluation, rollback, step
 
 pytestmark = [needed, pytest.mark.xdist_group("board"), pytest.mark.timeout(180)]
 
-TABS = ("curves", "time", "gallery", "commits", "recipe", "plan", "ledger", "logs")
+TABS = ("curves", "time", "data", "gallery", "commits", "recipe", "plan", "ledger", "logs")
 HOSTILE = [
     "<script>window.bad=1</script>",
     "<img src=x onerror=window.bad=1>",
@@ -243,6 +243,28 @@ def test_a_click_on_a_point_gives_the_record_that_the_ledger_has(context, board)
     ledger = board.board.runs.all[board.run("first")["id"]].folder / "ledger.jsonl"
     line = next(line for line in ledger.open() if f'"{record["chain"]}"' in line)
     assert json.loads(line) == record
+    assert re.search(r"cats, 8: [0-9, ]+$", page.inner_text("dialog p.text"))
+    page.get_by_role("link", name="What they are").click()
+    page.wait_for_selector("caption:text-is('Coverage by source')")
+    # These runs have no recipe that could be opened: that is said.
+    page.wait_for_selector("[role=status]:has-text('recipe')", timeout=60_000)
+
+
+def test_a_log_is_followed_until_somebody_goes_back_in_it(context, board, runs):
+    log = runs / "second" / "logs" / "rank-0.txt"
+    log.parent.mkdir()
+    log.write_text("".join(f"line {number}\n" for number in range(20_000)))
+    page = entered(context, board, of(board, "second", "logs"))
+    page.get_by_role("button", name="rank-0.txt").click()
+    page.wait_for_selector("pre:has-text('line 19999')")
+    with log.open("a") as file:
+        file.write("and one more\n")
+    page.wait_for_selector("pre:has-text('and one more')")
+    assert page.locator("pre").evaluate("one => one.scrollTop + one.clientHeight >= one.scrollHeight - 1")
+    page.get_by_role("button", name="What stands before").click()
+    page.wait_for_selector("pre:not(:has-text('and one more'))")
+    page.get_by_role("button", name="The end, as it grows").click()
+    page.wait_for_selector("pre:has-text('and one more')")
 
 
 def test_a_reload_and_another_axis_keep_what_is_shown(context, board):

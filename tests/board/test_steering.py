@@ -16,13 +16,16 @@ from records import attempt, of_kind, step
 pytestmark = [pytest.mark.xdist_group("board"), pytest.mark.timeout(180)]
 
 
+DRIVETRAIN = [sys.executable, "-m", "drivetrain"]
+
+
 @pytest.fixture
 def running(tiny, tmp_path):
     """A run that would train for long, and its process."""
     path, run = tmp_path / "recipe.json", tmp_path / "runs" / "live"
     every = {"every": {"steps": 50_000}, "batch": 256}
     path.write_text(json.dumps(tiny | {"budget": {"steps": 100_000}, "evaluate": every}))
-    command = [sys.executable, "-m", "drivetrain", "train", str(path), "--run", str(run), "telemetry.plan=null"]
+    command = [*DRIVETRAIN, "train", str(path), "--run", str(run), "telemetry.plan=null"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     end = time.monotonic() + 60
     while not (run / "ledger.jsonl").is_file() or b'"step"' not in (run / "ledger.jsonl").read_bytes():
@@ -83,7 +86,16 @@ def test_a_run_is_watched_paused_resumed_set_and_stopped_from_the_page(running, 
         # What it did is proved from the page, too.
         page.get_by_role("link", name="ledger", exact=True).click()
         page.get_by_role("button", name="Verify the whole run").click()
-        page.wait_for_selector("caption:text-is('Everything holds')", timeout=60_000)
+        # The certificate fills as it goes: the data are looked at last.
+        page.wait_for_selector("caption:text-is('Certificate')", timeout=60_000)
+        page.wait_for_selector("[role=status]:text-is('Everything holds.')", timeout=60_000)
+        assert "chain, attempts, samples, commands" in page.inner_text("main")
+        page.get_by_role("link", name="data", exact=True).click()
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_selector("caption:text-is('Samples, by position')", timeout=60_000)
+        told_by_command = json.loads(subprocess.check_output([*DRIVETRAIN, "data", "inspect", str(run), "--json"]))
+        row = page.locator("table", has_text="Samples, by position").locator("tbody tr").first
+        assert told_by_command[0]["documents"][0]["text"][:20] in row.inner_text()
         browser.close()
     verbs = [record.verb for record in of_kind(run, "command")]
     assert verbs == ["pause", "set", "set", "pin", "resume", "stop"]

@@ -61,6 +61,8 @@ def _routes() -> list[Route]:
         Route(f"{one}/recipe", pages.recipe),
         Route(f"{one}/commits", pages.commits),
         Route(one + "/commits/{commit}", pages.commit, methods=["POST"]),
+        Route(f"{one}/data", pages.data),
+        Route(f"{one}/samples", pages.samples, methods=["POST"]),
         Route(f"{one}/gallery", pages.gallery),
         Route(f"{one}/file", pages.file),
         Route(f"{one}/logs", pages.logs),

@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,10 +50,19 @@ class Children:
             raise Failure(Exit.INTERNAL, cause, "the same in a terminal has no such bound")
         return _parsed(out.text, words)
 
-    async def lines(self, *words: str, seconds: float = 60.0) -> list[Any]:
-        """The same where each line that it prints is a value: the newest ones, where there are more than are kept.
-        Raises Failure with the command's own code and sentence, 69 where it takes longer, or the board ends."""
-        out = await self._printed(words, seconds)
+    async def lines(
+        self, *words: str, seconds: float = 60.0, told: Callable[[Any], None] = lambda value: None
+    ) -> list[Any]:
+        """The same where each line that it prints is a value: the newest ones, where there are more than are kept;
+        `told` is given the newest of them while it runs. Raises Failure with the command's own code and sentence, 69
+        where it takes longer, or the board ends."""
+
+        def seen(text: bytes) -> None:
+            whole = text[: text.rfind(b"\n") + 1].splitlines()
+            if whole:
+                told(_parsed(whole[-1], words))
+
+        out = await self._printed(words, seconds, seen)
         lines = out.text.splitlines()
         # Where the beginning was let go, the first line is the rest of one.
         if out.cut:
@@ -65,10 +74,12 @@ class Children:
         self._closed = True
         await asyncio.gather(*map(_end, list(self._running)))
 
-    async def _printed(self, words: Sequence[str], seconds: float) -> _Tail:
+    async def _printed(
+        self, words: Sequence[str], seconds: float, seen: Callable[[bytes], None] = lambda text: None
+    ) -> _Tail:
         async with self._long if seconds > _LONG else nullcontext(), self._free, self._started(words) as child:
             try:
-                out, said = await asyncio.wait_for(_read(child), seconds)
+                out, said = await asyncio.wait_for(_read(child, seen), seconds)
             except asyncio.TimeoutError:
                 hint = "the same in a terminal has no such bound"
                 raise Failure(Exit.PEER_UNAVAILABLE, f"{words[0]} took more than {seconds:g} s", hint) from None
@@ -107,22 +118,24 @@ class _Tail:
     cut: bool
 
 
-async def _read(child: asyncio.subprocess.Process) -> tuple[_Tail, _Tail]:
+async def _read(child: asyncio.subprocess.Process, seen: Callable[[bytes], None]) -> tuple[_Tail, _Tail]:
     assert child.stdout is not None
     assert child.stderr is not None
-    tails = await asyncio.gather(_tail(child.stdout, _OUTPUT), _tail(child.stderr, _SAID))
+    tails = await asyncio.gather(_tail(child.stdout, _OUTPUT, seen), _tail(child.stderr, _SAID))
     await child.wait()
     return tails[0], tails[1]
 
 
-async def _tail(stream: asyncio.StreamReader, most: int) -> _Tail:
-    """To its end, of which the last bytes are kept: a child that nobody reads would stand still."""
+async def _tail(stream: asyncio.StreamReader, most: int, seen: Callable[[bytes], None] = lambda text: None) -> _Tail:
+    """To its end, of which the last bytes are kept: a child that nobody reads would stand still. `seen` is given them
+    each time there are more."""
     kept, cut = bytearray(), False
     while part := await stream.read(1 << 16):
         kept += part
         if len(kept) > most:
             del kept[:-most]
             cut = True
+        seen(bytes(kept))
     return _Tail(bytes(kept), cut)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from drivetrain.board.index import Index
-from drivetrain.ledger.records import CommitRecord, ShowRecord
+from drivetrain.ledger.records import ShowRecord
 from drivetrain.spec.exits import Exit, Failure
 
 DOWNLOAD = "application/octet-stream"
@@ -18,18 +18,6 @@ _KINDS = {".wav": "audio", ".png": "picture"}
 _TAIL = 64 << 10  # bytes of a log that are shown at a time
 _MOST = 2000  # shows of a gallery, the newest
 _FOLDERS = ("gallery", "profile", "logs")
-
-
-def commits(run: Path, told: Sequence[CommitRecord]) -> list[dict[str, Any]]:
-    """The commits that the ledger tells of, newest first, and whether each is there and pinned."""
-    here, pinned = _names(run / "checkpoints"), _names(run / "pins")
-    found: dict[str, dict[str, Any]] = {}
-    before = None
-    for record in told:
-        row = {"name": record.name, "step": record.step, "time": record.time, "bytes": record.bytes, "parent": before}
-        found[record.name] = {**row, "here": record.name in here, "pinned": record.name in pinned}
-        before = record.name
-    return list(found.values())[::-1]
 
 
 def gallery(index: Index) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from drivetrain.board import files
 from drivetrain.board.bundle import bundled
+from drivetrain.board.commits import commits
 from drivetrain.board.comparing import at_equal, differences, differing
 from drivetrain.board.detail import detail, plan_of, recipe_of
 from drivetrain.board.encoding import encoded
@@ -20,10 +21,10 @@ from drivetrain.board.marks import marks
 from drivetrain.board.recipes import RecipeFile
 from drivetrain.board.row import finite, row
 from drivetrain.board.runs import Run, run_id
+from drivetrain.board.samples import data_of
 from drivetrain.board.steps import AXES, STEP, TOKENS
-from drivetrain.board.timeline import of_kind, timeline
+from drivetrain.board.timeline import timeline
 from drivetrain.board.zoom import Window
-from drivetrain.ledger.records import CommitRecord
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.tracker_mark import without_secrets
 
@@ -83,7 +84,8 @@ def _answers(run: Run, told: Mapping[str, Any], runs: Sequence[Run]) -> dict[str
         "/time": timeline(run.index),
         "/recipe": recipe_of(run),
         "/plan": plan_of(run.index),
-        "/commits": {"commits": files.commits(run.folder, list(of_kind(run.index, CommitRecord)))},
+        "/commits": {"commits": commits(run)},
+        "/data": data_of(run.index),
         "/gallery": files.gallery(run.index),
         "/logs": {"logs": [], "profiles": []},
         "/records": _records(run.index),

@@ -84,12 +84,10 @@ def mesh(run: Run) -> dict[str, int]:
 
 def best(run: Run) -> dict[str, Any] | None:
     """The best value of the metric that the recipe names; the newest of the first one where it names none."""
-    index, recipe = run.index, run.recipe.tree
-    metric, mode = next(iter(sorted(name for name in index.others.points if _is_score(name))), ""), None
-    for part in ((recipe.get("checkpoint") or {}).get("keep_best"), (recipe.get("stop") or {}).get("patience")):
-        if isinstance(part, Mapping):
-            metric, mode = part.get("metric", ""), part.get("mode", "min")
-            break
+    index = run.index
+    metric, mode = goal(run.recipe.tree)
+    if mode is None:
+        metric = min((name for name in index.others.points if _is_score(name)), default="")
     if metric not in index.others.points:
         return None
     values, rows = index.others.live(metric)
@@ -99,6 +97,14 @@ def best(run: Run) -> dict[str, Any] | None:
     values, steps = values[there], rows[there, STEP]
     place = {"min": np.argmin, "max": np.argmax}[mode](values) if mode else len(values) - 1
     return {"metric": metric, "value": float(values[place]), "step": int(steps[place]), "mode": mode}
+
+
+def goal(recipe: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The metric that a recipe calls good, and whether `min` or `max`; None where it names none."""
+    for part in ((recipe.get("checkpoint") or {}).get("keep_best"), (recipe.get("stop") or {}).get("patience")):
+        if isinstance(part, Mapping):
+            return part.get("metric", ""), part.get("mode", "min")
+    return "", None
 
 
 def finite(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`drivetrain verify` of runs, as children: asked for once, answered when they end."""
+"""`drivetrain verify` of runs, as children: asked for once, answered while they go on."""
 
 from __future__ import annotations
 
@@ -19,24 +19,29 @@ class Verifications:
 
     children: Children
     _tasks: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+    _held: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What holds so far: the newest line of each."""
 
     def start(self, run: Run) -> None:
         """Begin, unless one is under way."""
         task = self._tasks.get(run.id)
         if task is None or task.done():
-            asked = self.children.ask("verify", str(run.folder), seconds=_LONGEST)
+            held = self._held[run.id] = {"holds": [], "certificate": None}
+            asked = self.children.lines("verify", str(run.folder), "--follow", seconds=_LONGEST, told=held.update)
             self._tasks[run.id] = asyncio.ensure_future(asked)
 
     def state(self, run: Run) -> dict[str, Any]:
-        """What it has come to: `state` is none, runs, holds or broken, with the certificate or what does not hold."""
+        """What it has come to: `state` is none, runs, holds or broken, with the parts that hold so far, the certificate
+        up to them, and what does not hold."""
         task = self._tasks.get(run.id)
-        told: dict[str, Any] = {"state": "none", "certificate": None, "error": None, "code": None}
+        told: dict[str, Any] = {"state": "none", "holds": [], "certificate": None, "error": None, "code": None}
         if task is None:
             return told
+        told |= self._held[run.id]
         if not task.done():
             return told | {"state": "runs"}
         try:
-            return told | {"state": "holds", "certificate": task.result()}
+            return told | task.result()[-1] | {"state": "holds"}
         except Failure as failure:
             outcome = failure.outcome
             return told | {"state": "broken", "error": outcome.cause, "code": int(outcome.code)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,23 +83,26 @@ class Certificate:
         return asdict(self)
 
 
-def prove(run: Path, *, data: bool = True) -> Certificate:
+def prove(
+    run: Path, *, data: bool = True, told: Callable[[str, Certificate], None] = lambda part, so_far: None
+) -> Certificate:
     """Check all that a run directory tells against each other, and return what holds.
 
-    Without `data` the sources are not opened. Raises Failure with the first thing that does not hold: 74 for the
+    Without `data` the sources are not opened. `told` is given each part once it holds, and the certificate so far; it
+    is filled further. Raises Failure with the first thing that does not hold: 74 for the
     ledger's chain, 83 where a step that was made again came to other numbers, 86 for commits, 65 for everything else;
     66 where there is no run.
     """
     records = list(read(run / "ledger.jsonl"))
     try:
-        return _proved(run, records, data)
+        return _proved(run, records, data, told)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         # Its chain holds, its fields do not.
         what = f"a record or a manifest has another form than a run writes: {type(error).__name__}: {error}"
         raise _broken(what) from error
 
 
-def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
+def _proved(run: Path, records: Sequence[Record], data: bool, told: Callable[[str, Certificate], None]) -> Certificate:
     tries = {record.attempt: record for record in records if isinstance(record, AttemptRecord)}
     if not tries:
         raise Failure(Exit.BAD_DATA, f"{run}: the ledger has no attempt", "train it first")
@@ -118,26 +121,34 @@ def _proved(run: Path, records: Sequence[Record], data: bool) -> Certificate:
         worlds=worlds,
         claims=sorted(claims),
     )
+    told("chain", certificate)
     # In this order: what comes later believes what came before, such as that every step has an attempt.
     _prove_attempts(records)
+    told("attempts", certificate)
     _prove_samples(records, tries)
     history = lineage(records)
     _prove_history(history, certificate)
+    told("samples", certificate)
     _prove_commands(records, history, certificate)
     newest = list(tries.values())[-1]
     if replay := kept_in(run):
         _prove_replay(replay, records, newest.settings, certificate)
+    told("commands", certificate)
     _prove_repeats(records, tries, certificate)
+    told("made again", certificate)
     _prove_commits(run, records, tries, certificate)
+    told("commits", certificate)
     _prove_code(run, records, certificate)
     recipe = load(run).recipe
     _prove_recipe(recipe, newest)
+    told("code and recipe", certificate)
     if data:
         inputs = _prove_data(run, recipe, newest, certificate)
         if recipe.batch.cost is not None:
             batches = run_scale(recipe, inputs.train, newest.lanes).batches
             for record in steps(history):
                 _require_span(record, batches, tries[record.attempt])
+        told("sources", certificate)
     return certificate
 
 

@@ -14,6 +14,7 @@ from drivetrain.board.board import run_of
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import step_at
 from drivetrain.board.routes.queries import answer, axis, number, texts, whole
+from drivetrain.board.samples import samples_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.tracker_mark import without_secrets
 
@@ -34,7 +35,8 @@ def record(request: Request) -> Response:
     # An offset that is none leads into the middle of a line.
     if offset is None or not line.startswith(b'{"kind":'):
         raise Failure(Exit.INPUT_MISSING, "no such record", "the ledger's page lists those there are")
-    return answer({"record": without_secrets(json.loads(line)), "offset": offset})
+    told = {"record": without_secrets(json.loads(line)), "offset": offset}
+    return answer(told | {"samples": samples_of(index, offset)})
 
 
 def listed(request: Request) -> Response:

@@ -7,15 +7,20 @@ from starlette.responses import FileResponse, Response
 
 from drivetrain.board import files
 from drivetrain.board.board import board_of, run_of
+from drivetrain.board.commits import commits as commits_of
 from drivetrain.board.comparing import differing
 from drivetrain.board.detail import plan_of, recipe_of
 from drivetrain.board.routes.queries import answer, body, number, texts
-from drivetrain.board.timeline import of_kind, timeline
-from drivetrain.ledger.records import CommitRecord
+from drivetrain.board.samples import data_of
+from drivetrain.board.timeline import timeline
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.watch.tracker_mark import without_secrets
 
 _OF_COMMITS = {"verify": ["verify"], "pin": ["pin"], "unpin": ["pin", "--off"], "remove": ["rm"]}
 _VERIFY = 1800.0  # seconds: every byte is read
+_DECODE = 120.0  # seconds: the data are opened by the user's own code
+_DECODED = 16  # samples at a time
+_FARTHEST = 1 << 48
 
 
 def time(request: Request) -> Response:
@@ -34,15 +39,14 @@ def recipe(request: Request) -> Response:
 
 def commits(request: Request) -> Response:
     """GET /api/runs/{id}/commits"""
-    run = run_of(request)
-    return answer({"commits": files.commits(run.folder, list(of_kind(run.index, CommitRecord)))})
+    return answer({"commits": commits_of(run_of(request))})
 
 
 async def commit(request: Request) -> Response:
     """POST /api/runs/{id}/commits/{commit}"""
     run, name, what = run_of(request), request.path_params["commit"], (await body(request)).get("act")
     words = _OF_COMMITS.get(what) if isinstance(what, str) else None
-    known = {row["name"] for row in files.commits(run.folder, list(of_kind(run.index, CommitRecord)))}
+    known = {row["name"] for row in commits_of(run)}
     # By its name in the ledger: nothing that was sent becomes an option of a command.
     if words is None or name not in known:
         raise Failure(Exit.INPUT_MISSING, f"no commit {name[:40]!r}, or nothing to do", "the page lists them")
@@ -54,6 +58,22 @@ async def commit(request: Request) -> Response:
     verb, *options = words
     await ask("checkpoint", verb, str(run.folder), name, *options)
     return answer({"said": "done"})
+
+
+def data(request: Request) -> Response:
+    """GET /api/runs/{id}/data"""
+    return answer(data_of(run_of(request).index))
+
+
+async def samples(request: Request) -> Response:
+    """POST /api/runs/{id}/samples"""
+    run, told = run_of(request), await body(request)
+    position = told.get("position")
+    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= _FARTHEST:
+        raise Failure(Exit.BAD_COMMAND, "a position is a whole number from 0 on", "take one of a step")
+    options = ["--position", str(position), "--count", str(_DECODED)]
+    found = await board_of(request).children.ask("data", "inspect", str(run.folder), *options, seconds=_DECODE)
+    return answer({"samples": without_secrets(found)})
 
 
 def gallery(request: Request) -> Response:

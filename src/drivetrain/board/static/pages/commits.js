@@ -17,14 +17,14 @@ export async function open(into, run) {
       number(one.step),
       moment(one.time),
       bytes(one.bytes),
-      one.here ? "here" : "rotated away",
+      one.here ? "verified when written" : "rotated away",
       one.pinned ? "pinned" : "",
-      one.best ? "best" : "",
+      one.score == null ? "" : `${number(one.score)}${one.best ? ", best" : ""}`,
       one.parent ?? "",
       one.here && !run.read_only ? acts(one) : "",
     ]);
     holder.replaceChildren(
-      table("Commits, newest first", ["commit", "step", "when", "size", "", "pin", "best", "parent", ""], rows),
+      table("Commits, newest first", ["commit", "step", "when", "size", "files", "pin", "score", "parent", ""], rows),
     );
   }
 

@@ -5,7 +5,8 @@ import { fail } from "../board.js";
 import { Chart } from "../chart.js";
 import { decode } from "../curves.js";
 import { button, choice, dialog, el } from "../dom.js";
-import { change, state } from "../state.js";
+import { address, change, state } from "../state.js";
+import { idsOf } from "./data.js";
 
 const AT_ONCE = 12;
 const SECTIONS = /** @type {[RegExp, string][]} */ ([
@@ -153,17 +154,20 @@ export async function open(into, run) {
   async function pick(x) {
     try {
       const told = await get(`${base}/record?by=${look().by}&at=${x}`);
-      const ids = told.ids
-        ? [
-            el("h3", {}, "Samples"),
-            el(
-              "p",
-              { class: "text" },
-              told.ids.join(", ") + (told.ids_total > told.ids.length ? ` … of ${told.ids_total}` : ""),
-            ),
-          ]
-        : [];
-      dialog(`Record of step ${told.record.step}`, el("pre", {}, JSON.stringify(told.record, null, 1)), ...ids);
+      const made = dialog(
+        `Record of step ${told.record.step}`,
+        el("pre", {}, JSON.stringify(told.record, null, 1)),
+        el("h3", {}, "Samples"),
+        ...idsOf(told.samples),
+        el(
+          "a",
+          {
+            href: address({ page: "run", run: run.id, tab: "data", position: told.record.start }),
+            onclick: () => made.close(),
+          },
+          "What they are",
+        ),
+      );
     } catch (error) {
       fail(error);
     }

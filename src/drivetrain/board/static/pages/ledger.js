@@ -75,21 +75,29 @@ function row({ offset, record }) {
   return [kind, step ?? "", moment(time), open];
 }
 
-/** Prove what the run did, and show what holds. @param {any} run @param {HTMLElement} into */
+/** Prove what the run did, and show what holds as it is found. @param {any} run @param {HTMLElement} into */
 async function prove(run, into) {
   let told = await send("POST", `/api/runs/${run.id}/verify`, {});
-  const began = performance.now();
-  while (told.state === "runs" && into.isConnected) {
-    into.replaceChildren(el("p", { role: "status" }, `Verifying, for ${span((performance.now() - began) / 1000)} …`));
+  const began = performance.now(),
+    said = el("p", { role: "status" }),
+    found = el("div", {});
+  into.replaceChildren(said, found);
+  while (into.isConnected) {
+    const passed = span((performance.now() - began) / 1000);
+    if (told.state === "runs") said.textContent = `Verifying, for ${passed} …`;
+    if (told.certificate) found.replaceChildren(certificate(told));
+    if (told.state !== "runs") break;
     await new Promise((soon) => setTimeout(soon, 500));
     told = await get(`/api/runs/${run.id}/verify`);
   }
-  if (told.state === "broken") {
-    into.replaceChildren(el("p", { class: "bad", role: "status" }, `Does not hold (${told.code}): ${told.error}`));
-    return;
-  }
-  const rows = Object.entries(told.certificate ?? {}).map(([key, value]) => [key, plain(value)]);
-  into.replaceChildren(table("Everything holds", ["", ""], rows));
+  said.textContent = told.state === "broken" ? `Does not hold (${told.code}): ${told.error}` : "Everything holds.";
+  said.classList.toggle("bad", told.state === "broken");
+}
+
+/** @param {{holds: string[], certificate: Record<string, unknown>}} told */
+function certificate({ holds, certificate }) {
+  const rows = Object.entries(certificate).map(([key, value]) => [key, plain(value)]);
+  return table("Certificate", ["", ""], [["holds so far", plain(holds.join(", "))], ...rows]);
 }
 
 /** @param {unknown} value */

@@ -12,6 +12,7 @@ import { paced, progress, stateCell } from "./runs.js";
 const TABS = /** @type {Record<string, () => Promise<{open: (into: HTMLElement, run: any) => Promise<Tab>}>>} */ ({
   curves: () => import("./curves.js"),
   time: () => import("./time.js"),
+  data: () => import("./data.js"),
   gallery: () => import("./gallery.js"),
   commits: () => import("./commits.js"),
   recipe: () => import("./recipe.js"),
