@@ -2,7 +2,8 @@
 
 For a task of your own: `Task`, `Losses`, `Mean`, `Metric`; with tables `Embeddings`, `Table`, `Lookup`, `Ids`, and for
 keyed ones `Keyed`, `Admit`, `Evict`, `Amount`; on many processes `ParallelPlan`, `Positions`, `Dropout`, `once`,
-`added`. To run one from Python: `train`, `evaluate`, `predict`, `generate`, `export`, `report`, `compare`, `diff`.
+`added`. To run one from Python: `train`, `evaluate`, `predict`, `generate`, `export`, `report`, `compare`, `diff`;
+`board` shows live curves in a notebook.
 Everything is imported when it is first used, so that `import drivetrain` costs nothing.
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from drivetrain.api import report as report
     from drivetrain.api import train as train
     from drivetrain.api import verify as verify
+    from drivetrain.board.notebook import board as board
     from drivetrain.engine.context import Positions as Positions
     from drivetrain.engine.dropout import Dropout as Dropout
     from drivetrain.engine.losses import Losses as Losses
@@ -59,6 +61,7 @@ _HOMES = {
     "report": "drivetrain.api",
     "train": "drivetrain.api",
     "verify": "drivetrain.api",
+    "board": "drivetrain.board.notebook",
     "Positions": "drivetrain.engine.context",
     "Dropout": "drivetrain.engine.dropout",
     "Losses": "drivetrain.engine.losses",
@@ -85,7 +88,9 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'drivetrain' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    found = getattr(import_module(_HOMES[name]), name)
+    # To import what is below `board` has put that room under this name, where it can be called all the same.
+    return globals().get(name, found)
 
 
 def __dir__() -> list[str]:

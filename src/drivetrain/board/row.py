@@ -87,7 +87,7 @@ def best(run: Run) -> dict[str, Any] | None:
     index = run.index
     metric, mode = goal(run.recipe.tree)
     if mode is None:
-        metric = min((name for name in index.others.points if _is_score(name)), default="")
+        metric = min((name for name in index.others.points if is_score(name)), default="")
     if metric not in index.others.points:
         return None
     values, rows = index.others.live(metric)
@@ -121,7 +121,8 @@ def finite(value: Any) -> Any:
 _NO_SCORES = frozenset({"memory", "phase", "counted", "ranks", "statistics", "training", "training_mean"})
 
 
-def _is_score(name: str) -> bool:
+def is_score(name: str) -> bool:
+    """Whether this series of other records is a metric of an evaluation."""
     return name.partition("/")[0] not in _NO_SCORES
 
 

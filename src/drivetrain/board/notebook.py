@@ -1,0 +1,152 @@
+"""`drivetrain.board(RUN)`: live curves in a cell of a notebook. No server, no script: a picture that is replaced."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drivetrain.board.lookup import series
+from drivetrain.board.row import is_score, row
+from drivetrain.board.runs import Run, Runs, is_run
+from drivetrain.board.serve import cache_folder
+from drivetrain.board.steps import AXES
+from drivetrain.board.svg import POINTS, Line, picture
+from drivetrain.board.zoom import Window
+from drivetrain.spec.exits import Exit, Failure
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
+
+CHARTS = 8
+"""Charts that are drawn where nobody says which."""
+_EVERY = 1.0  # seconds between two pictures
+_OVER = frozenset({"done", "stopped", "failed", "crash loop", "damaged", "gone"})
+
+
+def board(*runs: str | Path, curves: Sequence[str] | None = None, by: str = "step") -> LiveCurves:
+    """Show the curves of runs below this cell, and replace them while they train. The last picture stays in the
+    notebook where it is saved.
+
+    `curves` are names as the board shows them (`train/loss`, `SET/METRIC`, `learning_rate/NETWORK`); without them
+    losses, scores and learning rates. `by` is step, samples, tokens, seconds or time. It ends by itself when no run
+    trains any more; `stop()` of what it returns ends it before. Raises Failure: 64 outside of a notebook, for an
+    unknown `by`, and for the same run twice; 66 where one is no run.
+    """
+    _require_notebook()
+    if by not in AXES:
+        raise Failure(Exit.BAD_COMMAND, f"there is no axis {by!r}", f"by is one of {', '.join(AXES)}")
+    folders = [Path(run).resolve() for run in runs]
+    if not folders or len(set(folders)) < len(folders):
+        raise Failure(Exit.BAD_COMMAND, "runs are given once each, one or more", "drivetrain.board('runs/NAME')")
+    for folder in folders:
+        if not is_run(folder):
+            raise Failure(Exit.INPUT_MISSING, f"{folder} is no run directory", "name one that has begun")
+    return LiveCurves(folders, curves, by)
+
+
+class LiveCurves:
+    """Curves that are shown, and drawn again by a thread of their own while a run trains."""
+
+    def __init__(self, folders: Sequence[Path], curves: Sequence[str] | None, by: str) -> None:
+        self._runs = Runs(folders, cache_folder())
+        self._order = folders
+        self._curves, self._by = curves, by
+        self._changed, self._ended = threading.Event(), threading.Event()
+        # Everything is read before the first picture: it is whole where the cell ends.
+        self._runs.scan()
+        while self._runs.poll()[1]:
+            pass
+        self._handle = _shown(self._drawn())
+        self._runs.start(lambda ids: self._changed.set())
+        self._thread = threading.Thread(target=self._follow, name="curves", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Draw once more, and follow the runs no further."""
+        self._ended.set()
+        self._thread.join()
+
+    def _ipython_display_(self) -> None:
+        """It is shown already: the cell's own value would show it twice."""
+
+    def _follow(self) -> None:
+        over = False
+        while not over and not self._ended.wait(_EVERY):
+            # A run that ends is seen before the picture is drawn: the last one has all of it.
+            over = all(row(run)["state"] in _OVER for run in self._all())
+            if self._changed.is_set():
+                self._changed.clear()
+                self._draw()
+        self._runs.close()
+        self._runs.poll()
+        self._draw()
+
+    def _draw(self) -> None:
+        # A run directory may go while it is drawn: what was shown stays.
+        with suppress(OSError):
+            self._handle.update(_svg(self._drawn()))
+
+    def _all(self) -> list[Run]:
+        by_folder = {run.folder: run for run in self._runs.all.values()}
+        return [by_folder[folder] for folder in self._order if folder in by_folder]
+
+    def _drawn(self) -> str:
+        found = self._all()
+        names = self._names(found)
+        charts: dict[str, list[Line]] = {name: [] for name in names}
+        for place, run in enumerate(found):
+            with run.index.lock:
+                there = series(run.index)
+                own = [name for name in names if name in there]
+                drawn = run.index.curves(own, Window(AXES.index(self._by), points=POINTS))
+            for name, curve in drawn.items():
+                charts[name].append(Line(run.folder.name, place, curve))
+        return picture(charts, [_head(run) for run in found], self._by)
+
+    def _names(self, runs: Sequence[Run]) -> list[str]:
+        if self._curves is not None:
+            return list(self._curves)
+        every = dict.fromkeys(name for run in runs for name in series(run.index))
+        scores = [name for name in every if is_score(name) and name.partition("/")[0] not in _OF_STEPS]
+        losses = [name for name in every if name.startswith("train/")]
+        rates = [name for name in every if name.startswith("learning_rate/")]
+        return [*losses, *scores, *rates][:CHARTS]
+
+
+_OF_STEPS = frozenset({"train", "gradient_norm", "learning_rate", "loss_weight", "step", "mfu"})
+
+
+def _head(run: Run) -> str:
+    told = row(run)
+    at = f"step {told['step']:,} of {told['steps']:,}" if told["steps"] else ""
+    parts = [f"{told['name']}: {told['state']}", at, told["cause"]]
+    return ", ".join(part for part in parts if part)
+
+
+def _shown(drawn: str) -> DisplayHandle:
+    from IPython.display import display
+
+    handle = display(_svg(drawn), display_id=True)
+    assert handle is not None  # there is one wherever an id is asked for
+    return handle
+
+
+def _svg(drawn: str) -> Any:
+    from IPython.display import SVG
+
+    return SVG(drawn)
+
+
+def _require_notebook() -> None:
+    shell = None
+    if find_spec("IPython") is not None:
+        from IPython import get_ipython
+
+        shell = get_ipython()
+    if shell is None:
+        cause = "curves are shown in a cell of a notebook, and this is none"
+        raise Failure(Exit.BAD_COMMAND, cause, "`drivetrain board RUN` shows them in a browser")
