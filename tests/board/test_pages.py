@@ -299,6 +299,24 @@ def test_a_page_grows_with_the_ledger_and_a_restarted_board_loses_and_doubles_no
     assert told["step"] == 10_020
 
 
+def test_a_page_that_the_board_did_not_answer_for_opens_once_it_does(context, board):
+    page, lost = entered(context, board), "**/api/runs/*"
+    page.route(lost, lambda route: route.abort())
+    page.get_by_role("link", name="first", exact=True).click()
+    page.wait_for_selector("#alerts:has-text('did not answer')")
+    page.unroute(lost)
+    shown(page, board.run("first")["records"])
+    assert page.inner_text("#alerts") == ""
+
+
+def test_a_run_that_is_not_there_is_said_and_the_next_page_opens(context, board):
+    page = context.new_page()
+    page.goto(f"{board.url}/?token={KEYS.token}#page=run&run=0000000000000000&tab=curves")
+    page.wait_for_selector("#alerts:not(:empty)")
+    page.get_by_role("link", name="Runs", exact=True).click()
+    page.wait_for_selector("tbody tr")
+
+
 def test_eight_windows_of_one_browser_all_load_and_hear_news(context, tmp_path):
     run = made_run(tmp_path / "live", [attempt(steps=50), step(1)])
     with serving(tmp_path) as board:

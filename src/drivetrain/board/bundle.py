@@ -12,7 +12,6 @@ from typing import Any
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n?", re.MULTILINE | re.DOTALL)
 _MARGIN = re.compile(r"^[ \t]+", re.MULTILINE)
 _IMPORT = re.compile(r'^import\s+(?P<what>[^;]*?)\s+from\s+"(?P<path>[^"]+)";\n', re.MULTILINE)
-_LAZY = re.compile(r'\bimport\("([^"]+)"\)')
 _EXPORT = re.compile(r"^export (?P<kind>async function|function|class|const) (?P<name>\w+)", re.MULTILINE)
 _DEFAULT = re.compile(r"^export \{ (\w+) as default \};\n?", re.MULTILINE)
 _ONEFILE = "onefile/"  # what stands for the modules that would ask the board
@@ -65,7 +64,6 @@ def _part(path: str, text: str) -> str:
     names = [found["name"] for found in _EXPORT.finditer(text)]
     functions = [found["name"] for found in _EXPORT.finditer(text) if "function" in found["kind"]]
     text = _IMPORT.sub(lambda found: _taken(path, found), text)
-    text = _LAZY.sub(lambda found: f"Promise.resolve().then(() => take({_resolved(path, found[1])}))", text)
     text = _EXPORT.sub(r"\g<kind> \g<name>", text)
     default = _DEFAULT.search(text)
     text = _DEFAULT.sub("", text)

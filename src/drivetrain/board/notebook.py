@@ -29,7 +29,7 @@ _OVER = frozenset({"done", "stopped", "failed", "crash loop", "damaged", "gone"}
 
 def board(*runs: str | Path, curves: Sequence[str] | None = None, by: str = "step") -> LiveCurves:
     """Show the curves of runs below this cell, and replace them while they train. The last picture stays in the
-    notebook where it is saved.
+    notebook where it is saved. It needs neither a server nor a script.
 
     `curves` are names as the board shows them (`train/loss`, `SET/METRIC`, `learning_rate/NETWORK`); without them
     losses, scores and learning rates. `by` is step, samples, tokens, seconds or time. It ends by itself when no run
@@ -55,40 +55,49 @@ class LiveCurves:
         self._runs = Runs(folders, cache_folder())
         self._order = folders
         self._curves, self._by = curves, by
-        self._changed, self._ended = threading.Event(), threading.Event()
-        # Everything is read before the first picture: it is whole where the cell ends.
-        self._runs.scan()
-        while self._runs.poll()[1]:
-            pass
-        self._handle = _shown(self._drawn())
-        self._runs.start(lambda ids: self._changed.set())
+        self._ended = threading.Event()
+        self._read()
+        self._picture = self._drawn()
+        self._handle = _shown(self._picture)
         self._thread = threading.Thread(target=self._follow, name="curves", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Draw once more, and follow the runs no further."""
         self._ended.set()
-        self._thread.join()
+        self.wait()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until no run trains any more, or so many seconds: whether the last picture is drawn. For a notebook that is
+        executed as a whole: what changes after its last cell is not saved."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _ipython_display_(self) -> None:
         """It is shown already: the cell's own value would show it twice."""
 
     def _follow(self) -> None:
         over = False
-        while not over and not self._ended.wait(_EVERY):
-            # A run that ends is seen before the picture is drawn: the last one has all of it.
-            over = all(row(run)["state"] in _OVER for run in self._all())
-            if self._changed.is_set():
-                self._changed.clear()
+        while not over:
+            # An end that is asked for now comes before the ledgers are read: the last picture has all of them.
+            over = self._ended.wait(_EVERY)
+            self._read()
+            over = over or all(row(run)["state"] in _OVER for run in self._all())
+            # A run directory may go while it is drawn: what was shown stays.
+            with suppress(OSError):
                 self._draw()
         self._runs.close()
-        self._runs.poll()
-        self._draw()
+
+    def _read(self) -> None:
+        self._runs.scan()
+        while self._runs.poll()[1]:
+            pass
 
     def _draw(self) -> None:
-        # A run directory may go while it is drawn: what was shown stays.
-        with suppress(OSError):
-            self._handle.update(_svg(self._drawn()))
+        drawn = self._drawn()
+        if drawn != self._picture:
+            self._picture = drawn
+            self._handle.update(_svg(drawn))
 
     def _all(self) -> list[Run]:
         by_folder = {run.folder: run for run in self._runs.all.values()}
@@ -110,14 +119,11 @@ class LiveCurves:
     def _names(self, runs: Sequence[Run]) -> list[str]:
         if self._curves is not None:
             return list(self._curves)
-        every = dict.fromkeys(name for run in runs for name in series(run.index))
-        scores = [name for name in every if is_score(name) and name.partition("/")[0] not in _OF_STEPS]
-        losses = [name for name in every if name.startswith("train/")]
-        rates = [name for name in every if name.startswith("learning_rate/")]
-        return [*losses, *scores, *rates][:CHARTS]
-
-
-_OF_STEPS = frozenset({"train", "gradient_norm", "learning_rate", "loss_weight", "step", "mfu"})
+        of_steps = dict.fromkeys(name for run in runs for name in run.index.groups.series)
+        losses = [name for name in of_steps if name.startswith("train/")]
+        rates = [name for name in of_steps if name.startswith("learning_rate/")]
+        others = dict.fromkeys(name for run in runs for name in run.index.others.points)
+        return [*losses, *filter(is_score, others), *rates][:CHARTS]
 
 
 def _head(run: Run) -> str:

@@ -77,6 +77,7 @@ def _chart(name: str, lines: Sequence[Line], by: str) -> Iterator[str]:
     values = ", ".join(f"{line.curve.mean[-1]:.5g}" for line in drawn)
     yield f'<text x="{_LEFT}" y="16"><tspan font-weight="bold">{_text(name)}</tspan> {values}</text>'
     if not drawn:
+        yield f'<text x="{_LEFT}" y="{_HIGH // 2}">no values yet</text>'
         return
     frame = _frame(drawn)
     right, bottom = _WIDE - _RIGHT, _HIGH - _BELOW

@@ -10,6 +10,13 @@ export class Refused extends Error {
   }
 }
 
+/** No answer at all: the board is not there, or will be again. */
+export class Unreachable extends Error {
+  constructor() {
+    super("The board did not answer. It is asked again.");
+  }
+}
+
 /** @param {string} path @param {AbortSignal} [signal] @returns {Promise<any>} */
 export async function get(path, signal) {
   return (await asked(path, { signal })).json();
@@ -33,7 +40,9 @@ export function fileOf(id, path) {
 
 /** @param {string} path @param {RequestInit} options */
 async function asked(path, options) {
-  const answer = await fetch(path, options);
+  const answer = await fetch(path, options).catch((error) => {
+    throw error instanceof TypeError ? new Unreachable() : error;
+  });
   if (answer.ok) return answer;
   const told = await answer.json().catch(() => ({}));
   throw new Refused(answer.status, told.error ?? `the board answered ${answer.status}`, told.hint ?? "");

@@ -1,7 +1,12 @@
 // @ts-check
 /** The page: what the address names is shown, and shown anew when its run has changed. */
+import { Unreachable } from "./api.js";
 import { el } from "./dom.js";
 import { follow } from "./events.js";
+import { open as compare } from "./pages/compare.js";
+import { open as jobs } from "./pages/jobs.js";
+import { open as run } from "./pages/run.js";
+import { open as runs } from "./pages/runs.js";
 import { state } from "./state.js";
 
 /**
@@ -14,12 +19,9 @@ import { state } from "./state.js";
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
 const status = /** @type {HTMLElement} */ (document.getElementById("state"));
 const alerts = /** @type {HTMLElement} */ (document.getElementById("alerts"));
-const PAGES = /** @type {Record<string, () => Promise<{open: (main: HTMLElement) => Promise<Page>}>>} */ ({
-  runs: () => import("./pages/runs.js"),
-  run: () => import("./pages/run.js"),
-  compare: () => import("./pages/compare.js"),
-  jobs: () => import("./pages/jobs.js"),
-});
+// All are loaded at once: a browser never asks again for a module that it once failed to get.
+const PAGES = /** @type {Record<string, (main: HTMLElement) => Promise<Page>>} */ ({ runs, run, compare, jobs });
+const AGAIN = 1000; // milliseconds until a page is opened once more for which the board did not answer
 
 /** @type {Page} */
 let shown = {};
@@ -39,15 +41,21 @@ async function show() {
   document.body.removeAttribute("data-ready");
   mark(page);
   main.replaceChildren(el("p", { class: "dim" }, "…"));
-  const made = await (PAGES[page] ?? PAGES.runs)();
-  if (wanted !== place) return;
-  const opened = await made.open(main);
-  // Somebody went on to another page meanwhile.
-  if (wanted !== place) {
-    opened.close?.();
-    return;
+  try {
+    const opened = await (PAGES[page] ?? runs)(main);
+    // Somebody went on to another page meanwhile.
+    if (wanted !== place) {
+      opened.close?.();
+      return;
+    }
+    shown = opened;
+  } catch (error) {
+    if (wanted !== place) return;
+    place = "";
+    if (error instanceof Unreachable) setTimeout(() => show().catch(fail), AGAIN);
+    throw error;
   }
-  shown = opened;
+  if (alerts.dataset.of === "Unreachable") alerts.replaceChildren();
   document.body.dataset.ready = "1";
 }
 
@@ -64,6 +72,7 @@ export function fail(error) {
   if (error instanceof DOMException && error.name === "AbortError") return;
   const said = error instanceof Error ? error.message : String(error);
   const close = el("button", { type: "button", onclick: () => alerts.replaceChildren() }, "Close");
+  alerts.dataset.of = error instanceof Unreachable ? "Unreachable" : "";
   alerts.replaceChildren(el("p", { class: "bad" }, said), close);
 }
 

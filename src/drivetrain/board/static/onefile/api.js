@@ -21,6 +21,9 @@ export class Refused extends Error {
   }
 }
 
+/** Never here: a file answers. */
+export class Unreachable extends Error {}
+
 /** @param {string} path @returns {Promise<any>} */
 export async function get(path) {
   const { pathname, searchParams } = new URL(path, "http://report");

@@ -6,19 +6,28 @@ import { el } from "../dom.js";
 import { amount, moment, number, share, span } from "../format.js";
 import { address, state } from "../state.js";
 import { steering } from "../steer.js";
+import { open as commits } from "./commits.js";
+import { open as curves } from "./curves.js";
+import { open as data } from "./data.js";
+import { open as gallery } from "./gallery.js";
+import { open as ledger } from "./ledger.js";
+import { open as logs } from "./logs.js";
+import { open as plan } from "./plan.js";
+import { open as recipe } from "./recipe.js";
+import { open as time } from "./time.js";
 import { paced, progress, stateCell } from "./runs.js";
 
 /** @typedef {{draw: () => Promise<void>, close?: () => void}} Tab */
-const TABS = /** @type {Record<string, () => Promise<{open: (into: HTMLElement, run: any) => Promise<Tab>}>>} */ ({
-  curves: () => import("./curves.js"),
-  time: () => import("./time.js"),
-  data: () => import("./data.js"),
-  gallery: () => import("./gallery.js"),
-  commits: () => import("./commits.js"),
-  recipe: () => import("./recipe.js"),
-  plan: () => import("./plan.js"),
-  ledger: () => import("./ledger.js"),
-  logs: () => import("./logs.js"),
+const TABS = /** @type {Record<string, (into: HTMLElement, run: any) => Promise<Tab>>} */ ({
+  curves,
+  time,
+  data,
+  gallery,
+  commits,
+  recipe,
+  plan,
+  ledger,
+  logs,
 });
 
 /** @param {HTMLElement} main @returns {Promise<import("../board.js").Page>} */
@@ -34,7 +43,7 @@ export async function open(main) {
   );
   main.replaceChildren(head, steer.bar, el("nav", { class: "tabs", "aria-label": "Of this run" }, ...links), body);
   draw();
-  const tab = await (await (TABS[name] ?? TABS.curves)()).open(body, run);
+  const tab = await (TABS[name] ?? curves)(body, run);
   await tab.draw();
 
   function draw() {
