@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from drivetrain.board.lookup import series
 from drivetrain.board.row import is_score, row
-from drivetrain.board.runs import Run, Runs, is_run
+from drivetrain.board.runs import Run, Runs, is_run, run_id
 from drivetrain.board.serve import cache_folder
 from drivetrain.board.steps import AXES
 from drivetrain.board.svg import POINTS, Line, picture
-from drivetrain.board.zoom import Window
+from drivetrain.board.zoom import Curve, Window
 from drivetrain.spec.exits import Exit, Failure
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class LiveCurves:
         self._order = folders
         self._curves, self._by = curves, by
         self._ended = threading.Event()
+        self._known: dict[str, Run] = {}
+        self._lines: dict[str, dict[str, Curve]] = {}
+        """Of each run as they were read last: a directory may go, and what was shown stays."""
         self._read()
         self._picture = self._drawn()
         self._handle = _shown(self._picture)
@@ -82,14 +85,14 @@ class LiveCurves:
             # An end that is asked for now comes before the ledgers are read: the last picture has all of them.
             over = self._ended.wait(_EVERY)
             self._read()
-            over = over or all(row(run)["state"] in _OVER for run in self._all())
-            # A run directory may go while it is drawn: what was shown stays.
-            with suppress(OSError):
-                self._draw()
+            over = over or all(row(run)["state"] in _OVER for run in self._known.values())
+            self._draw()
         self._runs.close()
 
     def _read(self) -> None:
         self._runs.scan()
+        # One that is gone is still known.
+        self._known |= self._runs.all
         while self._runs.poll()[1]:
             pass
 
@@ -99,22 +102,23 @@ class LiveCurves:
             self._picture = drawn
             self._handle.update(_svg(drawn))
 
-    def _all(self) -> list[Run]:
-        by_folder = {run.folder: run for run in self._runs.all.values()}
-        return [by_folder[folder] for folder in self._order if folder in by_folder]
-
     def _drawn(self) -> str:
-        found = self._all()
+        found = [self._known[run_id(folder)] for folder in self._order]
         names = self._names(found)
         charts: dict[str, list[Line]] = {name: [] for name in names}
         for place, run in enumerate(found):
-            with run.index.lock:
-                there = series(run.index)
-                own = [name for name in names if name in there]
-                drawn = run.index.curves(own, Window(AXES.index(self._by), points=POINTS))
-            for name, curve in drawn.items():
-                charts[name].append(Line(run.folder.name, place, curve))
+            with suppress(OSError):
+                self._lines[run.id] = self._curves_of(run, names)
+            kept = self._lines.get(run.id, {})
+            for name in kept.keys() & charts.keys():
+                charts[name].append(Line(run.folder.name, place, kept[name]))
         return picture(charts, [_head(run) for run in found], self._by)
+
+    def _curves_of(self, run: Run, names: Sequence[str]) -> dict[str, Curve]:
+        with run.index.lock:
+            there = series(run.index)
+            own = [name for name in names if name in there]
+            return run.index.curves(own, Window(AXES.index(self._by), points=POINTS))
 
     def _names(self, runs: Sequence[Run]) -> list[str]:
         if self._curves is not None:
@@ -129,7 +133,8 @@ class LiveCurves:
 def _head(run: Run) -> str:
     told = row(run)
     at = f"step {told['step']:,} of {told['steps']:,}" if told["steps"] else ""
-    parts = [f"{told['name']}: {told['state']}", at, told["cause"]]
+    cause = told["cause"] if told["cause"] != told["state"] else ""
+    parts = [f"{told['name']}: {told['state']}", at, cause]
     return ", ".join(part for part in parts if part)
 
 

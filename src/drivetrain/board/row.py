@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from drivetrain.board.index import Index
 from drivetrain.board.lookup import last, newest, seconds
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import SAMPLES, SECONDS, STEP, TIME, TOKENS
-from drivetrain.board.zoom import Window
+from drivetrain.board.zoom import VOID, Window
 from drivetrain.ledger.records import CommitRecord
 from drivetrain.spec.exits import Exit
 from drivetrain.watch.report import with_first_cause
@@ -160,8 +161,11 @@ def _attempts(index: Index) -> dict[str, Any]:
 
 
 def _commits(index: Index) -> dict[str, Any]:
-    record = newest(index, CommitRecord.kind)
-    size = record.bytes if isinstance(record, CommitRecord) else None
+    size = None
+    # Only this and the small curve are read from the file, which may be gone meanwhile: the rest is told all the same.
+    with suppress(OSError):
+        record = newest(index, CommitRecord.kind)
+        size = record.bytes if isinstance(record, CommitRecord) else None
     return {"commits": index.others.counts().get(CommitRecord.kind, 0), "commit_bytes": size}
 
 
@@ -169,8 +173,10 @@ def _spark(index: Index, losses: Mapping[str, float]) -> list[float]:
     if not losses:
         return []
     name = f"train/{next(iter(losses))}"
-    told = index.curves([name], Window(STEP, points=SPARK))[name]
-    return [float(value) for value in told.mean[told.flags & 1 == 0]]
+    with suppress(OSError):
+        told = index.curves([name], Window(STEP, points=SPARK))[name]
+        return [float(value) for value in told.mean[told.flags & VOID == 0]]
+    return []
 
 
 def _rates(index: Index) -> dict[str, Any]:
