@@ -8,7 +8,7 @@ LEAN := $(VENV)/.lean
 READY := $(VENV)/.ready
 SITE := $(VENV)/.docs
 
-.PHONY: quickstart test check docs picture drill drill-slurm drill-meshes drill-ray drill-kubernetes accelerator measure clean
+.PHONY: quickstart test check docs picture screenshots drill drill-slurm drill-meshes drill-ray drill-kubernetes accelerator measure clean
 
 quickstart: $(LEAN)
 	$(BIN)/drivetrain train quickstart
@@ -49,6 +49,10 @@ $(SITE): $(LEAN)
 # docs/architecture.svg: who imports whom, drawn from the code.
 picture: $(READY)
 	$(BIN)/python docs/picture.py
+
+# docs/board/*.png: every page of the board, over two short runs that are trained for it (Debian: apt-get install chromium).
+screenshots: $(READY)
+	PYTHONPATH=tests $(BIN)/python docs/screenshots.py
 
 # Every Python, laws by more examples than `make test` has time for, golden runs as a user starts them, every fault
 # that can be tried here, then random kills: make drill MINUTES=15 SEED=0

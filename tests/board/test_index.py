@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drivetrain.board.index import Index
-from drivetrain.board.lookup import newest, seconds, series, step_at
+from drivetrain.board.lookup import last, newest, seconds, series, step_at
 from drivetrain.board.steps import AXES, SECONDS, STEP, TIME, TOKENS
 from drivetrain.board.zoom import Window
 from drivetrain.ledger.derive import lineage, scores
@@ -78,6 +78,8 @@ def test_what_counts_is_the_lineage_and_seconds_are_those_of_the_report(tmp_path
             counts = told.flags & 1 == 0
             assert told.x[counts].tolist() == [one.step for one in live]
             assert told.mean[counts] == pytest.approx([one.losses["loss"] for one in live], rel=1e-6)
+        if history:
+            assert last(index, "train/loss") == pytest.approx(history[-1].losses["loss"], nan_ok=True)
         summary = summary_of(run)
         assert seconds(index) == pytest.approx(summary.seconds, abs=1e-6)
         assert index.groups.position[1] == pytest.approx(sum(summary.steps.seconds) + sum(summary.steps.wait))

@@ -47,6 +47,7 @@ class Groups:
         """In the order in which they were made."""
         self.tail: Steps | None = None
         """The steps of the last group where it is not full yet."""
+        self._ending: Steps | None = None
 
     def __len__(self) -> int:
         return len(self.first)
@@ -72,6 +73,7 @@ class Groups:
             self.open()
         self._append(steps)
         self.stretches[-1].end = len(self)
+        self._ending = steps.cut(len(steps) - 1, len(steps))
         rest = len(steps) % GROUP
         self.tail = steps.cut(len(steps) - rest, len(steps)) if rest else None
 
@@ -82,7 +84,7 @@ class Groups:
 
     def go_back(self, step: int, read: Reader) -> tuple[float, float]:
         """What was made after this step is void; returns the seconds of those steps, and of waiting for their data."""
-        self.tail = None
+        self.tail = self._ending = None
         kept: list[Stretch] = []
         lost = np.zeros(3)
         before = list(self.stretches)
@@ -129,6 +131,15 @@ class Groups:
         steps.axes[:, [TOKENS, SECONDS]] += (self.first.rows[begin] - steps.axes[0])[[TOKENS, SECONDS]]
         return steps
 
+    def ending(self, read: Reader) -> Steps | None:
+        """The last step that counts; None before the first. It is read where it is not at hand: after steps were made
+        void, and after a start from a snapshot."""
+        place = self._last_place()
+        if self._ending is None and place is not None:
+            made = self.read(place, place + 1, read)
+            self._ending = made.cut(len(made) - 1, len(made))
+        return self._ending
+
     def _append(self, steps: Steps) -> None:
         begins = np.arange(0, len(steps), GROUP)
         ends = np.minimum(begins + GROUP, len(steps))
@@ -149,9 +160,14 @@ class Groups:
             column.cut(length)
 
     def _last_row(self) -> Numbers | None:
+        place = self._last_place()
+        return None if place is None else self.last.rows[place]
+
+    def _last_place(self) -> int | None:
+        """The group of the last step that counts."""
         for stretch in reversed(self.stretches):
             if not stretch.void and stretch.end > stretch.begin:
-                return self.last.rows[stretch.end - 1]
+                return stretch.end - 1
         return None
 
 

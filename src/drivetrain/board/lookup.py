@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from drivetrain.board.index import Index
@@ -25,14 +27,15 @@ def series(index: Index) -> dict[str, int]:
 
 
 def last(index: Index, name: str) -> float:
-    """The newest value of a name that counts; NaN where there is none."""
+    """The newest value of a name that counts; NaN where there is none, or the ledger that has it is gone."""
     if name in index.others.points:
         values, _ = index.others.live(name)
         return float(values[-1]) if len(values) else float("nan")
-    tail = index.groups.tail
-    if tail is not None:
-        return float(tail.of(name)[-1])
-    return float(index.groups.series[name].rows[-1, 2])
+    with index.lock, suppress(OSError):
+        ending = index.groups.ending(index.reader)
+        if ending is not None:
+            return float(ending.of(name)[-1])
+    return float("nan")
 
 
 def newest(index: Index, kind: str) -> Record | None:

@@ -43,10 +43,10 @@ class Steps:
         return len(self.axes)
 
     def cut(self, begin: int, end: int) -> Steps:
-        """Those from one place to another."""
+        """Those from one place to another, copied: a few that are kept would keep the whole block."""
         rows = slice(begin, end)
-        values = {name: column[rows] for name, column in self.values.items()}
-        return Steps(self.axes[rows], self.spans[rows], self.spent[rows], values, ())
+        values = {name: column[rows].copy() for name, column in self.values.items()}
+        return Steps(self.axes[rows].copy(), self.spans[rows].copy(), self.spent[rows].copy(), values, ())
 
     def of(self, name: str) -> Numbers:
         """[steps] of one name."""

@@ -101,8 +101,8 @@ def _frame(lines: Sequence[Line]) -> _Frame:
     if high - low < least:
         middle = (high + low) / 2
         low, high = middle - least / 2, middle + least / 2
-    ends = min(float(np.min(curve.x)) for curve in curves), max(float(np.max(curve.x)) for curve in curves)
-    return _Frame(ends, (low, high))
+    x = np.concatenate([curve.x for curve in curves])
+    return _Frame((float(x.min()), float(x.max())), (low, high))
 
 
 def _stretches(curve: Curve) -> Iterator[tuple[Curve, bool]]:

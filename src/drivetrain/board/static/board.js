@@ -76,6 +76,11 @@ export function fail(error) {
   alerts.replaceChildren(el("p", { class: "bad" }, said), close);
 }
 
+// Charts are drawn in the colours of the moment.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  place = "";
+  show().catch(fail);
+});
 window.addEventListener("popstate", () => show().catch(fail));
 window.addEventListener("hashchange", () => show().catch(fail));
 window.addEventListener("error", (event) => fail(event.error ?? event.message));

@@ -16,7 +16,8 @@ import { moment, number, span, valued } from "./format.js";
  */
 
 const HEIGHT = 220,
-  NEAR = 6;
+  NEAR = 6,
+  SPARSE = 40;
 const MARKS = /** @type {Record<string, string>} */ ({
   attempt: "--restart",
   rollback: "--bad",
@@ -29,6 +30,9 @@ const MARKS = /** @type {Record<string, string>} */ ({
   exit: "--restart",
   note: "--command",
 });
+
+/** In which chart the mouse went down last. @type {Chart | null} */
+let held = null;
 
 /** A chart of one name. */
 export class Chart {
@@ -80,7 +84,7 @@ export class Chart {
       series.push(
         edge,
         edge,
-        { stroke: line.color, width: 1.5, dash: line.dash, spanGaps: true, points: { show: false } },
+        { stroke: line.color, width: 1.5, dash: line.dash, spanGaps: true, points: { show: sparse, size: 5 } },
         { stroke: line.color, width: 2.5, dash: line.dash, spanGaps: true, points: { show: false } },
       );
       bands.push({ series: [4 * place + 2, 4 * place + 1], fill: `${line.color}33` });
@@ -105,8 +109,7 @@ export class Chart {
         {
           ...axis,
           size: wide,
-          values: (/** @type {any} */ _, /** @type {number[]} */ at) =>
-            at.map((y) => (y == null ? "" : valued(y, this.name))),
+          values: (/** @type {any} */ _, /** @type {number[]} */ at) => labels(at, this.name),
         },
       ],
       cursor: { sync: { key: "board" }, drag: { setScale: false, x: true, y: false }, points: { show: false } },
@@ -127,6 +130,7 @@ export class Chart {
 
   /** @param {uPlot} u */
   listen(u) {
+    u.over.addEventListener("mousedown", () => (held = this));
     u.over.addEventListener("dblclick", () => this.listener.zoom(null, null));
     u.over.addEventListener("click", () => {
       if (u.select.width < 2 && u.cursor.left != null) this.pick(u.cursor.idx);
@@ -144,7 +148,8 @@ export class Chart {
     const lo = u.posToVal(u.select.left, "x"),
       hi = u.posToVal(u.select.left + u.select.width, "x");
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    this.listener.zoom(lo, hi);
+    // All linked charts are told of what was chosen in one of them.
+    if (held === this) this.listener.zoom(lo, hi);
   }
 
   /** What is void, and marks. @param {uPlot} u */
@@ -157,9 +162,17 @@ export class Chart {
     draw.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
     draw.clip();
     for (const { curve, color } of this.lines) dimmed(u, curve, color);
+    // A long run has thousands: a kind's colour is asked for once, and where one of its marks stands no other is drawn.
+    /** @type {Map<string, {color: string, last: number}>} */
+    const kinds = new Map();
     for (const mark of this.marks) {
-      draw.fillStyle = css.getPropertyValue(MARKS[mark.kind] ?? "--dim");
-      draw.fillRect(at(mark.x) - 1, u.bbox.top + u.bbox.height - 9, 2, 9);
+      const place = Math.round(at(mark.x));
+      const kind = kinds.get(mark.kind) ?? { color: css.getPropertyValue(MARKS[mark.kind] ?? "--dim"), last: -1 };
+      kinds.set(mark.kind, kind);
+      if (place === kind.last || place < u.bbox.left || place > u.bbox.left + u.bbox.width) continue;
+      kind.last = place;
+      draw.fillStyle = kind.color;
+      draw.fillRect(place - 1, u.bbox.top + u.bbox.height - 9, 2, 9);
     }
     draw.restore();
   }
@@ -242,6 +255,24 @@ function columns(lines, smooth) {
   const data = [x];
   for (const at of told) for (let part = 0; part < 4; part++) data.push(x.map((one) => at.get(one)?.[part] ?? null));
   return data;
+}
+
+/** Whether a line is drawn with its points: one alone would not be seen. @param {uPlot} u @param {number} place */
+function sparse(u, place) {
+  let count = 0;
+  for (const value of u.data[place]) if (value != null && ++count > SPARSE) return false;
+  return true;
+}
+
+/** As many digits as tell ticks apart. @param {(number | null)[]} at @param {string} name */
+function labels(at, name) {
+  let told = /** @type {string[]} */ ([]);
+  for (let digits = 4; digits < 9; digits++) {
+    told = at.map((y) => (y == null ? "" : valued(y, name, digits)));
+    const shown = told.filter(Boolean);
+    if (new Set(shown).size === shown.length) break;
+  }
+  return told;
 }
 
 /** The place of the last value. @param {ArrayLike<number | null | undefined>} values */

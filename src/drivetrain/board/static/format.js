@@ -10,8 +10,8 @@ export function number(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
-/** @param {number | null | undefined} value @param {string} [unit] */
-export function amount(value, unit = "") {
+/** @param {number | null | undefined} value @param {string} [unit] @param {number} [digits] */
+export function amount(value, unit = "", digits = 3) {
   if (value == null) return "–";
   const size = Math.abs(value);
   for (const [factor, letter] of /** @type {[number, string][]} */ ([
@@ -20,13 +20,13 @@ export function amount(value, unit = "") {
     [1e6, "M"],
     [1e3, "k"],
   ])) {
-    if (size >= factor) return `${Number((value / factor).toPrecision(3))}${letter}${unit}`;
+    if (size >= factor) return `${Number((value / factor).toPrecision(digits))}${letter}${unit}`;
   }
-  return `${Number(value.toPrecision(3))}${unit}`;
+  return `${Number(value.toPrecision(digits))}${unit}`;
 }
 
-/** @param {number | null | undefined} value */
-export function bytes(value) {
+/** @param {number | null | undefined} value @param {number} [digits] */
+export function bytes(value, digits = 3) {
   if (value == null) return "–";
   for (const [factor, unit] of /** @type {[number, string][]} */ ([
     [2 ** 40, "TiB"],
@@ -34,7 +34,7 @@ export function bytes(value) {
     [2 ** 20, "MiB"],
     [2 ** 10, "KiB"],
   ])) {
-    if (Math.abs(value) >= factor) return `${(value / factor).toPrecision(3)} ${unit}`;
+    if (Math.abs(value) >= factor) return `${(value / factor).toPrecision(digits)} ${unit}`;
   }
   return `${value} B`;
 }
@@ -62,12 +62,14 @@ export function moment(unix) {
   return unix == null ? "–" : new Date(1000 * unix).toLocaleString();
 }
 
-/** A value of a curve, by the unit that its name says. @param {number | null} value @param {string} name */
-export function valued(value, name) {
+/** A value of a curve, by the unit that its name says.
+ * @param {number | null} value @param {string} name @param {number} [digits] */
+export function valued(value, name, digits = 4) {
   if (value == null || Number.isNaN(value)) return "–";
-  if (name.startsWith("memory/")) return bytes(value);
+  if (name.startsWith("memory/")) return bytes(value, digits - 1);
   if (name.startsWith("mfu/")) return share(value);
-  if (name.includes("_per_second/")) return amount(value, `/s`);
-  if (name.startsWith("step/") || name.startsWith("phase/") || name.endsWith("_seconds")) return `${number(value)} s`;
-  return number(value);
+  if (name.includes("_per_second/")) return amount(value, `/s`, digits - 1);
+  if (name.startsWith("step/") || name.startsWith("phase/") || name.endsWith("_seconds"))
+    return `${number(value, digits)} s`;
+  return number(value, digits);
 }

@@ -106,7 +106,7 @@ export async function open(main) {
     await tabulate(signal);
   }
 
-  /** Charts of every name that one of the runs has, in order. */
+  /** Charts of every name that one of the runs has, in the order of the first that has it. */
   function arrange() {
     const ids = runs.map(({ id }) => id).join();
     if (ids !== arranged) {
@@ -118,7 +118,7 @@ export async function open(main) {
       grid.replaceChildren();
     }
     if (!runs.length) grid.replaceChildren(el("p", {}, "Choose two runs or more."));
-    const names = [...new Set(runs.flatMap((run) => run.names))].sort((a, b) => a.localeCompare(b));
+    const names = [...new Set(runs.flatMap((run) => run.names))];
     const added = names.filter((name) => !charts.has(name));
     for (const name of added) {
       const chart = new Chart(grid, name, { zoom: (lo, hi) => moved({ lo: text(lo), hi: text(hi) }) });
@@ -168,7 +168,7 @@ export async function open(main) {
 
   /** All curves, those too that were never in view. @param {"CSV" | "SVG" | "PNG"} kind */
   async function saved(kind) {
-    const names = [...new Set(runs.flatMap((run) => run.names))].sort((a, b) => a.localeCompare(b));
+    const names = [...new Set(runs.flatMap((run) => run.names))];
     const { lines } = await linesOf(runs, names),
       picture = laidOut(lines, look(), runs);
     if (kind === "CSV") save("curves.csv", new Blob([csv(lines, look().by)], { type: "text/csv" }));

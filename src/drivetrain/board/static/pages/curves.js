@@ -26,6 +26,7 @@ export async function open(into, run) {
   const seen = new Set();
   /** @type {any[]} */
   let marks = [];
+  let marked = ""; // how many records that are no steps the marks are of
   let drawn = "";
   /** @type {AbortController | null} */
   let under = null;
@@ -120,13 +121,16 @@ export async function open(into, run) {
     for (const edge of ["lo", "hi"]) if (asked.has(edge)) query.set(edge, asked.get(edge) ?? "");
     for (const name of names) query.append("n", name);
     try {
+      const others = String(Object.entries(run.kinds).filter(([kind]) => kind !== "step"));
       const [data, told] = await Promise.all([
         getBinary(`${base}/curves?${query}`, under.signal),
-        get(`${base}/marks`, under.signal),
+        // Of a long run there are thousands, each a line of the ledger.
+        others === marked ? null : get(`${base}/marks`, under.signal),
       ]);
       const got = decode(data);
-      marks = told.marks.filter((/** @type {any} */ mark) => !mark.void);
-      for (const curve of got.curves) show(curve);
+      if (told) [marks, marked] = [told.marks.filter((/** @type {any} */ mark) => !mark.void), others];
+      const placed = marks.map((mark) => ({ kind: mark.kind, x: mark[look().by], text: mark.text }));
+      for (const curve of got.curves) show(curve, placed);
       const main = document.getElementById("main");
       if (main) main.dataset.shown = String(got.records);
     } catch (error) {
@@ -137,11 +141,9 @@ export async function open(into, run) {
     }
   }
 
-  /** @param {import("../curves.js").Curve} curve */
-  function show(curve) {
-    const { by } = look(),
-      color = getComputedStyle(document.documentElement).getPropertyValue("--c0");
-    const placed = marks.map((mark) => ({ kind: mark.kind, x: mark[by], text: mark.text }));
+  /** @param {import("../curves.js").Curve} curve @param {import("../chart.js").Mark[]} placed */
+  function show(curve, placed) {
+    const color = getComputedStyle(document.documentElement).getPropertyValue("--c0");
     charts.get(curve.name)?.show([{ label: run.name, color, dash: [], curve }], look(), placed);
   }
 

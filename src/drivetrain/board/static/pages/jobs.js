@@ -38,7 +38,9 @@ export async function open(main) {
     const focused = holder.contains(document.activeElement) ? document.activeElement?.getAttribute("aria-label") : null;
     const rows = jobs.map((job) => [...facts(job), acts(job, readOnly)]);
     const none = el("p", {}, "No job was submitted from here.");
-    holder.replaceChildren(rows.length ? table(`${rows.length} jobs`, HEADS, rows) : none);
+    holder.replaceChildren(
+      rows.length ? table(rows.length === 1 ? "1 job" : `${rows.length} jobs`, HEADS, rows) : none,
+    );
     // Who was at a button is at the same one of the new table.
     const same = focused && holder.querySelector(`[aria-label="${CSS.escape(focused)}"]`);
     if (same instanceof HTMLElement) same.focus();

@@ -16,7 +16,13 @@ export async function open(into, run) {
     draw: async () => {
       const told = await get(`/api/runs/${run.id}/plan`);
       if (!told.rows) {
-        into.replaceChildren(el("p", {}, "There is no plan yet: a process beside the run makes it after step 3."));
+        into.replaceChildren(
+          el(
+            "p",
+            {},
+            "There is no plan. A process of lowest priority makes one beside a run that takes a minute or more (telemetry.plan), and ends with the run.",
+          ),
+        );
         return;
       }
       const rows = Object.entries(told.rows).map(([name, one]) => [

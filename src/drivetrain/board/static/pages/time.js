@@ -59,7 +59,7 @@ function whole(told) {
     all = phases.reduce((sum, [, seconds]) => sum + seconds, 0);
   const legend = el("p", { class: "dim" }, ...uses.map((use, i) => el("span", {}, swatch(i), ` ${use}  `)));
   return [
-    table("Time by use; `step` is what counts (goodput)", ["", ...uses, "in parts"], rows),
+    table("Time by use; goodput is the share of “step”", ["", ...uses, "in parts"], rows),
     legend,
     table(
       "Phases of the first process",
