@@ -1,5 +1,6 @@
 // @ts-check
 /** The page: what the address names is shown, and shown anew when its run has changed. */
+import { answered, fail } from "./alerts.js";
 import { Unreachable } from "./api.js";
 import { el } from "./dom.js";
 import { follow } from "./events.js";
@@ -18,7 +19,6 @@ import { state } from "./state.js";
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
 const status = /** @type {HTMLElement} */ (document.getElementById("state"));
-const alerts = /** @type {HTMLElement} */ (document.getElementById("alerts"));
 // All are loaded at once: a browser never asks again for a module that it once failed to get.
 const PAGES = /** @type {Record<string, (main: HTMLElement) => Promise<Page>>} */ ({ runs, run, compare, jobs });
 const AGAIN = 1000; // milliseconds until a page is opened once more for which the board did not answer
@@ -55,7 +55,7 @@ async function show() {
     if (error instanceof Unreachable) setTimeout(() => show().catch(fail), AGAIN);
     throw error;
   }
-  if (alerts.dataset.of === "Unreachable") alerts.replaceChildren();
+  answered();
   document.body.dataset.ready = "1";
 }
 
@@ -65,15 +65,6 @@ function mark(page) {
     if (link.getAttribute("href") === `#page=${page}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-}
-
-/** Say what went wrong, in the page. @param {unknown} error */
-export function fail(error) {
-  if (error instanceof DOMException && error.name === "AbortError") return;
-  const said = error instanceof Error ? error.message : String(error);
-  const close = el("button", { type: "button", onclick: () => alerts.replaceChildren() }, "Close");
-  alerts.dataset.of = error instanceof Unreachable ? "Unreachable" : "";
-  alerts.replaceChildren(el("p", { class: "bad" }, said), close);
 }
 
 // Charts are drawn in the colours of the moment.

@@ -1,7 +1,7 @@
 // @ts-check
 /** Many runs over each other: small multiples, keys that differ, metrics at equal places; as PNG, SVG and CSV. */
+import { fail } from "../alerts.js";
 import { get, getBinary, Refused } from "../api.js";
-import { fail } from "../board.js";
 import { Chart } from "../chart.js";
 import { decode, VOID } from "../curves.js";
 import { button, choice, dialog, el, table } from "../dom.js";

@@ -1,7 +1,7 @@
 // @ts-check
 /** All scalars of a run as linked charts. */
+import { fail } from "../alerts.js";
 import { get, getBinary } from "../api.js";
-import { fail } from "../board.js";
 import { Chart } from "../chart.js";
 import { decode } from "../curves.js";
 import { button, choice, dialog, el } from "../dom.js";

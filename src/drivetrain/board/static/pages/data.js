@@ -1,7 +1,7 @@
 // @ts-check
 /** What a run was trained on: how much of each source, and what a sample is. */
+import { fail } from "../alerts.js";
 import { get, send } from "../api.js";
-import { fail } from "../board.js";
 import { button, el, table } from "../dom.js";
 import { number, share } from "../format.js";
 import { change, state } from "../state.js";

@@ -1,7 +1,7 @@
 // @ts-check
 /** The records of a run's ledger, newest first. */
+import { fail } from "../alerts.js";
 import { get, send } from "../api.js";
-import { fail } from "../board.js";
 import { button, choice, dialog, el, table } from "../dom.js";
 import { moment, span } from "../format.js";
 import { change, state } from "../state.js";

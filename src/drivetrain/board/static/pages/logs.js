@@ -1,7 +1,7 @@
 // @ts-check
 /** Logs by rank, stacks of a hang, profiles to download. */
+import { fail } from "../alerts.js";
 import { fileOf, get } from "../api.js";
-import { fail } from "../board.js";
 import { button, el, table } from "../dom.js";
 import { bytes, moment } from "../format.js";
 import { change, state } from "../state.js";

@@ -1,7 +1,7 @@
 // @ts-check
 /** One run: its head, what steers it, and a tab. */
+import { fail } from "../alerts.js";
 import { get } from "../api.js";
-import { fail } from "../board.js";
 import { el } from "../dom.js";
 import { amount, moment, number, share, span } from "../format.js";
 import { address, state } from "../state.js";

@@ -1,7 +1,7 @@
 // @ts-check
 /** The table of runs. */
+import { fail } from "../alerts.js";
 import { get, send } from "../api.js";
-import { fail } from "../board.js";
 import { button, choice, dialog, el } from "../dom.js";
 import { amount, bytes, moment, number, share, span } from "../format.js";
 import { address, change, state } from "../state.js";
