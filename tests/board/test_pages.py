@@ -188,7 +188,7 @@ def test_a_spike_of_one_step_is_in_the_pixels(context, tmp_path):
     with serving(tmp_path) as board:
         page = entered(context, board, of(board, "long"))
         shown(page, 30_001)
-        found = page.evaluate(_INK)
+        found = page.evaluate(_INK, "train/loss")
     top = [y for _, y in found if y < 0.3]
     # The line lies at the bottom; what reaches the top third is the spike, at its place.
     assert top
@@ -197,9 +197,9 @@ def test_a_spike_of_one_step_is_in_the_pixels(context, tmp_path):
     assert abs(sum(places) / len(places) - 17_777 / 30_000) < 0.02
 
 
-_INK = """() => {
-  const canvas = document.querySelector('[data-name="train/loss"] canvas'), draw = canvas.getContext('2d');
-  const over = document.querySelector('[data-name="train/loss"] .u-over'), ratio = devicePixelRatio, found = [];
+_INK = """(name) => {
+  const chart = document.querySelector(`[data-name="${name}"]`), canvas = chart.querySelector('canvas');
+  const draw = canvas.getContext('2d'), over = chart.querySelector('.u-over'), ratio = devicePixelRatio, found = [];
   const left = over.offsetLeft * ratio, top = over.offsetTop * ratio;
   const wide = over.offsetWidth * ratio, high = over.offsetHeight * ratio;
   const data = draw.getImageData(left, top, wide, high).data;
@@ -209,6 +209,23 @@ _INK = """() => {
   }
   return found;
 }"""
+
+
+def test_a_value_that_stands_alone_is_seen(context, tmp_path):
+    made_run(tmp_path / "one", [attempt(), step(1), step(2), evaluation(2, 2.5)])
+    with serving(tmp_path) as board:
+        page = entered(context, board, of(board, "one"))
+        shown(page, 4)
+        assert 0.4 < min(y for x, y in page.evaluate(_INK, "dogs/bits") if y < 0.9) < 0.6
+
+
+def test_charts_are_drawn_anew_where_light_turns_to_dark(context, board):
+    page = entered(context, board, of(board, "first"))
+    shown(page, board.run("first")["records"])
+    page.evaluate("for (const one of document.querySelectorAll('canvas')) one.dataset.light = '1'")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_selector('[data-name="train/loss"] canvas:not([data-light])')
+    assert page.said == []
 
 
 def test_the_keyboard_moves_zooms_and_opens_the_record(context, board):
