@@ -104,3 +104,12 @@ def test_every_shipped_recipe_is_in_the_wheel(wheel):
     shipped = {f"drivetrain/recipes/{path.name}" for path in (ROOT / "src/drivetrain/recipes").iterdir()}
     assert shipped <= packed
     assert "drivetrain/py.typed" in packed
+
+
+def test_every_file_of_the_boards_page_is_in_the_wheel_with_the_licences_of_others(wheel):
+    page = ROOT / "src/drivetrain/board/static"
+    files = [path for path in page.rglob("*") if path.is_file()]
+    with zipfile.ZipFile(wheel) as archive:
+        for path in files:
+            assert archive.read(f"drivetrain/board/static/{path.relative_to(page).as_posix()}") == path.read_bytes()
+    assert {"index.html", "board.js", "uPlot.esm.js", "uPlot.LICENSE"} <= {path.name for path in files}
