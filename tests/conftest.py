@@ -85,6 +85,19 @@ def tiny(corpus: Path) -> dict:
     return tiny_recipe(corpus)
 
 
+@pytest.fixture
+def desk(tmp_path, monkeypatch, capsys):
+    """A place to submit from, with a store and targets of its own."""
+    from jobs import Desk
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRIVETRAIN_JOBS", str(tmp_path / "jobs"))
+    monkeypatch.setenv("DRIVETRAIN_TARGETS", str(tmp_path / "targets.yaml"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "targets.yaml").write_text("{}")
+    return Desk(tmp_path, capsys)
+
+
 def tiny_recipe(corpus: Path) -> dict:
     """A language model that takes a few milliseconds a step, with dropout, accumulation and shuffling."""
     return {

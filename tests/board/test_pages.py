@@ -219,6 +219,21 @@ def test_a_value_that_stands_alone_is_seen(context, tmp_path):
         assert 0.4 < min(y for x, y in page.evaluate(_INK, "dogs/bits") if y < 0.9) < 0.6
 
 
+def test_a_clock_that_is_set_back_hides_no_step(context, tmp_path):
+    later = [step(at, at=-500.0, loss=7.0) for at in range(21, 41)]
+    made_run(tmp_path / "one", [attempt(steps=40), *(step(at) for at in range(1, 21)), *later])
+    with serving(tmp_path) as board:
+        page = entered(context, board, f"{of(board, 'one')}&by=time")
+        shown(page, 41)
+        assert page.get_attribute('[data-name="train/loss"] .plot', "data-points") == "40"
+        places = [x for x, y in page.evaluate(_INK, "train/loss") if y < 0.9]
+        assert min(places) < 0.05
+        assert max(places) > 0.95
+        page.get_by_label("By").select_option("step")
+        page.wait_for_selector('[data-name="train/loss"] .plot[data-points="40"]')
+        assert page.said == []
+
+
 def test_charts_are_drawn_anew_where_light_turns_to_dark(context, board):
     page = entered(context, board, of(board, "first"))
     shown(page, board.run("first")["records"])
