@@ -16,7 +16,7 @@ from ledgers import write
 from server import Served, serving, spent
 
 HERE = Path(__file__).parent
-PAGES, PAIRS, STEPS, HIGH = 20, 5, 16_000, 1200
+PAGES, ROUNDS, STEPS, HIGH = 20, 5, 12_000, 1200
 
 
 class Trainer:
@@ -49,23 +49,23 @@ class Trainer:
 
 
 def figures(run: Path, home: Path) -> dict[str, Any]:
-    """Medians of pairs, and what of one core the board takes."""
-    runs, taken = home / "runs", {alone: [], watched: []}
+    """Medians of rounds in which all ways take turns, ratios to training alone, and what the board takes idle."""
+    runs, taken = home / "runs", {alone: [], tabs: [], windows: []}
     write(runs / "another", 1000)
     trainer = Trainer(runs)
     try:
         alone(trainer, runs, home)
-        for number in range(PAIRS):
-            for way in (alone, watched) if number % 2 == 0 else (watched, alone):
+        for number in range(ROUNDS):
+            for way in list(taken)[:: 1 if number % 2 == 0 else -1]:
                 taken[way].append(way(trainer, runs, home))
     finally:
         trainer.close()
     told: dict[str, Any] = {}
     for way, rounds in taken.items():
         told[way.__name__] = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
-    for name in ("median_us", "mean_us"):
-        ratios = [own[name] / plain[name] for plain, own in zip(taken[alone], taken[watched], strict=True)]
-        told[f"ratio_of_{name}"] = [min(ratios), statistics.median(ratios), max(ratios)]
+        for name in ("median_us", "mean_us"):
+            ratios = [own[name] / plain[name] for plain, own in zip(taken[alone], rounds, strict=True)]
+            told[way.__name__][f"ratio_of_{name}"] = [min(ratios), statistics.median(ratios), max(ratios)]
     return told | {"idle_core_percent": idle(run, home)}
 
 
@@ -75,12 +75,25 @@ def alone(trainer: Trainer, runs: Path, home: Path) -> Times:
     return trainer.end()
 
 
-def watched(trainer: Trainer, runs: Path, home: Path) -> Times:
-    """A board with pages that show the run's curves."""
+def tabs(trainer: Trainer, runs: Path, home: Path) -> Times:
+    """A board with pages that show the run's curves, of which one is in front."""
+    return watched(trainer, runs, home, behind=PAGES - 1)
+
+
+def windows(trainer: Trainer, runs: Path, home: Path) -> Times:
+    """A board with pages that are all in sight, and draw on the cores that train."""
+    return watched(trainer, runs, home, behind=0)
+
+
+def watched(trainer: Trainer, runs: Path, home: Path, behind: int) -> Times:
+    """So many of the pages are behind others."""
     with serving(runs, home) as board, chromium() as browser:
         pages = opened(browser, board)
         trainer.begin()
         show(pages, new_run(board))
+        for page in pages[:behind]:
+            # A browser without windows hides no page: it is told that it is hidden.
+            page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
         began, before = time.perf_counter(), spent(board.process)
         told = trainer.end()
         share = (spent(board.process) - before) / (time.perf_counter() - began)

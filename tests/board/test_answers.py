@@ -1,6 +1,7 @@
 """What the board answers, over runs on the disk."""
 
 import json
+import os
 import struct
 
 import numpy as np
@@ -185,6 +186,26 @@ def test_gallery_files_and_logs_are_given_by_listed_names_only(board, one, runs)
     assert end["begin"] == 100_007 - 65_536
     assert board.get(f"{one}/logs?name=rank-0.txt&end={end['begin']}")["begin"] == 0
     assert board.ask(path=f"{one}/logs?name=../ledger.jsonl", headers=board.own).status == 404
+
+
+@pytest.mark.parametrize("before", ["-1", "-1e308", "1e308"])
+def test_records_before_a_place_that_is_none(board, one, before):
+    found = board.get(f"{one}/records?before={before}")
+    assert len(found["records"]) == (0 if before.startswith("-") else len(board.get(f"{one}/records")["records"]))
+
+
+def test_a_ledger_that_is_cut_while_pages_look_is_said_as_missing(tmp_path):
+    run = made_run(tmp_path / "one", [attempt(), *(step(at) for at in range(1, 9))])
+    with serving(tmp_path) as board:
+        one = f"/api/runs/{board.run('one')['id']}"
+        # As between two looks at it.
+        board.board.runs.close()
+        for size in (2500, 0):
+            os.truncate(run / "ledger.jsonl", size)
+            for path in ("curves?n=train/loss", "record?at=8", f"record?offset={size - 9}", "records"):
+                assert board.ask(path=f"{one}/{path}", headers=board.own).status in (200, 404), path
+            board.board.runs.all[one.split("/")[-1]].cache.clear()
+            assert board.get("/api/runs")["runs"][0]["step"] == 8
 
 
 def test_recipes_are_shown_with_origins_and_compared(board, one):

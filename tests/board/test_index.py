@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drivetrain.board.index import Index
+from drivetrain.board.index import ChangedError, Index
 from drivetrain.board.lookup import last, newest, seconds, series, step_at
 from drivetrain.board.steps import AXES, SECONDS, STEP, TIME, TOKENS
 from drivetrain.board.zoom import Window
@@ -200,6 +200,83 @@ def test_a_record_of_another_form_is_damage_and_no_crash(tmp_path):
     index = index_of(tmp_path)
     assert "another form" in index.damage
     assert index.records == 1
+
+
+OTHER_FORMS = [
+    step(25, losses=5),
+    step(25, losses={"loss": [1.0]}),
+    step(25, losses={"loss": 10**400}),
+    step(25, seconds="x"),
+    step(25, counts=None),
+    step(25, skipped=5),
+    evaluation(25) | {"metrics": {"dogs": {"bits": 10**400}}},
+    evaluation(25) | {"kind": "skip"},
+    attempt(2, 24, at=90.0) | {"started": 10**400},
+    {"time": 1.0, "kind": "step"},
+]
+
+
+@pytest.mark.parametrize("wrong", OTHER_FORMS)
+def test_of_a_block_with_a_record_of_another_form_all_before_it_is_shown_and_it_is_named(tmp_path, wrong):
+    write(tmp_path, [attempt(), *(step(at) for at in range(1, 25)), evaluation(24), wrong, step(26)])
+    index = index_of(tmp_path)
+    assert "record 27 has another form" in index.damage
+    assert index.records == 26
+    # What is looked at again, since more came, is not taken twice.
+    write(tmp_path, [step(27)])
+    index.follow_all()
+    assert index.groups.newest[STEP] == 24
+    assert index.groups.position == (24 * 800, pytest.approx(24.0))
+    assert len(index.curves(["train/loss"], Window(STEP))["train/loss"].x) == 24
+    assert len(index.curves(["dogs/bits"], Window(STEP))["dogs/bits"].x) == 1
+
+
+@pytest.mark.parametrize("size", [0, 3000])
+def test_a_ledger_that_was_changed_where_it_was_read_is_said_to_be(tmp_path, size):
+    write(tmp_path, [attempt(), *(step(at) for at in range(1, 25)), commit(24, at=60.0)])
+    index = index_of(tmp_path)
+    place = next(index.others.offsets(["commit"]))
+    os.truncate(tmp_path / "ledger.jsonl", size)
+    with pytest.raises(ChangedError):
+        index.curves(["train/loss"], Window(STEP))
+    with pytest.raises(ChangedError):
+        index.record(place)
+
+
+@pytest.mark.parametrize("steps", [40, 9000])
+def test_a_number_beyond_what_is_drawn_is_left_out_and_the_others_stay(tmp_path, steps):
+    made = [attempt(), *(step(at, loss=1e300 if at == 20 else 2.0) for at in range(1, steps + 1))]
+    made += [evaluation(steps, -1e39), evaluation(steps, 3.0), evaluation(steps, 3.4e38)]
+    write(tmp_path, made)
+    told = index_of(tmp_path).curves(["train/loss", "dogs/bits"], Window(STEP))
+    for curve in told.values():
+        assert np.isfinite([curve.low, curve.high, curve.mean]).all()
+    assert told["train/loss"].high.max() == 2
+    assert len(told["dogs/bits"].x) == 2
+
+
+def told_at(index, axis, place):
+    """The step that is found at a place."""
+    return index.record(step_at(index, axis, place)).step
+
+
+@pytest.mark.parametrize("axis", range(len(AXES)))
+def test_at_each_point_of_a_curve_its_own_step_is_found(tmp_path, axis):
+    seconds = [0.1 + at % 7 / 3 for at in range(200)]
+    write(tmp_path, [attempt(), *(step(at, seconds=seconds[at]) for at in range(1, 200))])
+    index = index_of(tmp_path)
+    x = index.curves(["train/loss"], Window(axis))["train/loss"].x
+    assert [told_at(index, axis, place) for place in x] == list(range(1, 200))
+    # Sums that are made in another order end on other bits.
+    assert [told_at(index, axis, np.nextafter(place, 0)) for place in x] == list(range(1, 200))
+
+
+def test_a_step_after_a_clock_was_set_back_is_found_at_its_time(tmp_path):
+    times = [100.0 + at if at < 60 else 40.5 + at for at in range(1, 121)]
+    write(tmp_path, [attempt(), *(step(at, time=time) for at, time in enumerate(times, 1))])
+    index = index_of(tmp_path)
+    assert told_at(index, TIME, times[99]) == 100
+    assert told_at(index, TIME, times[9]) in (10, 69)
 
 
 def test_a_clock_that_is_set_back_loses_no_step(tmp_path):

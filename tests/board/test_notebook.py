@@ -82,6 +82,14 @@ def test_what_asks_for_it_is_one_picture_of_the_curves_and_the_axis_it_names(ker
     assert "tokens 240000" in told
 
 
+def test_one_curve_may_be_named_and_above_it_stands_the_newest_value_that_counts(kernel, tmp_path):
+    steps = [step(at, loss=float(at)) for at in range(1, 1001)]
+    run = made_run(tmp_path / "one", [attempt(steps=1000), *steps, rollback(1000, 949, at=2000.0)])
+    shown = executed(kernel, f"shown = drivetrain.board({str(run)!r}, curves='train/loss')\nshown.stop()")
+    assert texts(shown)[2:4] == ["train/loss", " 949"]
+    assert "no values yet" not in texts(shown)
+
+
 def test_names_that_look_like_markup_are_text(kernel, tmp_path):
     folder = tmp_path / "<script>alert(1)<"
     name = '"><img src=x onerror=alert(1)>'

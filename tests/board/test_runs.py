@@ -151,6 +151,57 @@ def test_a_directory_that_goes_between_two_looks_leaves_the_list_as_it_is(folder
     assert (line["step"], line["attempts"]) == (1, 1)
 
 
+def test_a_directory_that_becomes_a_file_and_one_that_cannot_be_read_hold_up_no_other(folder, monkeypatch):
+    one, two = made_run(folder / "one", STARTED), made_run(folder / "two", STARTED)
+    runs = Runs([folder], None)
+    looked(runs)
+    shutil.rmtree(one)
+    one.write_text("no folder")
+    append(two, [step(2)])
+    assert run_id(two) in runs.poll()[0]
+    assert "cannot be read" in row(runs.all[run_id(one)])["cause"]
+    real = os.stat
+
+    def stat(path, **options):
+        if str(path).startswith(str(two)):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        runs.poll()
+        assert row(runs.all[run_id(two)])["cause"] == "the ledger cannot be read: Permission denied"
+        assert list(find(folder)) == []
+    looked(runs)
+    assert row(runs.all[run_id(two)])["cause"] == "cut off"
+
+
+def test_a_torn_record_is_not_read_again_and_again(folder):
+    run = made_run(folder / "one", STARTED)
+    with (run / "ledger.jsonl").open("ab") as file:
+        file.write(b'{"kind":"step","time":13')
+    runs = Runs([folder], None)
+    looked(runs)
+    assert runs.poll() == (set(), False)
+
+
+def test_a_ledger_that_is_cut_between_two_looks_leaves_a_line(folder):
+    run = made_run(folder / "one", [attempt(), *(step(at) for at in range(1, 9)), commit(8, at=60.0)])
+    runs = Runs([folder], None)
+    looked(runs)
+    os.truncate(run / "ledger.jsonl", 2500)
+    assert row(runs.all[run_id(run)])["step"] == 8
+    looked(runs)
+    assert row(runs.all[run_id(run)])["step"] < 8
+
+
+def test_a_rate_is_of_the_time_that_steps_took_and_no_mean_of_rates(folder):
+    steps = [step(at, seconds=9.9 if at % 10 == 0 else 0.9) for at in range(1, 101)]
+    made_run(folder / "one", [attempt(steps=100), *steps])
+    rates = told(folder)["rates"]
+    assert rates == {"samples": pytest.approx(800 / 190), "tokens": pytest.approx(80_000 / 190)}
+
+
 def test_two_hundred_runs_take_no_descriptor_each(folder):
     for number in range(200):
         made_run(folder / f"run-{number:03d}", STARTED)

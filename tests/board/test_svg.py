@@ -23,6 +23,10 @@ def curve(low, high=None, mean=None, flags=None, x=None):
     return Curve(x, low, high, mean, flags, exact=bool((low == high).all()))
 
 
+def line_of(made, place=0, last=1.0):
+    return Line(place, made, last)
+
+
 def drawn(charts, heads=(), by="step"):
     return ElementTree.fromstring(picture(charts, heads, by))
 
@@ -34,7 +38,7 @@ def places(element):
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=40))
 def test_every_extreme_is_within_its_chart(bands):
     low, high = np.min(bands, axis=1), np.max(bands, axis=1)
-    root = drawn({"train/loss": [Line("run", 0, curve(low, high))]})
+    root = drawn({"train/loss": [line_of(curve(low, high))]})
     width, height = float(root.get("width")), float(root.get("height"))
     shapes = [*root.iter(f"{SVG}polygon"), *root.iter(f"{SVG}polyline")]
     assert shapes
@@ -49,7 +53,7 @@ def test_every_extreme_is_within_its_chart(bands):
 def test_a_spike_of_one_step_among_thousands_reaches_the_top():
     low, high = np.ones(300), np.ones(300)
     high[123] = 50.0
-    root = drawn({"train/loss": [Line("run", 0, curve(low, high, mean=np.ones(300)))]})
+    root = drawn({"train/loss": [line_of(curve(low, high, mean=np.ones(300)))]})
     (band,) = root.iter(f"{SVG}polygon")
     (line,) = root.iter(f"{SVG}polyline")
     assert places(band)[:, 1].min() == 24.0
@@ -57,18 +61,33 @@ def test_a_spike_of_one_step_among_thousands_reaches_the_top():
     assert band.get("stroke")
 
 
-def test_what_was_made_again_or_rolled_back_is_a_faint_stroke_of_its_own():
+def test_what_was_made_again_or_rolled_back_is_a_faint_stroke_of_its_own_and_the_rest_is_one_line():
     flags = [0, 0, VOID, VOID, OPENS, 0]
-    root = drawn({"train/loss": [Line("run", 0, curve(np.arange(6.0), flags=flags))]})
+    root = drawn({"train/loss": [line_of(curve(np.arange(6.0), flags=flags))]})
     lines = [(len(places(line)), line.get("opacity")) for line in root.iter(f"{SVG}polyline")]
-    assert lines == [(2, None), (2, ".35"), (2, None)]
+    assert lines == [(2, ".35"), (4, None)]
 
 
 def test_a_flat_line_fills_no_chart():
     values = np.float32(0.1) + np.array([0, 1e-8, 0, 1e-8], "f4")
-    root = drawn({"train/loss": [Line("run", 0, curve(values))]})
+    root = drawn({"train/loss": [line_of(curve(values))]})
     (line,) = root.iter(f"{SVG}polyline")
     assert np.ptp(places(line)[:, 1]) < 2
+
+
+def test_a_value_that_stands_alone_is_a_dot():
+    root = drawn({"dogs/bits": [line_of(curve([2.5]))]})
+    (dot,) = root.iter(f"{SVG}polyline")
+    assert len(places(dot)) == 2
+    assert dot.get("stroke-linecap") == "round"
+    assert float(dot.get("stroke-width")) > 3
+
+
+def test_above_a_chart_stand_the_newest_values_of_some_runs():
+    few = drawn({"train/loss": [line_of(curve([9.0, 8.0]), place, float(place)) for place in range(4)]})
+    assert "0, 1, 2, 3" in "".join(few.itertext())
+    many = drawn({"train/loss": [line_of(curve([9.0, 8.0]), place, float(place)) for place in range(40)]})
+    assert "0, 1, 2, 3, …" in "".join(many.itertext())
 
 
 def test_a_chart_without_values_says_so():
@@ -77,7 +96,7 @@ def test_a_chart_without_values_says_so():
 
 
 def test_56_runs_look_different():
-    lines = [Line(str(place), place, curve([1.0, 2.0])) for place in range(len(COLOURS) * len(DASHES))]
+    lines = [line_of(curve([1.0, 2.0]), place) for place in range(len(COLOURS) * len(DASHES))]
     root = drawn({"train/loss": lines})
     looks = {(line.get("stroke"), line.get("stroke-dasharray")) for line in root.iter(f"{SVG}polyline")}
     assert len(looks) == len(lines) == 56
@@ -87,7 +106,7 @@ def test_56_runs_look_different():
     "text", ["</title><script>x</script>", '"><image href="http://e/"/>', "&amp;\x1b[31m\x00", "\u202e"]
 )
 def test_names_that_look_like_markup_are_text(text):
-    root = drawn({text: [Line(text, 0, curve([1.0]))]}, [text], by=text)
+    root = drawn({text: [line_of(curve([1.0]))]}, [text], by=text)
     assert {element.tag.removeprefix(SVG) for element in root.iter()} <= {
         *("svg", "title", "rect", "path", "text", "tspan", "g", "polyline", "polygon")
     }
@@ -96,4 +115,4 @@ def test_names_that_look_like_markup_are_text(text):
 
 @given(st.text(max_size=30))
 def test_any_text_makes_a_picture_that_parses(text):
-    drawn({text: [Line(text, 0, curve([1.0]))]}, [text], by=text)
+    drawn({text: [line_of(curve([1.0]))]}, [text], by=text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -26,8 +27,8 @@ def bundled(modules: Mapping[str, str], styles: str, kept: Mapping[str, Any]) ->
     these very scripts and styles, by their hashes, and nothing from elsewhere."""
     script = _script(modules)
     policy = _POLICY.format(script=_hash(script), style=_hash(styles))
-    # No text of a user can end the element that it stands in.
-    data = json.dumps(kept, allow_nan=False).replace("<", "\\u003c")
+    # In base 64 no text of a user can end the element that it stands in.
+    data = base64.b64encode(gzip.compress(json.dumps(kept, allow_nan=False).encode(), mtime=0)).decode()
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -39,7 +40,7 @@ def bundled(modules: Mapping[str, str], styles: str, kept: Mapping[str, Any]) ->
             '<a href="#page=runs">Runs</a><a href="#page=compare">Compare</a></nav>'
             '<output id="state" aria-live="polite"></output></header>',
             '<main id="main" tabindex="-1"></main>\n<div id="alerts" role="alert"></div>',
-            f'<script type="application/json" id="kept">{data}</script>',
+            f'<script type="text/plain" id="kept">{data}</script>',
             f"<script>{script}</script>\n</body>\n</html>\n",
         ]
     )

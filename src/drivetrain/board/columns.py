@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 _LEAST = 64  # rows that there is room for at first
 
 
+def drawable(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which of these numbers four bytes can hold: not NaN, not infinite, not larger than they go."""
+    return np.abs(values) <= np.finfo("f4").max
+
+
 class Column:
     """Rows of `width` numbers of one dtype, in one array that is made larger by half where it is full."""
 

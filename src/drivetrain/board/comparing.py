@@ -10,6 +10,7 @@ import numpy as np
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import series
 from drivetrain.board.runs import Run
+from drivetrain.board.steps import STEP, Numbers
 from drivetrain.board.zoom import Window
 
 _PLACES = 5
@@ -39,11 +40,9 @@ def differing(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[dict[st
 def at_equal(runs: Sequence[Run], axis: int) -> list[dict[str, Any]]:
     """The numbers of each name that several have, at places up to which all runs came: the newest value that counts
     there. None where a run has none yet."""
-    ends = [float(run.index.groups.newest[axis]) for run in runs]
-    begins = [float(run.index.groups.first.rows[0, axis]) for run in runs if len(run.index.groups)]
-    if not begins:
+    places = _places(runs, axis)
+    if not len(places):
         return []
-    places = np.linspace(max(begins), min(ends), _PLACES + 1)[1:]
     every = dict.fromkeys(name for run in runs for name in series(run.index))
     names = filter(_told, every)
     found = []
@@ -56,11 +55,23 @@ def at_equal(runs: Sequence[Run], axis: int) -> list[dict[str, Any]]:
     return found
 
 
+def _places(runs: Sequence[Run], axis: int) -> Numbers:
+    """Places up to which all runs came; none where one has not begun, or had ended before another one began."""
+    if not runs or not all(len(run.index.groups) for run in runs):
+        return np.empty(0)
+    begin = max(float(run.index.groups.first.rows[0, axis]) for run in runs)
+    end = min(float(run.index.groups.newest[axis]) for run in runs)
+    if begin > end:
+        return np.empty(0)
+    places = np.linspace(begin, end, _PLACES + 1)[1:]
+    return np.unique(np.floor(places) if axis == STEP else places)
+
+
 def _told(name: str) -> bool:
     return not name.startswith(_UNTOLD)
 
 
-def _at(index: Index, name: str, axis: int, places: Sequence[float] | Any) -> list[float | None]:
+def _at(index: Index, name: str, axis: int, places: Numbers) -> list[float | None]:
     if name not in series(index):
         return [None] * len(places)
     curve = index.curves([name], Window(axis, points=2000))[name]

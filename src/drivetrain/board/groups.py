@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from drivetrain.board.columns import Column
+from drivetrain.board.columns import Column, drawable
 from drivetrain.board.steps import AXES, SECONDS, STEP, TOKENS, Numbers, Steps, joined
 
 GROUP = 16
@@ -172,8 +172,8 @@ class Groups:
 
 
 def _extremes(column: Numbers, begins: NDArray[np.int64]) -> Numbers:
-    """[groups, 3]: least, largest and mean of what is finite from each place to the next."""
-    finite = np.isfinite(column)
+    """[groups, 3]: least, largest and mean of what can be drawn from each place to the next."""
+    finite = drawable(column)
     values = np.where(finite, column, np.nan)
     count = np.add.reduceat(finite.astype("f8"), begins)
     total = np.add.reduceat(np.where(finite, column, 0.0), begins)

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,14 @@ from drivetrain.watch.scalars import scalars
 BLOCK = 1 << 20
 """Bytes that are read at a time: between two of them others may ask."""
 _GOING_BACK = (b'{"kind":"attempt",', b'{"kind":"rollback",')
+_OTHER_FORMS = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError)
+"""What comes of a line that a run does not write."""
 SKIP = "skip"
 """The kind under which a step stands among the other records in which a network did not move."""
+
+
+class ChangedError(FileNotFoundError):
+    """The ledger has something else where a record was read. It was cut back or replaced, and is read anew soon."""
 
 
 class Index:
@@ -93,34 +99,44 @@ class Index:
         """Take whole lines, up to the first that does not follow, or is of another form."""
         whole, _ = following(lines, self.chain)
         for stretch in _stretches(lines[:whole]):
-            try:
-                self._take_stretch(stretch)
-            except (ValueError, KeyError, TypeError) as error:
-                last = self.records + len(stretch)
-                self.damage = f"of records {self.records + 1} to {last} one has another form than a run writes: {error}"
+            if not self._take_all(stretch):
                 return
-            self.offset += sum(map(len, stretch))
-            self.chain = chain_of(stretch[-1])
-            self.records += len(stretch)
         if whole < len(lines):
             number = self.records + 1
             self.damage = f"record {number} does not follow from the one before: edited, dropped or damaged"
 
+    def _take_all(self, stretch: Sequence[bytes]) -> bool:
+        """Take lines up to the first that has another form; returns whether there was none."""
+        try:
+            self._take_stretch(stretch)
+        except _OTHER_FORMS as error:
+            if len(stretch) == 1:
+                self.damage = f"record {self.records + 1} has another form than a run writes: {error}"
+                return False
+            half = len(stretch) // 2
+            return self._take_all(stretch[:half]) and self._take_all(stretch[half:])
+        self.offset += sum(map(len, stretch))
+        self.chain = chain_of(stretch[-1])
+        self.records += len(stretch)
+        return True
+
     def _take_stretch(self, lines: Sequence[bytes]) -> None:
-        """Steps all at once, then what stands between them."""
+        """Steps all at once, then what stands between them. Lines of another form raise before anything is taken."""
         steps = [line.startswith(BEGIN) for line in lines]
-        others = [(place, records.parse(from_json(lines[place]))) for place, step in enumerate(steps) if not step]
+        others = [(place, _other(lines[place])) for place, step in enumerate(steps) if not step]
         spans = _spans(lines, self.offset)
-        if others and (begin := goes_back_to(others[0][1])) is not None:
+        if others and (begin := goes_back_to(others[0][1][0])) is not None:
             self._go_back(begin)
         before = self.groups.newest.copy()
         axes = np.empty((0, len(AXES)))
         if any(steps):
             axes = self._take_steps([line for line, step in zip(lines, steps, strict=True) if step], spans[steps])
         number = np.cumsum(steps)
-        for place, record in others:
+        for place, (record, numbers) in others:
             made = int(number[place])
-            self._take_other(record, axes[made - 1] if made else before, int(spans[place, 0]))
+            row = self._take_other(record, axes[made - 1] if made else before, int(spans[place, 0]))
+            for name, value in numbers:
+                self.others.tell(row, name, value)
         if self.tallies and steps[-1]:
             self.tallies[-1].ended = float(axes[-1, TIME])
 
@@ -136,10 +152,8 @@ class Index:
             self.tallies[-1].add_steps(int(last[STEP]), float(last[TIME]), *map(float, made.spent.sum(axis=0)))
         return made.axes
 
-    def _take_other(self, record: Record, place: Numbers, offset: int) -> None:
-        """A record that is no step, after the step that stands at this place of the axes."""
-        if isinstance(record, StepRecord):
-            raise ValueError("a step's line begins with its kind")
+    def _take_other(self, record: Record, place: Numbers, offset: int) -> int:
+        """A record that is no step, after the step that stands at this place of the axes; returns its row."""
         if isinstance(record, AttemptRecord):
             self.tallies.append(AttemptTally(record))
         # A repair is made before an attempt, and belongs to none.
@@ -158,9 +172,7 @@ class Index:
         lost = 0.0
         if isinstance(record, KeptRecord):
             lost = sum(seconds for _, seconds in spent_by(record))
-        row = self.others.add(record.kind, place, offset, lost, of_step=is_of_step(record))
-        for name, value in scalars(record):
-            self.others.tell(row, name, value)
+        return self.others.add(record.kind, place, offset, lost, of_step=is_of_step(record))
 
     def _go_back(self, step: int) -> None:
         """What was done after this step is void, and its time lost."""
@@ -191,25 +203,53 @@ class Index:
             return file.readline()
 
     def record(self, offset: int) -> Record:
-        """The record whose line begins there."""
-        return records.parse(json.loads(self.line(offset)))
+        """The record whose line begins there. Raises ChangedError."""
+        try:
+            return records.parse(json.loads(self.line(offset)))
+        except _OTHER_FORMS as error:
+            raise ChangedError(f"at byte {offset} there is no record any more") from error
 
     def reader(self, begin: int, end: int, before: tuple[float, float]) -> Steps:
-        """The steps between two places of the ledger, which were checked when they were taken."""
+        """The steps between two places of the ledger, which were checked when they were taken. Raises ChangedError."""
         with self.ledger.open("rb") as file:
             file.seek(begin)
             block = file.read(end - begin)
         lines = block.splitlines(keepends=True)
-        spans = _spans(lines, begin)
+        rate = full_rate(_attempt_at(self, begin)) if self.tallies else 0.0
         of_steps = [place for place, line in enumerate(lines) if line.startswith(BEGIN)]
-        rate = full_rate(self._attempt_at(begin)) if self.tallies else 0.0
-        return read_steps([lines[place] for place in of_steps], spans[of_steps], before, rate)
+        try:
+            spans = _spans(lines, begin)[of_steps]
+            return read_steps([lines[place] for place in of_steps], spans, before, rate)
+        except _OTHER_FORMS as error:
+            raise ChangedError(f"from byte {begin} to {end} there are other steps, or none") from error
 
-    def _attempt_at(self, offset: int) -> AttemptRecord:
-        """The attempt that wrote what stands at this place."""
-        begins = np.sort(np.fromiter(self.others.offsets(["attempt"]), "i8"))
-        number = int(np.searchsorted(begins, offset, "right")) - 1
-        return self.tallies[max(0, number)].first
+
+def _other(line: bytes) -> tuple[Record, list[tuple[str, float]]]:
+    """The record of a line that is no step's, and the numbers that it tells. Raises ValueError and others."""
+    told = from_json(line)
+    _require_floats(told)
+    record = records.parse(told)
+    if isinstance(record, StepRecord):
+        raise ValueError("a step's line begins with its kind")
+    if record.kind == SKIP:
+        raise ValueError(f"{SKIP!r} is no kind of record")
+    return record, list(scalars(record))
+
+
+def _require_floats(told: Any) -> None:
+    """Raises OverflowError for a whole number that is larger than any float: no sum could be made of it."""
+    if isinstance(told, int):
+        float(told)
+    elif isinstance(told, (dict, list)):
+        for part in told.values() if isinstance(told, dict) else told:
+            _require_floats(part)
+
+
+def _attempt_at(index: Index, offset: int) -> AttemptRecord:
+    """The attempt that wrote what stands at this place."""
+    begins = np.sort(np.fromiter(index.others.offsets(["attempt"]), "i8"))
+    number = int(np.searchsorted(begins, offset, "right")) - 1
+    return index.tallies[max(0, number)].first
 
 
 def _goes_on(index: Index, file: BinaryIO) -> bool:

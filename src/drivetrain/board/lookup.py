@@ -7,6 +7,7 @@ from contextlib import suppress
 import numpy as np
 
 from drivetrain.board.index import Index
+from drivetrain.board.steps import TIME
 from drivetrain.ledger.records import Record
 from drivetrain.ledger.run_summary import seconds_by_use
 
@@ -46,15 +47,19 @@ def newest(index: Index, kind: str) -> Record | None:
 
 def step_at(index: Index, axis: int, place: float) -> int | None:
     """Where the record of the last step that counts up to this place of an axis begins; None before the first."""
+    # Sums of seconds are not the same to the last bit, however they are made.
+    place += abs(place) * 1e-12 if axis == TIME else abs(place) * 1e-9
     with index.lock:
         for stretch in reversed(index.groups.stretches):
-            if stretch.void or stretch.begin == stretch.end:
+            if stretch.void:
                 continue
-            first = index.groups.first.rows[stretch.begin : stretch.end, axis]
-            group = stretch.begin + int(np.searchsorted(first, place, "right")) - 1
-            if group >= stretch.begin:
+            rows = slice(stretch.begin, stretch.end)
+            # A clock may have been set back: the last one is looked for, and not the first that is beyond.
+            least = np.minimum(index.groups.first.rows[rows, axis], index.groups.last.rows[rows, axis])
+            there = np.flatnonzero(least <= place)
+            if len(there):
+                group = stretch.begin + int(there[-1])
                 made = index.groups.read(group, group + 1, index.reader)
-                # Sums of seconds are not the same to the last bit, however they are made.
-                at = int(np.searchsorted(made.axes[:, axis], place * (1 + 1e-9), "right")) - 1
-                return int(made.spans[max(0, at), 0])
+                at = np.flatnonzero(made.axes[:, axis] <= place)
+                return int(made.spans[max([0, *at]), 0])
     return None

@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drivetrain.board.lookup import series
+from drivetrain.board.lookup import last, series
 from drivetrain.board.row import is_score, row
 from drivetrain.board.runs import Run, Runs, is_run, run_id
 from drivetrain.board.serve import cache_folder
 from drivetrain.board.steps import AXES
 from drivetrain.board.svg import POINTS, Line, picture
-from drivetrain.board.zoom import Curve, Window
+from drivetrain.board.zoom import Window
 from drivetrain.spec.exits import Exit, Failure
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ _EVERY = 1.0  # seconds between two pictures
 _OVER = frozenset({"done", "stopped", "failed", "crash loop", "damaged", "gone"})
 
 
-def board(*runs: str | Path, curves: Sequence[str] | None = None, by: str = "step") -> LiveCurves:
+def board(*runs: str | Path, curves: str | Sequence[str] | None = None, by: str = "step") -> LiveCurves:
     """Show the curves of runs below this cell, and replace them while they train. The last picture stays in the
     notebook where it is saved. It needs neither a server nor a script.
 
-    `curves` are names as the board shows them (`train/loss`, `SET/METRIC`, `learning_rate/NETWORK`); without them
-    losses, scores and learning rates. `by` is step, samples, tokens, seconds or time. It ends by itself when no run
-    trains any more; `stop()` of what it returns ends it before. Raises Failure: 64 outside of a notebook, for an
-    unknown `by`, and for the same run twice; 66 where one is no run.
+    `curves` are names as the board shows them (`train/loss`, `SET/METRIC`, `learning_rate/NETWORK`), or one; without
+    them losses, scores and learning rates. `by` is step, samples, tokens, seconds or time. It ends by itself when each
+    run has ended; one that was cut off may go on, and `stop()` of what it returns ends it before. Raises Failure: 64
+    outside of a notebook, for an unknown `by`, and for the same run twice; 66 where one is no run.
     """
     _require_notebook()
     if by not in AXES:
@@ -45,7 +45,7 @@ def board(*runs: str | Path, curves: Sequence[str] | None = None, by: str = "ste
     for folder in folders:
         if not is_run(folder):
             raise Failure(Exit.INPUT_MISSING, f"{folder} is no run directory", "name one that has begun")
-    return LiveCurves(folders, curves, by)
+    return LiveCurves(folders, [curves] if isinstance(curves, str) else curves, by)
 
 
 class LiveCurves:
@@ -57,7 +57,7 @@ class LiveCurves:
         self._curves, self._by = curves, by
         self._ended = threading.Event()
         self._known: dict[str, Run] = {}
-        self._lines: dict[str, dict[str, Curve]] = {}
+        self._lines: dict[str, dict[str, Line]] = {}
         """Of each run as they were read last: a directory may go, and what was shown stays."""
         self._read()
         self._picture = self._drawn()
@@ -71,7 +71,7 @@ class LiveCurves:
         self.wait()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until no run trains any more, or so many seconds: whether the last picture is drawn. For a notebook that is
+        """Until each run has ended, or so many seconds: whether the last picture is drawn. For a notebook that is
         executed as a whole: what changes after its last cell is not saved."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -108,17 +108,18 @@ class LiveCurves:
         charts: dict[str, list[Line]] = {name: [] for name in names}
         for place, run in enumerate(found):
             with suppress(OSError):
-                self._lines[run.id] = self._curves_of(run, names)
+                self._lines[run.id] = self._lines_of(run, place, names)
             kept = self._lines.get(run.id, {})
             for name in kept.keys() & charts.keys():
-                charts[name].append(Line(run.folder.name, place, kept[name]))
+                charts[name].append(kept[name])
         return picture(charts, [_head(run) for run in found], self._by)
 
-    def _curves_of(self, run: Run, names: Sequence[str]) -> dict[str, Curve]:
+    def _lines_of(self, run: Run, place: int, names: Sequence[str]) -> dict[str, Line]:
         with run.index.lock:
             there = series(run.index)
             own = [name for name in names if name in there]
-            return run.index.curves(own, Window(AXES.index(self._by), points=POINTS))
+            found = run.index.curves(own, Window(AXES.index(self._by), points=POINTS))
+            return {name: Line(place, curve, last(run.index, name)) for name, curve in found.items()}
 
     def _names(self, runs: Sequence[Run]) -> list[str]:
         if self._curves is not None:

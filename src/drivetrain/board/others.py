@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from drivetrain.board.columns import Column
+from drivetrain.board.columns import Column, drawable
 from drivetrain.board.steps import AXES, STEP, Numbers
 from drivetrain.board.zoom import OPENS, VOID, Curve, Window, nothing
 
@@ -79,7 +79,7 @@ class Others:
         told = self.points[name].rows
         rows = self.rows[told[:, 0].astype(int)]
         x, void, values = rows[:, window.axis], rows[:, VOIDED] == 1, told[:, 1]
-        there = (x >= window.lo) & (x <= window.hi) & np.isfinite(values)
+        there = (x >= window.lo) & (x <= window.hi) & drawable(values)
         if not there.any():
             return nothing()
         x, void, values = x[there], void[there], values[there]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import last, newest, seconds
 from drivetrain.board.runs import Run
-from drivetrain.board.steps import SAMPLES, SECONDS, STEP, TIME, TOKENS
+from drivetrain.board.steps import SAMPLES, SECONDS, STEP, TIME, TOKENS, Steps
 from drivetrain.board.zoom import VOID, Window
 from drivetrain.ledger.records import CommitRecord
 from drivetrain.spec.exits import Exit
@@ -179,6 +179,15 @@ def _spark(index: Index, losses: Mapping[str, float]) -> list[float]:
     return []
 
 
+def _rates_of(steps: Steps) -> Iterator[tuple[str, float]]:
+    """Rates and MFU of some steps together: a step that takes long counts for as long as it takes."""
+    seconds = steps.spent[:, 0] + steps.spent[:, 1]
+    for name, column in steps.values.items():
+        there = np.isfinite(column)
+        if there.any() and (name.endswith("_per_second/all") or name == "mfu/all"):
+            yield name, float(np.sum(column[there] * seconds[there]) / np.sum(seconds[there]))
+
+
 def _rates(index: Index) -> dict[str, Any]:
     """Rates and wall-clock seconds a step of the newest groups of the last stretch."""
     groups = index.groups
@@ -187,13 +196,9 @@ def _rates(index: Index) -> dict[str, Any]:
     if stretch is None or stretch.begin == stretch.end:
         return found
     begin = max(stretch.begin, stretch.end - _RECENT)
-    rows = slice(begin, stretch.end)
-    weight = groups.spans.rows[rows, 2].astype("f8")
-    for name, column in groups.series.items():
-        unit, _, rest = name.partition("_per_second/")
-        if rest == "all" or name == "mfu/all":
-            mean = column.rows[rows, 2].astype("f8")
-            value = float(np.nansum(mean * weight) / np.sum(weight[np.isfinite(mean)]))
+    with suppress(OSError):
+        for name, value in _rates_of(groups.read(begin, stretch.end, index.reader)):
+            unit, _, rest = name.partition("_per_second/")
             if rest:
                 found["rates"][unit] = value
             else:

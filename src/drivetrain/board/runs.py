@@ -38,6 +38,8 @@ class Run:
     gone: bool = False
     stamp: tuple[int, int] = (0, -1)
     """Inode and size of the ledger when it was looked at last."""
+    more: bool = False
+    """Whether the ledger had more at that look than was read."""
     saved: int = 0
     """Records of the newest snapshot."""
     loaded: bool = False
@@ -71,7 +73,8 @@ def find(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is a run's: one that starts has its recipe some seconds before its ledger."""
-    return (folder / "ledger.jsonl").is_file() or (folder / "resolved.json").is_file()
+    # `Path.is_file` raises for a folder that is not ours to look into.
+    return os.path.isfile(folder / "ledger.jsonl") or os.path.isfile(folder / "resolved.json")
 
 
 class Runs:
@@ -136,15 +139,21 @@ class Runs:
         for run in runs:
             if self._closing.is_set():
                 break
-            with suppress(FileNotFoundError):
+            try:
                 state = os.stat(run.index.ledger)
                 stamp = (state.st_ino, state.st_size)
-                if stamp == run.stamp and run.index.offset >= run.index.size:
+                if stamp == run.stamp and not run.more:
                     continue
-                if stamp == run.stamp and run.index.damage:
-                    continue
-                more |= self._follow(run)
+                run.more = self._follow(run)
+                more |= run.more
                 run.stamp = stamp
+                changed.add(run.id)
+            except FileNotFoundError:
+                # It starts, or its directory is being removed.
+                pass
+            except OSError as error:
+                run.stamp = (0, -1)
+                run.index.damage = f"the ledger cannot be read: {error.strerror}"
                 changed.add(run.id)
         return changed, more
 

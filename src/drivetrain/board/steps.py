@@ -164,5 +164,8 @@ def _columns(parts: Sequence[Mapping[str, Any]]) -> dict[str, Numbers]:
 
 
 def _numbers(values: Sequence[Any]) -> Numbers:
-    """None is NaN, and so is what the ledger has as a string: "nan", "inf"."""
-    return np.array(values, dtype="f8")
+    """None is NaN, and so is what the ledger has as a string: "nan", "inf". Raises ValueError for lists in it."""
+    column = np.array(values, dtype="f8")
+    if column.ndim > 1:
+        raise ValueError("a list stands where a number does")
+    return column

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +21,18 @@ POINTS = 300
 _WIDE, _HIGH, _COLUMNS = 460, 180, 2
 _LEFT, _RIGHT, _ABOVE, _BELOW = 62, 12, 24, 20
 _LINE = 16
+_VALUES = 4  # runs whose newest values stand above a chart
 # A ground of its own: a saved notebook is shown light and dark.
 _GROUND, _TEXT, _FRAME = "#ffffff", "#333333", "#d0d0d0"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve of a run, and the run's place, which decides what the line looks like."""
+    """A curve of a run, the run's place, which decides what the line looks like, and the newest value that counts."""
 
-    label: str
     place: int
     curve: Curve
+    last: float
 
 
 def picture(charts: Mapping[str, Sequence[Line]], heads: Sequence[str], by: str) -> str:
@@ -74,7 +76,8 @@ class _Frame:
 
 def _chart(name: str, lines: Sequence[Line], by: str) -> Iterator[str]:
     drawn = [line for line in lines if len(line.curve.x)]
-    values = ", ".join(f"{line.curve.mean[-1]:.5g}" for line in drawn)
+    values = ", ".join(f"{line.last:.5g}" for line in drawn[:_VALUES])
+    values += ", …" if len(drawn) > _VALUES else ""
     yield f'<text x="{_LEFT}" y="16"><tspan font-weight="bold">{_text(name)}</tspan> {values}</text>'
     if not drawn:
         yield f'<text x="{_LEFT}" y="{_HIGH // 2}">no values yet</text>'
@@ -106,14 +109,20 @@ def _frame(lines: Sequence[Line]) -> _Frame:
 
 
 def _stretches(curve: Curve) -> Iterator[tuple[Curve, bool]]:
-    """Parts that are drawn in one stroke, and whether they were made again or rolled back."""
-    begins = np.union1d([0], np.flatnonzero(curve.flags & OPENS))
+    """Parts that are drawn in one stroke, and whether they were made again or rolled back; the rest, which is one line
+    across all restarts, comes last."""
     void = curve.flags & VOID != 0
+    begins = np.union1d([0], np.flatnonzero(curve.flags & OPENS))
     begins = np.union1d(begins, np.flatnonzero(np.diff(void)) + 1)
-    for begin, end in zip(begins, [*begins[1:], len(curve.x)], strict=True):
-        rows = slice(int(begin), int(end))
-        part = Curve(curve.x[rows], curve.low[rows], curve.high[rows], curve.mean[rows], curve.flags[rows], curve.exact)
-        yield part, bool(void[begin])
+    for begin, end in pairwise([*map(int, begins), len(curve.x)]):
+        if void[begin]:
+            yield _part(curve, np.arange(begin, end)), True
+    if not void.all():
+        yield _part(curve, np.flatnonzero(~void)), False
+
+
+def _part(curve: Curve, rows: NDArray[np.int64]) -> Curve:
+    return Curve(curve.x[rows], curve.low[rows], curve.high[rows], curve.mean[rows], curve.flags[rows], curve.exact)
 
 
 def _drawn(frame: _Frame, part: Curve, place: int, void: bool) -> Iterator[str]:
@@ -127,6 +136,10 @@ def _drawn(frame: _Frame, part: Curve, place: int, void: bool) -> Iterator[str]:
             f'stroke-width=".7"{faint}/>'
         )
     points = _points(x, frame.down(part.mean))
+    if len(x) == 1:
+        # A line of one point is not seen.
+        yield f'<polyline points="{points} {points}" stroke="{colour}" stroke-width="5" stroke-linecap="round"{faint}/>'
+        return
     yield f'<polyline points="{points}" fill="none" {_stroke(place)} stroke-width="1.4" stroke-linecap="round"{faint}/>'
 
 

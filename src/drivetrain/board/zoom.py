@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from drivetrain.board.columns import drawable
 from drivetrain.board.groups import Groups, Reader, Stretch
 from drivetrain.board.steps import TIME, Numbers
 
@@ -87,7 +88,7 @@ def _deep(
     found = {}
     for name in names:
         values = np.concatenate([made.of(name) for made in steps])
-        values[~np.isfinite(values)] = np.nan
+        values[~drawable(values)] = np.nan
         found[name] = _reduced(told, np.stack([values, values, values], axis=1), wide, exact=wide == 1)
     return found
 

@@ -35,7 +35,7 @@ def record(request: Request) -> Response:
     # An offset that is none leads into the middle of a line.
     if offset is None or not line.startswith(b'{"kind":'):
         raise Failure(Exit.INPUT_MISSING, "no such record", "the ledger's page lists those there are")
-    told = {"record": without_secrets(json.loads(line)), "offset": offset}
+    told = {"record": _told(line), "offset": offset}
     return answer(told | {"samples": samples_of(index, offset)})
 
 
@@ -45,7 +45,7 @@ def listed(request: Request) -> Response:
     kinds = texts(request, "kind", 64)
     search = "".join(texts(request, "search", 1)).lower()
     most = whole(request, "limit", 100, 1, _MOST)
-    before = int(number(request, "before", index.offset))
+    before = whole(request, "before", index.offset, 0, index.offset)
     found: list[dict[str, Any]] = []
     wanted = re.compile(b'{"kind":"(%s)"' % b"|".join(re.escape(kind.encode()) for kind in kinds or [".+"]))
     if not kinds:
@@ -53,16 +53,24 @@ def listed(request: Request) -> Response:
     at = before
     for at, line in _backwards(index, before):
         if wanted.match(line) and search.encode() in line.lower():
-            found.append({"offset": at, "record": without_secrets(json.loads(line))})
+            found.append({"offset": at, "record": _told(line)})
         if len(found) >= most or before - at > _LOOKED:
             break
     chain = {"whole": not index.damage, "checked": index.records, "damage": index.damage or None}
     return answer({"records": found, "more": at > 0, "before": at, "chain": chain})
 
 
+def _told(line: bytes) -> Any:
+    """The record of a line as JSON data, without secrets. Raises Failure(66) where it was cut meanwhile."""
+    try:
+        return without_secrets(json.loads(line))
+    except ValueError:
+        raise Failure(Exit.INPUT_MISSING, "the ledger was changed meanwhile", "ask again") from None
+
+
 def _backwards(index: Index, before: int) -> Iterator[tuple[int, bytes]]:
     """Whole lines before this place, the last one first, each with where it begins."""
-    rest, end = b"", min(before, index.offset)
+    rest, end = b"", before
     with index.ledger.open("rb") as file:
         while end:
             begin = max(0, end - _BLOCK)

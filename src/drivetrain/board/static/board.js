@@ -26,6 +26,8 @@ const AGAIN = 1000; // milliseconds until a page is opened once more for which t
 /** @type {Page} */
 let shown = {};
 let place = "";
+/** What the page was not told while nobody saw it: it would have drawn for nothing. @type {import("./events.js").News} */
+let untold = {};
 
 async function show() {
   const asked = state(),
@@ -59,6 +61,15 @@ async function show() {
   document.body.dataset.ready = "1";
 }
 
+/** @param {import("./events.js").News} news */
+function tell(news) {
+  Object.assign(untold, news);
+  if (document.hidden || !Object.keys(untold).length) return;
+  const all = untold;
+  untold = {};
+  shown.told?.(all);
+}
+
 /** @param {string} page */
 function mark(page) {
   for (const link of document.querySelectorAll("header nav a")) {
@@ -76,11 +87,9 @@ window.addEventListener("popstate", () => show().catch(fail));
 window.addEventListener("hashchange", () => show().catch(fail));
 window.addEventListener("error", (event) => fail(event.error ?? event.message));
 window.addEventListener("unhandledrejection", (event) => fail(event.reason));
+document.addEventListener("visibilitychange", () => tell({}));
 show().catch(fail);
-follow(
-  (news) => shown.told?.(news),
-  (answers) => {
-    status.textContent = answers ? "" : "The board does not answer. This page goes on by itself.";
-    if (answers) shown.moved?.();
-  },
-);
+follow(tell, (answers) => {
+  status.textContent = answers ? "" : "The board does not answer. This page goes on by itself.";
+  if (answers) shown.moved?.();
+});

@@ -10,7 +10,9 @@ import { decode } from "../curves.js";
  *   f8, in base 64; `of` has for each curve its place in `x`
  * @property {Record<string, string>} files data addresses by run and path
  */
-const kept = /** @type {Kept} */ (JSON.parse(document.getElementById("kept")?.textContent ?? "{}"));
+const opened = unpacked(document.getElementById("kept")?.textContent ?? "");
+/** By run and path: there once something was asked for. @type {Record<string, string>} */
+let files = {};
 
 /** An answer that says what is wrong. */
 export class Refused extends Error {
@@ -26,7 +28,8 @@ export class Unreachable extends Error {}
 
 /** @param {string} path @returns {Promise<any>} */
 export async function get(path) {
-  const { pathname, searchParams } = new URL(path, "http://report");
+  const { pathname, searchParams } = new URL(path, "http://report"),
+    kept = await opened;
   const by = searchParams.get("other") ?? searchParams.get("by");
   const found = kept.answers[by == null ? pathname : `${pathname} ${by}`] ?? kept.answers[pathname];
   if (!found) throw new Refused(404, "This file does not hold that. `drivetrain board` shows it beside the run.");
@@ -35,7 +38,8 @@ export async function get(path) {
 
 /** @param {string} path @returns {Promise<ArrayBuffer>} */
 export async function getBinary(path) {
-  const { pathname, searchParams } = new URL(path, "http://report");
+  const { pathname, searchParams } = new URL(path, "http://report"),
+    kept = await opened;
   const id = pathname.split("/")[3];
   const all = decode(bytes(kept.curves[id])),
     places = kept.places[id][searchParams.get("by") ?? "step"];
@@ -59,7 +63,15 @@ export async function send() {
 
 /** @param {string} id @param {string} path @returns {string} */
 export function fileOf(id, path) {
-  return kept.files[`${id} ${path}`] ?? "data:,";
+  return files[`${id} ${path}`] ?? "data:,";
+}
+
+/** JSON that was compressed, in base 64. @param {string} text @returns {Promise<Kept>} */
+async function unpacked(text) {
+  const plain = new Blob([bytes(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const kept = await new Response(plain).json();
+  files = kept.files;
+  return kept;
 }
 
 /** @param {string} text @returns {ArrayBuffer} */

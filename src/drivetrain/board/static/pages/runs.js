@@ -352,19 +352,32 @@ function order(a, b) {
     : String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 
-/** At most once in so many milliseconds, and once more after the last time. @param {() => void} act @param {number} pause */
+const REST = 4, // times as long as an update has taken, from its begin to the next one's
+  PATIENCE = 5000; // milliseconds that an update may hold up the next one
+
+/**
+ * At most once in so many milliseconds, and once more after the last time.
+ * @param {() => Promise<void>} act which never fails @param {number} pause
+ */
 export function paced(act, pause) {
-  let waits = 0,
-    last = -Infinity;
-  return () => {
-    if (waits) return;
-    waits = window.setTimeout(
-      () => {
-        waits = 0;
-        last = performance.now();
-        act();
+  let busy = false,
+    more = false,
+    next = -Infinity;
+  return function soon() {
+    more = true;
+    if (busy) return;
+    busy = true;
+    setTimeout(
+      async () => {
+        const began = performance.now();
+        more = false;
+        await Promise.race([act(), new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
+        // Where drawing is slow something else wants the machine, such as the run.
+        next = began + Math.max(pause, REST * (performance.now() - began));
+        busy = false;
+        if (more) soon();
       },
-      Math.max(0, last + pause - performance.now()),
+      Math.max(0, next - performance.now()),
     );
   };
 }
