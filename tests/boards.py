@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import struct
 import tempfile
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from drivetrain.board.app import application
 from drivetrain.board.board import Board
@@ -18,6 +23,7 @@ from drivetrain.board.guard import Guard, hosts_of
 from drivetrain.board.keys import Keys
 from drivetrain.board.notes import Notes
 from drivetrain.board.runs import Runs
+from drivetrain.board.schema import board_schema
 from drivetrain.board.serve import listen, server_of
 from drivetrain.ledger.ledger import LedgerFile, body_of, chained
 
@@ -67,6 +73,8 @@ class Asked:
         answer = asking.getresponse()
         told = Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         asking.close()
+        if told.headers.get("content-type") == "application/json":
+            require_described(method, path, told)
         return told
 
     def get(self, path: str) -> Any:
@@ -90,6 +98,44 @@ class Asked:
         raise AssertionError(f"no run {name}")
 
 
+@cache
+def described(method: str, path: str, status: str):
+    """What the schema lets an address answer, and nothing else; None where it has none."""
+    from jsonschema import Draft202012Validator
+
+    told = closed(board_schema())
+    for template, methods in told["paths"].items():
+        if method.lower() in methods and re.fullmatch(re.sub(r"{\w+}", "[^/]+", template), path):
+            answers = methods[method.lower()]["responses"].get(status, {"content": {}})["content"]
+            if "application/json" in answers:
+                schema = answers["application/json"]["schema"] | {"components": told["components"]}
+                return Draft202012Validator(schema)
+    return None
+
+
+def closed(schema: Any) -> Any:
+    """A schema that no other name than its own fulfils."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {name: closed(part) for name, part in schema.items()}
+    if schema.get("type") == "object" and "properties" in schema:
+        made["additionalProperties"] = False
+    return made
+
+
+def require_described(method: str, path: str, told: Answer) -> None:
+    """Each answer of each test is what `docs/board-schema.json` says."""
+    status = "default" if told.status >= 400 else str(told.status)
+    if status == "default":
+        assert told.json.keys() == {"error", "hint"}
+        return
+    allowed = described(method, path.partition("?")[0], status)
+    assert allowed is not None, f"{method} {path} {status} is in no schema"
+    allowed.validate(told.json)
+
+
 @contextmanager
 def serving(
     *folders: Path, cache: Path | None = None, state: Path | None = None, read_only: bool = False, port: int = 0
@@ -110,6 +156,20 @@ def serving(
         server.should_exit = True
         thread.join()
         listening.close()
+
+
+def decoded(body):
+    """Curves as the page reads them, by name."""
+    (length,) = struct.unpack_from("<I", body)
+    head, at, found = json.loads(body[4 : 4 + length]), 4 + length, {}
+    for told in head["curves"]:
+        n, columns = told["length"], []
+        for kind, size in (("<f8", 8), ("<f4", 4), ("<f4", 4), ("<f4", 4), ("u1", 1)):
+            columns.append(np.frombuffer(body, kind, n, at))
+            at += size * n + -size * n % 8
+        found[told["name"]] = columns
+    assert at == len(body)
+    return head, found
 
 
 def made_run(folder: Path, told, recipe=RECIPE) -> Path:

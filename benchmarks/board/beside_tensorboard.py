@@ -105,6 +105,7 @@ def curve(base: str) -> list[list[Any]]:
 
 def shown(page: Page, base: str) -> float:
     """Seconds from opening its page to the first charts."""
-    page.goto(f"{base}/#timeseries")
-    page.set_default_timeout(120_000)
+    page.set_default_timeout(300_000)
+    # With a million points the page's own load takes longer than any browser waits for one.
+    page.goto(f"{base}/#timeseries", wait_until="commit")
     return page.evaluate(_SHOWN)

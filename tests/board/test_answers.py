@@ -2,12 +2,10 @@
 
 import json
 import os
-import struct
 
-import numpy as np
 import pytest
 
-from boards import append, made_run, serving
+from boards import append, decoded, made_run, serving
 from drivetrain.data.order import Order
 from records import attempt, commit, ended, evaluation, rollback, step
 
@@ -39,20 +37,6 @@ def board(runs):
 @pytest.fixture
 def one(board):
     return f"/api/runs/{board.run('one')['id']}"
-
-
-def decoded(body):
-    """Curves as the page reads them, by name."""
-    (length,) = struct.unpack_from("<I", body)
-    head, at, found = json.loads(body[4 : 4 + length]), 4 + length, {}
-    for told in head["curves"]:
-        n, columns = told["length"], []
-        for kind, size in (("<f8", 8), ("<f4", 4), ("<f4", 4), ("<f4", 4), ("u1", 1)):
-            columns.append(np.frombuffer(body, kind, n, at))
-            at += size * n + -size * n % 8
-        found[told["name"]] = columns
-    assert at == len(body)
-    return head, found
 
 
 def test_curves_are_those_of_the_ledger_with_what_is_void(board, one):

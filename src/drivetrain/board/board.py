@@ -9,6 +9,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from drivetrain.board.answers import Line
 from drivetrain.board.children import Children
 from drivetrain.board.notes import Notes
 from drivetrain.board.row import row, state_of
@@ -83,13 +84,19 @@ class Board:
         self.runs.wanted = id
         return run
 
-    def row(self, run: Run) -> dict[str, Any]:
+    def row(self, run: Run) -> Line:
         """The line of a run, with what the user said of it."""
         note = self.notes.of(run.folder)
-        said = {"title": note.title or None, "tags": list(note.tags), "hidden": note.hidden, "archived": note.archived}
-        return row(run) | said | {"read_only": self.read_only}
+        return {
+            **row(run),
+            "title": note.title or None,
+            "tags": list(note.tags),
+            "hidden": note.hidden,
+            "archived": note.archived,
+            "read_only": self.read_only,
+        }
 
-    def rows(self) -> list[tuple[Run, dict[str, Any]]]:
+    def rows(self) -> list[tuple[Run, Line]]:
         """All runs with their lines, the newest first."""
         rows = [(run, self.row(run)) for run in self.runs.all.values()]
         return sorted(rows, key=lambda one: -(one[1]["started"] or float("inf")))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from drivetrain.board.answers import CommitListed
 from drivetrain.board.row import goal
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import STEP
@@ -17,7 +18,7 @@ from drivetrain.checkpoint.retention import PINS
 from drivetrain.ledger.records import CommitRecord
 
 
-def commits(run: Run) -> list[dict[str, Any]]:
+def commits(run: Run) -> list[CommitListed]:
     """Those that count, newest first. `parent` is the commit that training went on from to this one, `score` what the
     recipe's own metric came to at its step, `best` whether no other that is there has a better one."""
     here, pinned = _names(run.folder / FOLDER), _names(run.folder / PINS)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from drivetrain.board.answers import Different, DifferentOfSeveral, Equal
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import series
 from drivetrain.board.runs import Run
@@ -17,7 +18,7 @@ _PLACES = 5
 _UNTOLD = ("memory/", "phase/", "ranks/", "counted/", "step/")
 
 
-def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def differences(runs: Sequence[Run]) -> list[DifferentOfSeveral]:
     """The recipes' keys that not all have alike."""
     found = []
     every = dict.fromkeys(key for run in runs for key in run.recipe.values)
@@ -28,7 +29,7 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def differing(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[dict[str, Any]]:
+def differing(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Different]:
     """The keys of two recipes that are not alike, with both values."""
     found = []
     for key in dict.fromkeys([*here, *there]):
@@ -37,7 +38,7 @@ def differing(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[dict[st
     return found
 
 
-def at_equal(runs: Sequence[Run], axis: int) -> list[dict[str, Any]]:
+def at_equal(runs: Sequence[Run], axis: int) -> list[Equal]:
     """The numbers of each name that several have, at places up to which all runs came: the newest value that counts
     there. None where a run has none yet."""
     places = _places(runs, axis)

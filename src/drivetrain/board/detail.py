@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
+from drivetrain.board.answers import AttemptMade, OwnDetail, Plan, Recipe, Series
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import last, seconds, series
 from drivetrain.board.recipes import read_json
@@ -15,7 +15,7 @@ from drivetrain.ledger.records import AttemptRecord, CommitRecord, PlanRecord, R
 from drivetrain.ledger.run_summary import AttemptTally
 
 
-def detail(run: Run) -> dict[str, Any]:
+def detail(run: Run) -> OwnDetail:
     """What a run's page shows besides its line, as JSON data."""
     index = run.index
     axes = [name for name in AXES if name != "tokens" or index.groups.newest[TOKENS] > 0]
@@ -29,7 +29,7 @@ def detail(run: Run) -> dict[str, Any]:
     }
 
 
-def _series(index: Index) -> list[dict[str, Any]]:
+def _series(index: Index) -> list[Series]:
     found = []
     for name, rows in series(index).items():
         found.append({"name": name, "rows": rows, "last": last(index, name), "dense": name in index.groups.series})
@@ -43,10 +43,17 @@ def kinds(index: Index) -> dict[str, int]:
     return {"step": steps} | found
 
 
-def _attempt(tally: AttemptTally) -> dict[str, Any]:
-    first = tally.first
+def _attempt(tally: AttemptTally) -> AttemptMade:
+    first, told = tally.first, tally.told()
     return {
-        **vars(tally.told()),
+        "number": told.number,
+        "world": told.world,
+        "from_step": told.from_step,
+        "to_step": told.to_step,
+        "started": told.started,
+        "ended": told.ended,
+        "code": told.code,
+        "cause": told.cause,
         "host": first.host,
         "device": first.device,
         "seconds": dict(tally.seconds),
@@ -55,7 +62,7 @@ def _attempt(tally: AttemptTally) -> dict[str, Any]:
     }
 
 
-def recipe_of(run: Run) -> dict[str, Any]:
+def recipe_of(run: Run) -> Recipe:
     """The recipe with where each value comes from, the newest start's environment, and the user's own code."""
     values = []
     for key, value in run.recipe.values.items():
@@ -65,7 +72,7 @@ def recipe_of(run: Run) -> dict[str, Any]:
     return {"values": values, "environment": read_json(run.folder / "environment.json"), "code": code}
 
 
-def plan_of(index: Index) -> dict[str, Any]:
+def plan_of(index: Index) -> Plan:
     """What was planned beside the run, and what it came to; empty where there is no plan."""
     history: list[Record] = []
     with index.lock:

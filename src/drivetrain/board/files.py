@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+from drivetrain.board.answers import FileListed, Gallery, LogPart, Shown
 from drivetrain.board.index import Index
 from drivetrain.ledger.records import ShowRecord
 from drivetrain.spec.exits import Exit, Failure
 
 DOWNLOAD = "application/octet-stream"
 _SHOWN = {".wav": "audio/wav", ".png": "image/png", ".txt": "text/plain; charset=utf-8"}
-_KINDS = {".wav": "audio", ".png": "picture"}
+_KINDS: Mapping[str, Literal["audio", "picture"]] = {".wav": "audio", ".png": "picture"}
 _TAIL = 64 << 10  # bytes of a log that are shown at a time
 _MOST = 2000  # shows of a gallery, the newest
 _FOLDERS = ("gallery", "profile", "logs")
 
 
-def gallery(index: Index) -> dict[str, Any]:
+def gallery(index: Index) -> Gallery:
     """What the task has shown, by step: texts, and the names of sounds and pictures."""
     items, steps = [], []
     with index.lock:
@@ -33,7 +34,7 @@ def gallery(index: Index) -> dict[str, Any]:
     return {"steps": sorted(set(steps)), "items": items}
 
 
-def _items(record: ShowRecord) -> Iterator[dict[str, Any]]:
+def _items(record: ShowRecord) -> Iterator[Shown]:
     for name, text in record.text.items():
         yield {"step": record.step, "name": name, "kind": "text", "text": text}
     for name, file in record.files.items():
@@ -41,12 +42,12 @@ def _items(record: ShowRecord) -> Iterator[dict[str, Any]]:
             yield {"step": record.step, "name": name, "kind": kind, "file": file}
 
 
-def logs(run: Path) -> list[dict[str, Any]]:
+def logs(run: Path) -> list[FileListed]:
     """The files of `logs/`, by name."""
     return _listed(run, "logs")
 
 
-def profiles(run: Path) -> list[dict[str, Any]]:
+def profiles(run: Path) -> list[FileListed]:
     """The files of `profile/`, by name."""
     return _listed(run, "profile")
 
@@ -67,7 +68,7 @@ def shown(run: Path, asked: str) -> tuple[Path, str]:
     return found, _SHOWN.get(found.suffix, DOWNLOAD)
 
 
-def tail(run: Path, name: str, end: int = -1) -> dict[str, Any]:
+def tail(run: Path, name: str, end: int = -1) -> LogPart:
     """The part of a log before byte `end` (-1: its end), at most so much that a page holds it. Raises Failure(66)."""
     path, _ = shown(run, f"logs/{name}")
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -80,7 +81,7 @@ def tail(run: Path, name: str, end: int = -1) -> dict[str, Any]:
     return {"text": text, "begin": begin, "end": end, "size": size}
 
 
-def _listed(run: Path, folder: str) -> list[dict[str, Any]]:
+def _listed(run: Path, folder: str) -> list[FileListed]:
     found = []
     for path in sorted((run / folder).rglob("*")):
         state = path.lstat()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from drivetrain.board.answers import Mark
 from drivetrain.board.index import SKIP, Index
 from drivetrain.board.others import KIND, OFFSET, VOIDED
 from drivetrain.board.steps import AXES
@@ -16,7 +17,7 @@ from drivetrain.watch.scalars import scalars
 _MOST = 2000  # the newest of each kind
 
 
-def marks(index: Index) -> tuple[list[dict[str, Any]], int]:
+def marks(index: Index) -> tuple[list[Mark], int]:
     """The marks of a run in the order of its ledger, each with its place on all axes, and how many were left out."""
     found, left_out = [], 0
     with index.lock:
@@ -29,12 +30,21 @@ def marks(index: Index) -> tuple[list[dict[str, Any]], int]:
     return sorted(found, key=lambda mark: mark["offset"]), left_out
 
 
-def _mark(index: Index, kind: str, place: int) -> dict[str, Any]:
+def _mark(index: Index, kind: str, place: int) -> Mark:
     row = index.others.rows[place]
     offset = int(row[OFFSET])
-    told = {name: float(row[column]) for column, name in enumerate(AXES)}
-    text = ", ".join(_TEXTS[kind](index.record(offset)))
-    return {"kind": kind, **told, "text": text, "void": bool(row[VOIDED] == 1), "offset": offset}
+    step, samples, tokens, seconds, time = map(float, row[: len(AXES)])
+    return {
+        "kind": kind,
+        "step": step,
+        "samples": samples,
+        "tokens": tokens,
+        "seconds": seconds,
+        "time": time,
+        "text": ", ".join(_TEXTS[kind](index.record(offset))),
+        "void": bool(row[VOIDED] == 1),
+        "offset": offset,
+    }
 
 
 def _attempt(record: records.AttemptRecord) -> Iterator[str]:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from drivetrain.board.answers import Best, OwnLine, State
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import last, newest, seconds
 from drivetrain.board.runs import Run
@@ -25,7 +26,7 @@ _RECENT = 8  # groups of steps that rates are taken over
 _AXES = ("replicate", "shard", "tensor", "context", "pipeline")
 
 
-def row(run: Run) -> dict[str, Any]:
+def row(run: Run) -> OwnLine:
     """The line of a run, as JSON data with None for what is not finite. It is kept until something of it changes."""
     index = run.index
     with index.lock:
@@ -53,7 +54,7 @@ def _stamp(path: Path) -> int:
         return 0
 
 
-def state_of(run: Run) -> tuple[str, int | None, str]:
+def state_of(run: Run) -> tuple[State, int | None, str]:
     """What a run is at, the code that it ended with, and why."""
     index = run.index
     if run.gone:
@@ -83,7 +84,7 @@ def mesh(run: Run) -> dict[str, int]:
     return {axis: parallel[axis] for axis in _AXES if isinstance(parallel.get(axis), int) and parallel[axis] > 1}
 
 
-def best(run: Run) -> dict[str, Any] | None:
+def best(run: Run) -> Best | None:
     """The best value of the metric that the recipe names; the newest of the first one where it names none."""
     index = run.index
     metric, mode = goal(run.recipe.tree)
@@ -100,7 +101,7 @@ def best(run: Run) -> dict[str, Any] | None:
     return {"metric": metric, "value": float(values[place]), "step": int(steps[place]), "mode": mode}
 
 
-def goal(recipe: Mapping[str, Any]) -> tuple[str, str | None]:
+def goal(recipe: Mapping[str, Any]) -> tuple[str, Literal["min", "max"] | None]:
     """The metric that a recipe calls good, and whether `min` or `max`; None where it names none."""
     for part in ((recipe.get("checkpoint") or {}).get("keep_best"), (recipe.get("stop") or {}).get("patience")):
         if isinstance(part, Mapping):

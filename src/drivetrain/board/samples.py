@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from drivetrain.board.answers import Data, SamplesOfSource
 from drivetrain.board.index import Index
 from drivetrain.board.others import KIND, OFFSET
 from drivetrain.board.steps import SAMPLES
@@ -22,7 +22,7 @@ _OTHER_FORMS = (Failure, KeyError, TypeError, ValueError, IndexError, OverflowEr
 """What comes of an order of a version that wrote other fields, or of one that nobody could have trained with."""
 
 
-def samples_of(index: Index, offset: int) -> list[dict[str, Any]]:
+def samples_of(index: Index, offset: int) -> list[SamplesOfSource]:
     """The samples of the step whose record begins there, by source: how many, and the first ids; ids count through all
     sources. Empty where no step is, or where the ledger has another form."""
     step = index.record(offset)
@@ -36,7 +36,7 @@ def samples_of(index: Index, offset: int) -> list[dict[str, Any]]:
         return []
 
 
-def data_of(index: Index) -> dict[str, Any]:
+def data_of(index: Index) -> Data:
     """What was taken of each source so far, and what is left out."""
     try:
         orders, attempt = _orders(index, index.offset)
@@ -71,7 +71,7 @@ def _before(index: Index, offset: int) -> Iterator[Record]:
         yield from map(index.record, map(int, found))
 
 
-def _by_source(ids: np.ndarray, sizes: Sequence[int], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _by_source(ids: np.ndarray, sizes: Sequence[int], names: Sequence[str]) -> Iterator[SamplesOfSource]:
     first = 0
     for name, size in zip(names, sizes, strict=True):
         own = ids[(ids >= first) & (ids < first + size)]

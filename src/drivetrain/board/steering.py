@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
+from drivetrain.board.answers import CommandTold, Prepared
 from drivetrain.board.index import Index
 from drivetrain.board.runs import Run
 from drivetrain.launch.inbox import new_id, post, waits
@@ -26,7 +26,7 @@ _FOREVER = frozenset({"stop", "set"})
 _MOST = 200  # commands that are listed
 
 
-def prepared(run: Run, command: Command) -> dict[str, Any]:
+def prepared(run: Run, command: Command) -> Prepared:
     """What a command would do; nothing is done yet. Its `id` is for `give`.
 
     Raises Failure(66) where nobody trains.
@@ -41,7 +41,7 @@ def prepared(run: Run, command: Command) -> dict[str, Any]:
     }
 
 
-def give(run: Run, command: Command, id: str) -> dict[str, Any]:
+def give(run: Run, command: Command, id: str) -> CommandTold:
     """Leave a prepared command for the run, unless that was done: it waits there, or the ledger has it.
 
     Raises Failure: 64 for what is no id, 66 where nobody trains, 73 where the directory cannot be written.
@@ -55,15 +55,24 @@ def give(run: Run, command: Command, id: str) -> dict[str, Any]:
         if not run.alive:
             raise Failure(Exit.INPUT_MISSING, f"nobody trains in {run.folder.name}", "start it; then it can be told")
         post(run.folder, command, id)
-    return {"id": id, **command.to_json(), "state": "left", "step": None, "time": None, "refused": None, "record": None}
+    return {
+        "id": id,
+        "verb": command.verb,
+        "argument": command.argument,
+        "step": None,
+        "time": None,
+        "state": "left",
+        "refused": None,
+        "record": None,
+    }
 
 
-def told(run: Run) -> list[dict[str, Any]]:
+def told(run: Run) -> list[CommandTold]:
     """The newest commands that the ledger has, newest first."""
     return list(_newest(run.index))
 
 
-def _newest(index: Index) -> Iterator[dict[str, Any]]:
+def _newest(index: Index) -> Iterator[CommandTold]:
     with index.lock:
         ids = list(index.commands)[-_MOST:]
     for id in reversed(ids):
@@ -72,7 +81,7 @@ def _newest(index: Index) -> Iterator[dict[str, Any]]:
             yield found
 
 
-def _record(index: Index, id: str) -> dict[str, Any] | None:
+def _record(index: Index, id: str) -> CommandTold | None:
     offset = index.commands.get(id)
     if offset is None:
         return None

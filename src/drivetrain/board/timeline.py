@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from drivetrain.board.answers import AttemptSpent, CommitSpent, MemoryOverTime, RanksOverTime, Timeline
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import seconds
 from drivetrain.ledger import telemetry
@@ -14,13 +15,13 @@ _MOST = 2000  # records of a kind; of more, evenly chosen ones
 T = TypeVar("T", bound=Record)
 
 
-def timeline(index: Index) -> dict[str, Any]:
+def timeline(index: Index) -> Timeline:
     """Seconds by use of each attempt, phases, the slowest ranks, commits and memory, as JSON data.
 
     Of thousands of records of telemetry evenly chosen ones are read: phases are then those of these.
     """
     told, seen = list(of_kind(index, TelemetryRecord)), list(of_kind(index, CommitRecord))
-    attempts = []
+    attempts: list[AttemptSpent] = []
     for tally in index.tallies:
         summary = tally.told()
         attempts.append(
@@ -53,30 +54,38 @@ def of_kind(index: Index, kind: type[T]) -> Iterator[T]:
             yield record
 
 
-def _ranks(told: Sequence[TelemetryRecord]) -> dict[str, list[Any]]:
-    """Of each record: its step, which rank had most work of its own, and the least and most seconds a step."""
-    found: dict[str, list[Any]] = {"step": [], "rank": [], "least": [], "most": [], "world": []}
+def _ranks(told: Sequence[TelemetryRecord]) -> RanksOverTime:
+    found: RanksOverTime = {"step": [], "rank": [], "least": [], "most": [], "world": []}
     for record in told:
         own = record.ranks.get("own_seconds")
         if own is not None and record.world > 1:
-            values = (record.step, own.rank, own.least, own.most, record.world)
-            for name, value in zip(found, values, strict=True):
-                found[name].append(value)
+            found["step"].append(record.step)
+            found["rank"].append(own.rank)
+            found["least"].append(own.least)
+            found["most"].append(own.most)
+            found["world"].append(record.world)
     return found
 
 
-def _memory(told: Sequence[TelemetryRecord]) -> dict[str, list[Any]]:
-    """Bytes of the first rank: its process, and its device where there is one."""
-    found: dict[str, list[Any]] = {"step": [], "time": [], "host": [], "host_peak": [], "device": [], "device_peak": []}
+def _memory(told: Sequence[TelemetryRecord]) -> MemoryOverTime:
+    found: MemoryOverTime = {"step": [], "time": [], "host": [], "host_peak": [], "device": [], "device_peak": []}
     for record in told:
-        host, device = record.host, record.device
-        values = (record.step, record.time, host.get("resident"), host.get("peak"))
-        values = (*values, device.get("allocated"), device.get("peak"))
-        for name, value in zip(found, values, strict=True):
-            found[name].append(value)
+        found["step"].append(record.step)
+        found["time"].append(record.time)
+        found["host"].append(record.host.get("resident"))
+        found["host_peak"].append(record.host.get("peak"))
+        found["device"].append(record.device.get("allocated"))
+        found["device_peak"].append(record.device.get("peak"))
     return found
 
 
-def _commit(record: CommitRecord) -> dict[str, Any]:
-    names = ("step", "time", "name", "seconds", "waited", "writing", "bytes")
-    return {name: getattr(record, name) for name in names}
+def _commit(record: CommitRecord) -> CommitSpent:
+    return {
+        "step": record.step,
+        "time": record.time,
+        "name": record.name,
+        "seconds": record.seconds,
+        "waited": record.waited,
+        "writing": record.writing,
+        "bytes": record.bytes,
+    }

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
+from drivetrain.board.answers import Verification
 from drivetrain.board.children import Children
 from drivetrain.board.runs import Run
 from drivetrain.spec.exits import Failure
@@ -30,20 +31,22 @@ class Verifications:
             asked = self.children.lines("verify", str(run.folder), "--follow", seconds=_LONGEST, told=held.update)
             self._tasks[run.id] = asyncio.ensure_future(asked)
 
-    def state(self, run: Run) -> dict[str, Any]:
+    def state(self, run: Run) -> Verification:
         """What it has come to: `state` is none, runs, holds or broken, with the parts that hold so far, the certificate
         up to them, and what does not hold."""
         task = self._tasks.get(run.id)
-        told: dict[str, Any] = {"state": "none", "holds": [], "certificate": None, "error": None, "code": None}
+        told: Verification = {"state": "none", "holds": [], "certificate": None, "error": None, "code": None}
         if task is None:
             return told
-        told |= self._held[run.id]
+        held = self._held[run.id]
+        told = {**told, "holds": held["holds"], "certificate": held["certificate"]}
         if not task.done():
-            return told | {"state": "runs"}
+            return {**told, "state": "runs"}
         try:
-            return told | task.result()[-1] | {"state": "holds"}
+            task.result()
+            return {**told, "state": "holds"}
         except Failure as failure:
             outcome = failure.outcome
-            return told | {"state": "broken", "error": outcome.cause, "code": int(outcome.code)}
+            return {**told, "state": "broken", "error": outcome.cause, "code": int(outcome.code)}
         except asyncio.CancelledError:
             return told

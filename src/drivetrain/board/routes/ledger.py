@@ -71,6 +71,8 @@ def _told(line: bytes) -> Any:
 def _backwards(index: Index, before: int) -> Iterator[tuple[int, bytes]]:
     """Whole lines before this place, the last one first, each with where it begins."""
     rest, end = b"", before
+    if not end:  # it starts: there may be no file yet
+        return
     with index.ledger.open("rb") as file:
         while end:
             begin = max(0, end - _BLOCK)

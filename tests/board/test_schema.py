@@ -1,0 +1,92 @@
+"""What the board answers is what its schema says, which stands in the docs. `boards.py` holds each answer of each test
+against it."""
+
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+from jsonschema import ValidationError
+from openapi_spec_validator import validate
+
+from boards import Answer, decoded, made_run, require_described, serving
+from drivetrain.board.app import _routes
+from drivetrain.board.schema import CALLS, board_schema
+from records import attempt, commit, step
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_schema_in_the_docs_is_that_of_the_code_and_is_openapi():
+    told = board_schema()
+    assert json.loads((DOCS / "board-schema.json").read_text()) == told
+    validate(told)
+
+
+def test_each_route_has_a_call_and_each_call_a_route():
+    served = set()
+    for route in _routes():
+        if route.path.startswith("/api/"):
+            (method,) = route.methods - {"HEAD"}
+            served.add(f"{method} {route.path}".replace(":path}", "}"))
+            assert inspect.getdoc(route.endpoint) == f"{method} {route.path}".replace(":path}", "}")
+    assert served == CALLS.keys()
+
+
+def test_each_name_that_a_query_may_have_is_looked_at_by_its_route():
+    for route in _routes():
+        if route.path.startswith("/api/"):
+            asked = set(re.findall(r'request, "(\w+)"', inspect.getsource(route.endpoint)))
+            asked |= {"by"} if "axis(request)" in inspect.getsource(route.endpoint) else set()
+            (method,) = route.methods - {"HEAD"}
+            assert asked == CALLS[f"{method} {route.path}".replace(":path}", "}")].query.keys()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"keys": [], "metrics": []}, {"keys": []}, {"keys": [], "metrics": [1]}, {"keys": [], "metrics": [], "more": 1}],
+)
+def test_an_answer_of_another_form_is_found(told):
+    answer = Answer(200, {}, json.dumps(told).encode())
+    if told == {"keys": [], "metrics": []}:
+        require_described("GET", "/api/keys", answer)
+        return
+    with pytest.raises(ValidationError):
+        require_described("GET", "/api/keys", answer)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    told = [attempt(steps=100), *(step(at) for at in range(1, 41)), commit(40, at=60.0)]
+    for name in ("one", "two"):
+        run = made_run(tmp_path / name, told)
+        (run / "logs").mkdir()
+        (run / "logs" / "rank-0.txt").write_text("said")
+    return tmp_path
+
+
+def test_every_address_answers_what_its_schema_says(runs):
+    """Those that only read, once each: also of a run that has no ledger yet."""
+    made_run(runs / "new", [])
+    (runs / "new" / "ledger.jsonl").unlink()
+    with serving(runs) as board:
+        board.run("two")
+        for name in ("one", "new"):
+            id = board.run(name)["id"]
+            for call in CALLS:
+                method, path = call.split()
+                if method == "GET" and "{job}" not in path and path != "/api/events":
+                    path = path.replace("{id}", id)
+                    answer = board.ask(path=path, headers=board.own)
+                    # A record or a file has to be named.
+                    assert answer.status == (404 if path.endswith(("/record", "/file")) else 200), path
+
+
+def test_the_head_of_curves_is_described(runs):
+    with serving(runs) as board:
+        id = board.run("one")["id"]
+        head, _ = decoded(board.ask(path=f"/api/runs/{id}/curves?n=train/loss", headers=board.own).body)
+    assert set(head) == set(board_schema()["components"]["schemas"]["CurvesHead"]["required"])
+    (curve,) = head["curves"]
+    assert set(curve) == set(board_schema()["components"]["schemas"]["Curve"]["required"])
