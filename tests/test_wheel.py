@@ -112,4 +112,4 @@ def test_every_file_of_the_boards_page_is_in_the_wheel_with_the_licences_of_othe
     with zipfile.ZipFile(wheel) as archive:
         for path in files:
             assert archive.read(f"drivetrain/board/static/{path.relative_to(page).as_posix()}") == path.read_bytes()
-    assert {"index.html", "board.js", "uPlot.esm.js", "uPlot.LICENSE"} <= {path.name for path in files}
+    assert {"index.html", "board.js", "uPlot.js", "uPlot.LICENSE"} <= {path.name for path in files}

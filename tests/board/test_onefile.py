@@ -86,6 +86,8 @@ def test_twelve_curves_take_less_than_400_kb(tmp_path):
     told = [attempt(steps=20_000)]
     for at in range(1, 20_001):
         told.append(step(at, losses={f"loss-{n}": float(draw.normal()) for n in range(7)}))
+        if at % 20 == 0:
+            told += [evaluation(at, float(draw.normal())), commit(at, at=10.0 + at)]
     run = made_run(tmp_path / "run", told)
     assert command(["report", str(run), "--html", str(tmp_path / "x.html")]) == 0
     assert (tmp_path / "x.html").stat().st_size < 400e3

@@ -4,13 +4,15 @@ against it."""
 import inspect
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from jsonschema import ValidationError
 from openapi_spec_validator import validate
 
-from boards import Answer, decoded, made_run, require_described, serving
+from boards import KEYS, Answer, decoded, made_run, require_described, serving
 from drivetrain.board.app import _routes
 from drivetrain.board.schema import CALLS, board_schema
 from records import attempt, commit, step
@@ -90,3 +92,14 @@ def test_the_head_of_curves_is_described(runs):
     assert set(head) == set(board_schema()["components"]["schemas"]["CurvesHead"]["required"])
     (curve,) = head["curves"]
     assert set(curve) == set(board_schema()["components"]["schemas"]["Curve"]["required"])
+
+
+def test_the_commands_on_the_page_read_the_board(runs, tmp_path):
+    if not shutil.which("curl"):
+        pytest.skip("no curl here")
+    (text,) = re.findall(r"```\n(umask .*?)```", (DOCS / "board.md").read_text(), re.DOTALL)
+    with serving(runs) as board:
+        board.run("one")
+        text = text.replace("8642", str(board.port)).replace("TOKEN", KEYS.token).replace("trains", "cut off")
+        done = subprocess.run(["sh", "-ec", text], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [row["values"] for row in json.loads(done.stdout)["runs"]] == [{"optimizer.lr": 1e-3}] * 2

@@ -14,7 +14,6 @@ _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/|//[^\n]*)[ \t]*\n?", re.MULTILINE | 
 _MARGIN = re.compile(r"^[ \t]+", re.MULTILINE)
 _IMPORT = re.compile(r'^import\s+(?P<what>[^;]*?)\s+from\s+"(?P<path>[^"]+)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?P<kind>async function|function|class|const) (?P<name>\w+)", re.MULTILINE)
-_DEFAULT = re.compile(r"^export \{ (\w+) as default \};\n?", re.MULTILINE)
 _ONEFILE = "onefile/"  # what stands for the modules that would ask the board
 _POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data:; media-src data:; "
@@ -22,10 +21,10 @@ _POLICY = (
 )
 
 
-def bundled(modules: Mapping[str, str], styles: str, kept: Mapping[str, Any]) -> str:
-    """The page with its modules (by path below `static/`), styles, and what it asks the board for. Its policy lets in
-    these very scripts and styles, by their hashes, and nothing from elsewhere."""
-    script = _script(modules)
+def bundled(vendored: str, modules: Mapping[str, str], styles: str, kept: Mapping[str, Any]) -> str:
+    """The page with what it takes of others, its modules (by path below `static/`), styles, and what it asks the board
+    for. Its policy lets in these very scripts and styles, by their hashes, and nothing from elsewhere."""
+    script = f"{vendored}\n{_script(modules)}"
     policy = _POLICY.format(script=_hash(script), style=_hash(styles))
     # In base 64 no text of a user can end the element that it stands in.
     data = base64.b64encode(gzip.compress(json.dumps(kept, allow_nan=False).encode(), mtime=0)).decode()
@@ -66,18 +65,13 @@ def _part(path: str, text: str) -> str:
     functions = [found["name"] for found in _EXPORT.finditer(text) if "function" in found["kind"]]
     text = _IMPORT.sub(lambda found: _taken(path, found), text)
     text = _EXPORT.sub(r"\g<kind> \g<name>", text)
-    default = _DEFAULT.search(text)
-    text = _DEFAULT.sub("", text)
     early = "".join(f"exports.{name} = {name};\n" for name in functions)
     late = "".join(f"exports.{name} = {name};\n" for name in names if name not in functions)
-    if default:
-        late += f"exports.default = {default[1]};\n"
     return f"{early}{text}\n{late}"
 
 
 def _taken(path: str, found: re.Match[str]) -> str:
-    what = found["what"]
-    names = f"{{ default: {what} }}" if not what.startswith("{") else what.replace(" as ", ": ")
+    names = found["what"].replace(" as ", ": ")
     return f"const {names} = take({_resolved(path, found['path'])});\n"
 
 

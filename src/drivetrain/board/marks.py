@@ -14,10 +14,11 @@ from drivetrain.board.steps import AXES
 from drivetrain.ledger import records
 from drivetrain.watch.scalars import scalars
 
-_MOST = 2000  # the newest of each kind
+MOST = 2000
+"""Marks of a kind, the newest."""
 
 
-def marks(index: Index) -> tuple[list[Mark], int]:
+def marks(index: Index, most: int = MOST) -> tuple[list[Mark], int]:
     """The marks of a run in the order of its ledger, each with its place on all axes, and how many were left out."""
     found, left_out = [], 0
     with index.lock:
@@ -25,8 +26,8 @@ def marks(index: Index) -> tuple[list[Mark], int]:
         for kind in _TEXTS:
             if kind in index.others.kinds:
                 places = np.flatnonzero(rows[:, KIND] == index.others.kinds.index(kind))
-                left_out += max(0, len(places) - _MOST)
-                found += [_mark(index, kind, int(place)) for place in places[-_MOST:]]
+                left_out += max(0, len(places) - most)
+                found += [_mark(index, kind, int(place)) for place in places[-most:]]
     return sorted(found, key=lambda mark: mark["offset"]), left_out
 
 
@@ -39,8 +40,8 @@ def _mark(index: Index, kind: str, place: int) -> Mark:
         "step": step,
         "samples": samples,
         "tokens": tokens,
-        "seconds": seconds,
-        "time": time,
+        "seconds": round(seconds, 3),
+        "time": round(time, 3),
         "text": ", ".join(_TEXTS[kind](index.record(offset))),
         "void": bool(row[VOIDED] == 1),
         "offset": offset,

@@ -29,6 +29,7 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.tracker_mark import without_secrets
 
 _POINTS = 600  # of a curve
+_MARKS = 500  # of a kind, the newest
 _RECORDS = 200  # of the ledger, the newest that are no steps
 _FILES = 4 << 20  # bytes of sounds and pictures of a run, the newest
 _UNSAID: dict[str, Any] = {
@@ -59,8 +60,7 @@ def one_file(folders: Sequence[Path]) -> str:
     for axis, by in enumerate(AXES):
         compared = {"differences": differences(runs), "at_equal": at_equal(runs, axis)}
         kept["answers"][f"/api/compare {by}"] = finite(compared)
-    modules, styles = _page()
-    return bundled(modules, styles, kept)
+    return bundled(*_page(), kept)
 
 
 def _opened(folder: Path) -> Run:
@@ -77,7 +77,7 @@ def _opened(folder: Path) -> Run:
 
 def _answers(run: Run, told: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
     """What the run's pages ask the board for, by the end of the path."""
-    found, left_out = marks(run.index)
+    found, left_out = marks(run.index, _MARKS)
     answers: dict[str, Any] = {
         "": {**told, **detail(run)},
         "/marks": {"marks": found, "left_out": left_out},
@@ -146,18 +146,19 @@ def _files(run: Run) -> dict[str, str]:
     return found
 
 
-def _page() -> tuple[dict[str, str], str]:
-    """The modules of the page by their paths, and its styles."""
+def _page() -> tuple[str, dict[str, str], str]:
+    """The script of others that the page takes, its modules by their paths, and its styles."""
     static = resources("drivetrain.board") / "static"
     modules = {}
-    for folder in ("", "pages/", "onefile/", "vendor/"):
+    for folder in ("", "pages/", "onefile/"):
         for part in (static / folder).iterdir() if folder else static.iterdir():
             if part.name.endswith(".js"):
                 modules[f"{folder}{part.name}"] = part.read_text(encoding="utf-8")
     for asks in ("enter.js", "api.js", "events.js"):
         del modules[asks]
     styles = [(static / name).read_text(encoding="utf-8") for name in ("vendor/uPlot.css", "board.css")]
-    return modules, "\n".join(styles)
+    vendored = (static / "vendor" / "uPlot.js").read_text(encoding="utf-8")
+    return vendored, modules, "\n".join(styles)
 
 
 def _text(data: bytes) -> str:

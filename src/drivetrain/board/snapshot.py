@@ -7,6 +7,7 @@ import json
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,16 +32,19 @@ def save(index: Index, path: Path) -> None:
     """Write the index as it is. Two boards may do so at once: each file is whole. Raises OSError."""
     with index.lock:
         arrays = _arrays(index)
-        body = b"".join(map(_padded, arrays.values()))
-        head: dict[str, Any] = {"version": _VERSION, "crc": zlib.crc32(body)}
+        head: dict[str, Any] = {"version": _VERSION, "crc": 0}
+        # Twice in parts: as one piece it would take as much memory again as the index.
+        for part in map(_padded, arrays.values()):
+            head["crc"] = zlib.crc32(part, head["crc"])
         head["state"] = {name: getattr(index, name) for name in _PLAIN}
         head["kinds"] = index.others.kinds
         head["stretches"] = [list(vars(stretch).values()) for stretch in index.groups.stretches]
         head["tallies"] = [_tally_told(tally) for tally in index.tallies]
         head["arrays"] = [[name, array.dtype.str, *array.shape] for name, array in arrays.items()]
-    line = json.dumps(head).encode() + b"\n"
-    # Nothing waits for the disk: a file that a power cut tears has another checksum.
-    write_private(path, line.ljust(len(line) + -len(line) % _ALIGNED) + body, durable=False)
+        line = json.dumps(head).encode() + b"\n"
+        line = line.ljust(len(line) + -len(line) % _ALIGNED)
+        # Nothing waits for the disk: a file that a power cut tears has another checksum.
+        write_private(path, chain([line], map(_padded, arrays.values())), durable=False)
 
 
 def load(index: Index, path: Path) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,15 +19,16 @@ def own_name() -> str:
     return f"{os.uname().nodename}-{os.getpid()}"
 
 
-def write_private(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file by one with this content, mode 0600, in one step (a temporary neighbour, then a rename).
+def write_private(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> None:
+    """Replace a file by one with this content, whole or in parts, mode 0600, in one step (a temporary neighbour, then a
+    rename).
 
     Where it is not `durable`, nothing waits for the disk: whoever reads the file must see whether it is whole.
     """
     temporary = path.with_name(f".{path.name}.{own_name()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+        file.writelines([data] if isinstance(data, bytes) else data)
         if durable:
             file.flush()
             # Before the rename: else a power cut could leave the name with none of the content.

@@ -1,10 +1,10 @@
 // @ts-check
 /** One chart: lines over bands of extremes, with a layer for the keyboard, which uPlot has not. */
-import uPlot from "./vendor/uPlot.esm.js";
 import { smoothed, VOID } from "./curves.js";
 import { el } from "./dom.js";
 import { moment, number, span, valued } from "./format.js";
 
+/** @typedef {import("./vendor/uPlot.js")} uPlot */
 /** @typedef {import("./curves.js").Curve} Curve */
 /** @typedef {{label: string, color: string, dash: number[], curve: Curve}} Line */
 /** @typedef {{kind: string, x: number, text: string}} Mark */
@@ -15,6 +15,8 @@ import { moment, number, span, valued } from "./format.js";
  * @property {(x: number) => void} [pick]
  */
 
+/** The page loads uPlot before its own modules. @type {typeof import("./vendor/uPlot.js")} */
+const Plot = /** @type {any} */ (window).uPlot;
 const HEIGHT = 220,
   NEAR = 6,
   SPARSE = 40;
@@ -64,7 +66,7 @@ export class Chart {
     if (same && this.u) this.u.setData(/** @type {any} */ (data));
     else {
       this.u?.destroy();
-      this.u = new uPlot(this.options(), /** @type {any} */ (data), this.plot);
+      this.u = new Plot(this.options(), /** @type {any} */ (data), this.plot);
     }
     this.plot.dataset.points = String(data[0].length);
     this.say(null);
