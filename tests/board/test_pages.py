@@ -211,6 +211,33 @@ _INK = """(name) => {
 }"""
 
 
+@pytest.mark.parametrize("values", [(-123_456.7, -123_455.9), (1.23456e-7, 1.23461e-7), (432.6e6, 433.4e6)])
+def test_no_label_of_an_axis_is_cut_off(context, tmp_path, values):
+    told = [step(at, loss=values[0] + (values[1] - values[0]) * at / 40) for at in range(1, 41)]
+    made_run(tmp_path / "one", [attempt(steps=40), *told])
+    with serving(tmp_path) as board:
+        page = entered(context, board, of(board, "one"))
+        shown(page, 41)
+        margin, widest = page.evaluate(_LABELS, "train/loss")
+    assert widest > 40  # there are labels, and long ones
+    assert margin >= 2
+
+
+# How far from the left edge the labels beside a chart begin, and how wide they are, in pixels of the page.
+_LABELS = """(name) => {
+  const chart = document.querySelector(`[data-name="${name}"]`), canvas = chart.querySelector('canvas');
+  const over = chart.querySelector('.u-over'), ratio = devicePixelRatio;
+  // Beside the ticks, which every label has.
+  const wide = (over.offsetLeft - 12) * ratio, high = (over.offsetTop + over.offsetHeight) * ratio;
+  const data = canvas.getContext('2d').getImageData(0, 0, wide, high).data;
+  let first = wide, last = 0;
+  for (let y = 0; y < high; y++) for (let x = 0; x < wide; x++) {
+    if (data[4 * (y * wide + x) + 3] > 60) { first = Math.min(first, x); last = Math.max(last, x); }
+  }
+  return [first / ratio, (last - first) / ratio];
+}"""
+
+
 def test_a_value_that_stands_alone_is_seen(context, tmp_path):
     made_run(tmp_path / "one", [attempt(), step(1), step(2), evaluation(2, 2.5)])
     with serving(tmp_path) as board:
