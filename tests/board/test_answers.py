@@ -2,6 +2,7 @@
 
 import json
 import os
+from urllib.parse import quote
 
 import pytest
 
@@ -71,6 +72,18 @@ def test_filters_and_columns_know_recipe_metrics_and_state(board):
     assert row["values"] == {"optimizer.lr": 0.5, "train/loss": 2.5, "none": None}
     assert len(board.get("/api/runs?filter=state%20=%20done%20or%20tag%20=%20x")["runs"]) == 1
     assert "character" in board.get("/api/runs?filter=(")["problem"]
+    for text in (
+        '"last loss" < 2',
+        '"best metric" > 0',
+        "commit >= 1000",
+        "goodput > 10%",
+        "processes = 2 and step > 1",
+    ):
+        told = board.get(f"/api/runs?filter={quote(text)}")
+        assert ([row["name"] for row in told["runs"]], told["total"], told["problem"]) == (["one"], 2, None), text
+    told = board.get("/api/runs?filter=optimzer.lr%20>%200")
+    assert (told["runs"], told["total"]) == ([], 2)
+    assert "no run has 'optimzer.lr'" in told["problem"]
     keys = board.get("/api/keys")
     assert "optimizer.lr" in keys["keys"]
     assert "dogs/bits" in keys["metrics"]
@@ -145,6 +158,15 @@ def test_commits_tell_their_parent_and_the_best_that_is_there(board, runs):
     assert [row["parent"] for row in rows] == [*(f"step-{at:08d}" for at in (30, 20, 10)), None]
 
 
+def test_a_commit_whose_record_was_never_written_is_listed(board, one, runs):
+    folder = runs / "one" / "checkpoints" / "step-00000055"
+    folder.mkdir()
+    assert {row["name"] for row in board.get(f"{one}/commits")["commits"]} == {"step-00000050"}
+    (folder / "MANIFEST.json").write_text("{}")
+    newest = board.get(f"{one}/commits")["commits"][0]
+    assert (newest["name"], newest["step"], newest["here"], newest["bytes"]) == ("step-00000055", 55, True, None)
+
+
 def test_time_has_the_uses_of_the_report(board, one, runs):
     from drivetrain.ledger.run_summary import summary_of
 
@@ -152,6 +174,8 @@ def test_time_has_the_uses_of_the_report(board, one, runs):
     assert told["seconds"] == pytest.approx(summary_of(runs / "one").seconds)
     assert [row["step"] for row in told["commits"]] == [50]
     assert told["attempts"][0]["seconds"]["evaluation"] == 0.5
+    (only,) = told["attempts"]
+    assert sum(only["seconds"].values()) == pytest.approx(only["ended"] - only["started"])
 
 
 def test_gallery_files_and_logs_are_given_by_listed_names_only(board, one, runs):
@@ -197,6 +221,7 @@ def test_recipes_are_shown_with_origins_and_compared(board, one):
     assert values["optimizer.lr"]["value"] == 1e-3
     assert values["name"]["origin"] == "r.yaml:1"
     two = board.run("two")["id"]
+    assert not any(row["here"] == row["there"] for row in board.get(f"{one}/recipe?other={two}")["differences"])
     differ = {row["key"]: row for row in board.get(f"{one}/recipe?other={two}")["differences"]}
     assert (differ["optimizer.lr"]["here"], differ["optimizer.lr"]["there"]) == (1e-3, 0.5)
     compared = board.get(f"/api/compare?run={one.split('/')[-1]}&run={two}")

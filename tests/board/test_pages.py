@@ -1,16 +1,19 @@
 """The page in a real browser, over runs on the disk: what is shown is what the ledger has, and nothing is lost."""
 
+import csv
 import http.server
 import json
 import re
 import threading
 from contextlib import contextmanager
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from boards import KEYS, append, made_run, serving
 from browsers import launched, needed, violations
-from records import attempt, commit, ended, evaluation, rollback, step
+from records import attempt, commit, ended, evaluation, of_kind, rollback, step
 
 pytestmark = [needed, pytest.mark.xdist_group("board"), pytest.mark.timeout(180)]
 
@@ -123,7 +126,7 @@ def test_sorting_filtering_and_columns_stand_in_the_address_and_a_link_shows_the
     assert page.locator("tbody tr").first.get_attribute("data-run") == "second"
     page.fill("input[type=search]", "optimizer.lr > 1e-4 and state = done")
     page.press("input[type=search]", "Enter")
-    page.wait_for_selector("caption:text-is('1 of 1 runs')")
+    page.wait_for_selector("caption:text-is('1 of 2 runs')")
     page.get_by_role("button", name="Columns…").click()
     page.get_by_role("checkbox", name="optimizer.lr").check()
     page.get_by_role("button", name="Close").click()
@@ -138,13 +141,25 @@ def test_a_wrong_filter_is_said_in_the_page(page):
     page.fill("input[type=search]", "step >")
     page.press("input[type=search]", "Enter")
     page.wait_for_selector("p.bad:has-text('the filter at character 7')")
+    page.fill("input[type=search]", "optimzer.lr > 1")
+    page.press("input[type=search]", "Enter")
+    page.wait_for_selector("p.bad:has-text('no run has')")
+    page.wait_for_selector("td:has-text('No run fits')")
+
+
+def test_runs_without_a_value_come_last_either_way(page):
+    for _ in range(2):
+        page.get_by_role("button", name="best metric").click()
+        page.wait_for_selector("th[aria-sort]:not([aria-sort=none])")
+        assert page.locator("tbody tr").last.get_attribute("data-run") == "second"
+    assert page.locator('th[aria-sort="descending"]').count() == 1
 
 
 def test_a_run_is_named_tagged_and_hidden_and_another_window_has_it(page, context, board):
     page.get_by_role("button", name="Name, tags and more of second").click()
     page.get_by_label("Name", exact=True).fill("<b>mine</b>")
     page.get_by_label("Tags, with commas between").fill("baseline, <i>x</i>")
-    page.get_by_role("button", name="Keep").click()
+    page.get_by_label("Tags, with commas between").press("Enter")
     page.wait_for_selector("td a:text-is('<b>mine</b>')")
     page.get_by_role("button", name="Name, tags and more of second").click()
     page.get_by_role("button", name="Hide").click()
@@ -278,6 +293,7 @@ def test_the_keyboard_moves_zooms_and_opens_the_record(context, board):
     page.keyboard.press("End")
     at_end = chart.locator("output").inner_text()
     page.keyboard.press("ArrowLeft")
+    page.wait_for_selector('[data-name="learning_rate/model"] output:has-text("399 ·")')
     assert chart.locator("output").inner_text() != at_end
     assert chart.locator("output").inner_text().startswith("399")
     page.keyboard.press("+")
@@ -290,6 +306,18 @@ def test_the_keyboard_moves_zooms_and_opens_the_record(context, board):
     chart.locator(".plot").focus()
     page.keyboard.press("0")
     page.wait_for_selector("button:has-text('Show all')[disabled]")
+
+
+def test_all_charts_show_the_part_that_was_zoomed_to_and_two_clicks_show_all_again(context, board):
+    page = entered(context, board, of(board, "first") + "&lo=140.5&hi=150.25")
+    shown(page, board.run("first")["records"])
+    for name in ("train/loss", "dogs/bits"):  # of which one has no point there
+        page.wait_for_selector(f'[data-name="{name}"] .plot[data-span="140.5 150.25"]')
+    page.locator('[data-name="train/loss"] .u-over').dblclick(delay=40)
+    for name in ("train/loss", "dogs/bits"):
+        page.wait_for_selector(f'[data-name="{name}"] .plot[data-span="1 400"]')
+    page.wait_for_timeout(500)  # as long as one click would wait for another
+    assert page.locator("dialog").count() == 0
 
 
 def test_a_click_on_a_point_gives_the_record_that_the_ledger_has(context, board):
@@ -429,6 +457,31 @@ def test_a_run_that_begins_appears_and_one_that_is_deleted_goes(context, tmp_pat
         page.get_by_role("button", name="Delete for good").click()
         page.wait_for_selector("tr[data-run=old]", state="detached")
         assert not (tmp_path / "old").exists()
+
+
+def test_what_is_compared_is_saved_as_numbers_and_pictures_with_axes(context, tmp_path):
+    one = made_run(tmp_path / "one", [attempt(steps=40), *(step(at, loss=40.0 - at) for at in range(1, 41))])
+    made_run(tmp_path / "two", [attempt(steps=40), *(step(at) for at in range(1, 21)), evaluation(20, 1.5)])
+    with serving(tmp_path) as board:
+        ids = ",".join(board.run(name)["id"] for name in ("one", "two"))
+        page = entered(context, board, f"page=compare&runs={ids}")
+        page.wait_for_selector("main[data-shown]")
+        saved = {}
+        for kind in ("CSV", "SVG", "PNG"):
+            with page.expect_download() as download:
+                page.get_by_role("button", name=f"Save as {kind}").click()
+            saved[kind] = Path(download.value.path()).read_bytes()
+        assert page.said == []
+    rows = list(csv.DictReader(saved["CSV"].decode().splitlines()))
+    losses = [
+        (float(row["step"]), float(row["mean"])) for row in rows if (row["name"], row["run"]) == ("train/loss", "one")
+    ]
+    assert losses == [(record.step, record.losses["loss"]) for record in of_kind(one, "step")]
+    root = ElementTree.fromstring(saved["SVG"])
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"train/loss", "dogs/bits", "step 1", "40", "0", "39"} <= set(texts)
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 1
+    assert saved["PNG"].startswith(b"\x89PNG")
 
 
 def test_a_hundred_hostile_texts_are_texts(context, tmp_path):

@@ -77,6 +77,12 @@ def test_a_run_is_watched_paused_resumed_set_and_stopped_from_the_page(running, 
         assert told(page, "set", "optimizer.lr=5e-4") == "done"
         assert told(page, "set", "optimizer.lr=-3") == "refused"
         assert sum(1 for _ in read(run / "ledger.jsonl")) == before + 2
+        one = f"/api/runs/{board.run('live')['id']}/commands"
+        again = board.send("POST", one, {"verb": "set", "argument": "optimizer.lr=1e-5"})
+        assert "it is 5e-4 now" in again.json["affects"]
+        for key in ("batch.size", "optimzer.lr", "seed"):
+            refused = board.send("POST", one, {"verb": "set", "argument": f"{key}=32"})
+            assert (refused.status, f"{key} cannot change" in refused.json["error"]) == (422, True)
         assert told(page, "pin") == "done"
         assert told(page, "resume") == "done"
         page.wait_for_selector(".state.trains")

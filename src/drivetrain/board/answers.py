@@ -94,11 +94,14 @@ class Table(TypedDict):
     """The runs, the newest first."""
 
     runs: list[ListedLine]
+    """Those that the filter lets through."""
+    total: int
+    """All that there are."""
     read_only: bool
     folders: list[str]
     """Where runs are looked for."""
     problem: str | None
-    """What is wrong with the filter: all runs are told then."""
+    """What is wrong with the filter; where it is not understood, all runs are told."""
 
 
 class Keys(TypedDict):
@@ -177,6 +180,8 @@ class CurvesHead(TypedDict):
 
     records: int
     rows: int
+    span: tuple[float, float] | None
+    """From where to where on the axis the run's steps go; null before the first."""
     curves: list[Curve]
 
 
@@ -357,12 +362,13 @@ class Compared(TypedDict):
 
 
 class CommitListed(TypedDict):
-    """A commit that the ledger tells of."""
+    """A commit."""
 
     name: str
     step: int
     time: float
-    bytes: int
+    bytes: int | None
+    """Null where the run ended before the ledger told of it."""
     parent: str | None
     """The commit before it."""
     here: bool
@@ -457,6 +463,7 @@ class Plan(TypedDict, total=False):
     kind: str
     time: float
     attempt: int
+    chain: str
     of: str
     world: int
     mesh: Mapping[str, int]
@@ -522,6 +529,8 @@ class Job(TypedDict):
     reason: str
     progress: str
     run: str
+    id: NotRequired[str | None]
+    """The run's, where this board shows it."""
     kind: NotRequired[str]
     code: NotRequired[int | None]
     attempt: NotRequired[int]

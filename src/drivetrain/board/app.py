@@ -22,6 +22,7 @@ from drivetrain.spec.exits import Exit, Failure
 _STATUS = {
     Exit.BAD_COMMAND: 400,
     Exit.BAD_DATA: 422,
+    Exit.BAD_RECIPE: 422,
     Exit.INPUT_MISSING: 404,
     Exit.PEER_UNAVAILABLE: 503,
     Exit.SECURITY: 403,

@@ -27,6 +27,7 @@ def bundled(vendored: str, modules: Mapping[str, str], styles: str, kept: Mappin
     script = f"{vendored}\n{_script(modules)}"
     policy = _POLICY.format(script=_hash(script), style=_hash(styles))
     # In base 64 no text of a user can end the element that it stands in.
+    ids = ",".join(run["id"] for run in kept["answers"]["/api/runs"]["runs"])
     data = base64.b64encode(gzip.compress(json.dumps(kept, allow_nan=False).encode(), mtime=0)).decode()
     return "\n".join(
         [
@@ -36,7 +37,7 @@ def bundled(vendored: str, modules: Mapping[str, str], styles: str, kept: Mappin
             f"<title>Drivetrain report</title>\n<style>{styles}</style>\n</head>\n<body>",
             '<a class="skip" href="#main">Skip to the content</a>',
             '<header><p class="name"><a href="#page=runs">Drivetrain report</a></p><nav aria-label="Pages">'
-            '<a href="#page=runs">Runs</a><a href="#page=compare">Compare</a></nav>'
+            f'<a href="#page=runs">Runs</a><a href="#page=compare&amp;runs={ids}">Compare</a></nav>'
             '<output id="state" aria-live="polite"></output></header>',
             '<main id="main" tabindex="-1"></main>\n<div id="alerts" role="alert"></div>',
             f'<script type="text/plain" id="kept">{data}</script>',

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from drivetrain.board.row import goal
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import STEP
 from drivetrain.board.timeline import of_kind
-from drivetrain.checkpoint.manifest import FOLDER
+from drivetrain.checkpoint.manifest import FOLDER, MANIFEST, step_of
 from drivetrain.checkpoint.retention import PINS
 from drivetrain.ledger.records import CommitRecord
 
@@ -29,10 +30,22 @@ def commits(run: Run) -> list[CommitListed]:
         row |= {"here": record.name in here, "pinned": record.name in pinned, "score": scores.get(record.step)}
         found[record.name] = row
         before = record.name
+    for name in here - found.keys():
+        with suppress(FileNotFoundError):  # it is rotated away meanwhile
+            found |= _untold(run.folder / FOLDER / name, pinned)
     best = _best(run, found)
     for name, row in found.items():
         row["best"] = name == best
-    return list(found.values())[::-1]
+    return sorted(found.values(), key=lambda row: -row["step"])
+
+
+def _untold(commit: Path, pinned: Set[str]) -> dict[str, Any]:
+    """By its name, a commit whose record the run did not live to write; empty for anything else that lies there."""
+    step = step_of(commit.name)
+    if step is None or not (commit / MANIFEST).is_file():
+        return {}
+    row = {"name": commit.name, "step": step, "time": commit.stat().st_mtime, "bytes": None, "parent": None}
+    return {commit.name: row | {"here": True, "pinned": commit.name in pinned, "score": None}}
 
 
 def _best(run: Run, found: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -11,10 +11,11 @@ from drivetrain.board.answers import Different, DifferentOfSeveral, Equal
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import series
 from drivetrain.board.runs import Run
-from drivetrain.board.steps import STEP, Numbers
+from drivetrain.board.steps import SECONDS, TIME, Numbers
 from drivetrain.board.zoom import Window
 
-_PLACES = 5
+_PLACES = 8
+"""As `drivetrain compare` has."""
 _UNTOLD = ("memory/", "phase/", "ranks/", "counted/", "step/")
 
 
@@ -33,7 +34,7 @@ def differing(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Differe
     """The keys of two recipes that are not alike, with both values."""
     found = []
     for key in dict.fromkeys([*here, *there]):
-        if key not in here or key not in there or here[key] != there[key]:
+        if here.get(key) != there.get(key):
             found.append({"key": key, "here": here.get(key), "there": there.get(key)})
     return found
 
@@ -64,8 +65,10 @@ def _places(runs: Sequence[Run], axis: int) -> Numbers:
     end = min(float(run.index.groups.newest[axis]) for run in runs)
     if begin > end:
         return np.empty(0)
-    places = np.linspace(begin, end, _PLACES + 1)[1:]
-    return np.unique(np.floor(places) if axis == STEP else places)
+    places = np.linspace(begin if axis == TIME else 0.0, end, _PLACES + 1)[1:]
+    if axis not in (TIME, SECONDS):
+        places = np.unique(np.floor(places))
+    return places[places >= begin]
 
 
 def _told(name: str) -> bool:

@@ -56,7 +56,7 @@ def _attempt(tally: AttemptTally) -> AttemptMade:
         "cause": told.cause,
         "host": first.host,
         "device": first.device,
-        "seconds": dict(tally.seconds),
+        "seconds": tally.by_use(),
         "after": first.after,
         "claim": first.claim.to_json(),
     }

@@ -14,7 +14,7 @@ LONGEST = 500
 """Characters of a filter."""
 _DEEPEST = 20  # parentheses within parentheses
 _TOKEN = re.compile(r'(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<mark>!=|<=|>=|!~|[=<>~()])|(?P<word>[^\s=<>~()!"]+))')
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(%?)", re.ASCII | re.IGNORECASE)
 _WORDS = frozenset({"and", "or", "not"})
 Values = Callable[[str], Any]
 """The value of a key; None where there is none, a list where any of several may fit."""
@@ -206,9 +206,13 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """As a recipe writes one: what Python takes beyond that, such as `nan` and `1_000`, may be somebody's word."""
+    """As a recipe writes one, or in percent: what Python takes beyond that, such as `nan` and `1_000`, may be
+    somebody's word."""
     if isinstance(value, str):
-        return float(value) if _NUMBER.fullmatch(value) else None
+        found = _NUMBER.fullmatch(value)
+        if found is None:
+            return None
+        return float(found[1]) / 100 if found[2] else float(found[1])
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:

@@ -27,6 +27,16 @@ def series(index: Index) -> dict[str, int]:
         return found
 
 
+def span(index: Index, axis: int) -> tuple[float, float] | None:
+    """From where to where on an axis its steps go, those that are void too; None before the first."""
+    with index.lock:
+        if not len(index.groups):
+            return None
+        # A clock may have been set back: the ends are not at the ends.
+        ends = np.concatenate([index.groups.first.rows[:, axis], index.groups.last.rows[:, axis]])
+        return float(ends.min()), float(ends.max())
+
+
 def last(index: Index, name: str) -> float:
     """The newest value of a name that counts; NaN where there is none, or the ledger that has it is gone."""
     if name in index.others.points:

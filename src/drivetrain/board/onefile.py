@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
 from pathlib import Path
@@ -16,11 +17,11 @@ from drivetrain.board.comparing import at_equal, differences, differing
 from drivetrain.board.detail import detail, plan_of, recipe_of
 from drivetrain.board.encoding import encoded
 from drivetrain.board.index import Index
-from drivetrain.board.lookup import series
+from drivetrain.board.lookup import series, span
 from drivetrain.board.marks import marks
 from drivetrain.board.recipes import RecipeFile
 from drivetrain.board.row import finite, row
-from drivetrain.board.runs import Run, run_id
+from drivetrain.board.runs import Run, look_at, run_id
 from drivetrain.board.samples import data_of
 from drivetrain.board.steps import AXES, STEP, TOKENS
 from drivetrain.board.timeline import timeline
@@ -50,7 +51,7 @@ def one_file(folders: Sequence[Path]) -> str:
     runs = [_opened(folder) for folder in folders]
     kept: dict[str, Any] = {"answers": {}, "curves": {}, "places": {}, "files": {}}
     rows = [row(run) | _UNSAID | {"read_only": True} for run in runs]
-    kept["answers"]["/api/runs"] = {"runs": rows, "read_only": True, "folders": [], "problem": None}
+    kept["answers"]["/api/runs"] = {"runs": rows, "total": len(rows), "read_only": True, "folders": [], "problem": None}
     kept["answers"]["/api/keys"] = {"keys": [], "metrics": []}
     for run, told in zip(runs, rows, strict=True):
         for name, value in _answers(run, told, runs).items():
@@ -72,7 +73,9 @@ def _opened(folder: Path) -> Run:
         raise Failure(Exit.INPUT_MISSING, f"no ledger in {folder}", "name a run directory") from None
     if index.damage:
         raise Failure(Exit.STORAGE, f"{index.ledger}: {index.damage}", "restore the ledger from a copy")
-    return Run(run_id(folder), folder, index, RecipeFile(folder))
+    run = Run(run_id(folder), folder, index, RecipeFile(folder))
+    look_at(run, time.monotonic())
+    return run
 
 
 def _answers(run: Run, told: Mapping[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
@@ -116,7 +119,7 @@ def _curves(index: Index) -> tuple[str, dict[str, Any]]:
     """All curves by step; and where the same points are on the other axes: `of` has for each curve its place in `x`.
     Curves of steps share theirs."""
     names = list(series(index))
-    head = {"records": index.records, "rows": len(index.groups)}
+    head = {"records": index.records, "rows": len(index.groups), "span": span(index, STEP)}
     by_step = encoded(index.curves(names, Window(STEP, points=_POINTS)), head)
     places = {}
     for axis, name in enumerate(AXES):

@@ -77,6 +77,20 @@ def is_run(folder: Path) -> bool:
     return os.path.isfile(folder / "ledger.jsonl") or os.path.isfile(folder / "resolved.json")
 
 
+def look_at(run: Run, clock: float) -> None:
+    """Whether somebody trains there, at this time of a monotonic clock (seconds)."""
+    try:
+        lease = os.stat(run.folder / "lease").st_mtime_ns
+    except OSError:
+        return
+    # Who has given a directory back, or died, comes back only by a new takeover.
+    if run.seen and not run.alive and lease == run.lease:
+        return
+    run.lease = lease
+    run.seen = look(run.seen, holder_sign(run.folder), clock, time.time())
+    run.alive = run.seen is not None and run.seen.alive(clock)
+
+
 class Runs:
     """All runs below `folders`."""
 
@@ -126,7 +140,7 @@ class Runs:
         self.all = found
         for run in found.values():
             alive = run.alive
-            self._look(run)
+            look_at(run, self._clock())
             if run.alive != alive:
                 changed.add(run.id)
         return changed
@@ -173,19 +187,6 @@ class Runs:
             with suppress(OSError):
                 snapshot.save(run.index, self._cache / run.id)
                 run.saved = run.index.records
-
-    def _look(self, run: Run) -> None:
-        clock = self._clock()
-        try:
-            lease = os.stat(run.folder / "lease").st_mtime_ns
-        except OSError:
-            return
-        # Who has given a directory back, or died, comes back only by a new takeover.
-        if run.seen and not run.alive and lease == run.lease:
-            return
-        run.lease = lease
-        run.seen = look(run.seen, holder_sign(run.folder), clock, time.time())
-        run.alive = run.seen is not None and run.seen.alive(clock)
 
     def _work(self) -> None:
         while not self._closing.is_set():

@@ -12,6 +12,8 @@ from drivetrain.launch.inbox import new_id, post, waits
 from drivetrain.ledger.records import CommandRecord
 from drivetrain.spec.commands import Command
 from drivetrain.spec.exits import Exit, Failure
+from drivetrain.spec.override import chosen
+from drivetrain.spec.settable import SETTABLE, is_settable
 
 _AFFECTS = {
     "pause": "it stands still after the step under way, holds its devices and memory, and waits for resume",
@@ -105,7 +107,24 @@ def _affects(run: Run, command: Command) -> str:
         return f"torch's profiler watches the next {command.argument} steps, which take longer; files go to profile/"
     if command.verb == "set":
         key, _, value = command.argument.partition("=")
-        now = run.recipe.values.get(key)
-        before = f" (it began with {json.dumps(now)})" if key in run.recipe.values else ""
-        return f"{key} becomes {value}{before} from one of the next steps on; the steps until then stay as they are"
+        _require_settable(run, command.argument)
+        change = f"{key} becomes {value}{_before(run, key)} from one of the next steps on"
+        return f"{change}, if the run takes the value; the steps until then stay as they are"
     return _AFFECTS[command.verb]
+
+
+def _require_settable(run: Run, argument: str) -> None:
+    """Raises Failure(78) for a key that cannot change; whether a value fits only the run itself can say."""
+    for path in chosen(run.recipe.tree, argument):
+        below = [key for key in run.recipe.values if key.startswith((f"{path}.", f"{path}["))]
+        if not any(map(is_settable, [path, *below])):
+            raise Failure(Exit.BAD_RECIPE, f"{path} cannot change while a run trains", f"there are {SETTABLE}")
+
+
+def _before(run: Run, key: str) -> str:
+    """What a key has now, in words: what was set last, or what the recipe has."""
+    for told in _newest(run.index):
+        set_key, _, value = told["argument"].partition("=")
+        if told["verb"] == "set" and told["state"] == "done" and set_key == key:
+            return f" (it is {value} now)"
+    return f" (it is {json.dumps(run.recipe.values[key])} now)" if key in run.recipe.values else ""

@@ -29,7 +29,7 @@ def timeline(index: Index) -> Timeline:
                 "number": summary.number,
                 "started": summary.started,
                 "ended": summary.ended,
-                "seconds": dict(tally.seconds),
+                "seconds": tally.by_use(),
             }
         )
     return {

@@ -286,10 +286,8 @@ def seconds_by_use(tallies: Sequence[AttemptTally], lost: Mapping[str, float]) -
     """Seconds by use as `RunSummary.seconds` has them; `lost` are those of void work, by the use that they had."""
     total = dict.fromkeys(BUCKETS, 0.0)
     for made in tallies:
-        for bucket, seconds in made.seconds.items():
+        for bucket, seconds in made.by_use().items():
             total[bucket] = total.get(bucket, 0.0) + seconds
-        # By difference, so that the uses add up to the whole time, whatever a record leaves out.
-        total["other"] += made.ended - made.first.started - sum(made.seconds.values())
     for before, after in pairwise(tallies):
         total["restart"] += after.first.started - before.ended
     for bucket, seconds in lost.items():
@@ -372,6 +370,11 @@ class AttemptTally:
             # The sum of steps has some that were never whole, which count for nothing.
             if bucket != "step":
                 self.seconds[bucket] = max(seconds, self.seconds[bucket])
+
+    def by_use(self) -> dict[str, float]:
+        """Its seconds by use. `other` is by difference: they add up to the whole time, whatever a record leaves out."""
+        whole = self.ended - self.first.started
+        return {**self.seconds, "other": whole - sum(self.seconds.values())}
 
     def told(self) -> AttemptSummary:
         """The attempt so far."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,18 +28,8 @@ from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.load import Resolved, load
 from drivetrain.spec.override import chosen
 from drivetrain.spec.recipe import Recipe
+from drivetrain.spec.settable import SETTABLE, WEIGHT, is_settable
 from drivetrain.spec.tree import dotted
-
-_RATES = r"(\.\w+)?(\.groups\[\d+\])?\.(lr|weight_decay|clip(\.value)?)"
-_WEIGHT = re.compile(r"data\.train\.sources\[(\d+)\]\.weight")
-_ROW_RATES = r"(\.groups\[\d+\])?\.(optimizer\.(lr|weight_decay)|schedule\b.*)"
-_SETTABLE = re.compile(
-    rf"optimizer{_RATES}|embeddings{_ROW_RATES}|schedule\b.*|(evaluate|checkpoint)\.every\b.*|{_WEIGHT.pattern}"
-)
-SETTABLE = (
-    "optimizer's lr, weight_decay and clip, schedule, lr, weight_decay and schedule of embeddings, evaluate.every, "
-    "checkpoint.every, a training source's weight"
-)
 
 
 class LiveRecipe:
@@ -101,7 +90,7 @@ class Tuning:
         """
         recipe = self._live.with_text(text)
         paths = [change.path for change in differences(self._live.recipe, recipe)]
-        if refused := [path for path in paths if not _SETTABLE.fullmatch(path)]:
+        if refused := [path for path in paths if not is_settable(path)]:
             raise Failure(Exit.BAD_RECIPE, f"{refused[0]} cannot change while a run trains", f"there are {SETTABLE}")
         # Also a weight that the recipe has already, since a stage may say something else.
         weights = self._weights({*paths, *self._live.chosen(text)}, recipe, step)
@@ -145,7 +134,7 @@ class Tuning:
         """All sources' weights from the next stage on; none where no weight is set. Raises Failure(78) as `effect`."""
         places = []
         for path in paths:
-            match = _WEIGHT.fullmatch(path)
+            match = WEIGHT.fullmatch(path)
             if match:
                 places.append(int(match[1]))
         if not places:
@@ -215,6 +204,6 @@ def still_of(recipe: Recipe, networks: Collection[str]) -> set[str]:
 def settings_digest(recipe: Recipe) -> str:
     """A digest of what decides bits and of what may be set: a recipe that has another one was changed by hand."""
     found = {dotted(path): value for path, value, _ in leaves(recipe, digested=True)}
-    settable = {path: value for path, value in found.items() if _SETTABLE.fullmatch(path)}
+    settable = {path: value for path, value in found.items() if is_settable(path)}
     content = json.dumps([bits_digest(recipe), settable], sort_keys=True, default=list)
     return hashlib.sha256(content.encode()).hexdigest()[:12]

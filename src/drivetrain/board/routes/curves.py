@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from drivetrain.board.board import run_of
 from drivetrain.board.encoding import encoded
+from drivetrain.board.lookup import span
 from drivetrain.board.marks import marks as marks_of
 from drivetrain.board.routes.queries import answer, axis, number, texts, whole
 from drivetrain.board.zoom import Window
@@ -28,7 +29,7 @@ def curves(request: Request) -> Response:
             found = run.index.curves(names, Window(by, lo, hi, points))
         except KeyError as missing:
             raise Failure(Exit.INPUT_MISSING, f"no curve {missing}", "the run's page lists those there are") from None
-        head = {"records": run.index.records, "rows": len(run.index.groups)}
+        head = {"records": run.index.records, "rows": len(run.index.groups), "span": span(run.index, by)}
     return Response(encoded(found, head), media_type="application/octet-stream")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from drivetrain.board.board import board_of
 from drivetrain.board.routes.queries import answer, body
+from drivetrain.board.runs import run_id
 from drivetrain.spec.exits import Exit, Failure
 
 _LINES = 1000  # of a log, the last
@@ -17,6 +20,9 @@ async def listed(request: Request) -> Response:
     """GET /api/jobs"""
     board = board_of(request)
     rows = await board.children.ask("jobs", "--all", seconds=_LONGEST)
+    for row in rows:
+        id = run_id(Path(row["run"]))
+        row["id"] = id if id in board.runs.all else None
     return answer({"jobs": rows, "read_only": board.read_only})
 
 

@@ -2,13 +2,14 @@
 /** One chart: lines over bands of extremes, with a layer for the keyboard, which uPlot has not. */
 import { smoothed, VOID } from "./curves.js";
 import { el } from "./dom.js";
-import { moment, number, span, valued } from "./format.js";
+import { placed, valued } from "./format.js";
 
 /** @typedef {import("./vendor/uPlot.js")} uPlot */
 /** @typedef {import("./curves.js").Curve} Curve */
 /** @typedef {{label: string, color: string, dash: number[], curve: Curve}} Line */
 /** @typedef {{kind: string, x: number, text: string}} Mark */
-/** @typedef {{by: string, log: boolean, smooth: number}} Look */
+/** `span`: from where to where, the same in all linked charts; else as far as this chart's own values go.
+ * @typedef {{by: string, log: boolean, smooth: number, span?: [number, number] | null}} Look */
 /**
  * @typedef {object} Listener
  * @property {(lo: number | null, hi: number | null) => void} zoom
@@ -18,6 +19,7 @@ import { moment, number, span, valued } from "./format.js";
 /** The page loads uPlot before its own modules. @type {typeof import("./vendor/uPlot.js")} */
 const Plot = /** @type {any} */ (window).uPlot;
 const HEIGHT = 220,
+  DOUBLE = 300, // milliseconds in which a second click may follow
   NEAR = 6,
   SPARSE = 40;
 const MARKS = /** @type {Record<string, string>} */ ({
@@ -98,11 +100,13 @@ export class Chart {
       series,
       bands,
       padding: [8, 30, 0, 0],
-      scales: { x: { time: this.look.by === "time" }, y: this.scale() },
+      scales: { x: { time: this.look.by === "time", range: this.reach.bind(this) }, y: this.scale() },
       axes: [
         {
           ...axis,
-          size: 34,
+          // Wall time has the day below the hour, and long spans are long words.
+          size: this.look.by === "time" ? 50 : 34,
+          space: this.look.by === "seconds" ? 110 : 80,
           values:
             this.look.by === "time"
               ? undefined
@@ -124,6 +128,12 @@ export class Chart {
     };
   }
 
+  /** @param {any} _ @param {number | null} lo @param {number | null} hi @returns {[number, number]} */
+  reach(_, lo, hi) {
+    const [from, to] = this.look.span ?? [lo ?? 0, hi ?? 1];
+    return from === to ? [from - 1, to + 1] : [from, to];
+  }
+
   scale() {
     if (this.look.log) return { distr: 3 };
     // A flat line fills no chart: what rounding makes of it would look like a curve.
@@ -133,9 +143,16 @@ export class Chart {
   /** @param {uPlot} u */
   listen(u) {
     u.over.addEventListener("mousedown", () => (held = this));
-    u.over.addEventListener("dblclick", () => this.listener.zoom(null, null));
+    let waits = 0;
+    u.over.addEventListener("dblclick", () => {
+      clearTimeout(waits);
+      this.listener.zoom(null, null);
+    });
     u.over.addEventListener("click", () => {
-      if (u.select.width < 2 && u.cursor.left != null) this.pick(u.cursor.idx);
+      const place = u.cursor.idx;
+      clearTimeout(waits);
+      // The first click of two is none by itself.
+      if (u.select.width < 2 && u.cursor.left != null) waits = window.setTimeout(() => this.pick(place), DOUBLE);
     });
   }
 
@@ -159,6 +176,7 @@ export class Chart {
     const css = getComputedStyle(document.documentElement),
       at = (/** @type {number} */ x) => u.valToPos(x, "x", true);
     const draw = u.ctx;
+    this.plot.dataset.span = `${u.scales.x.min} ${u.scales.x.max}`;
     draw.save();
     draw.beginPath();
     draw.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
@@ -229,7 +247,10 @@ export class Chart {
   /** @param {number} place */
   move(place) {
     const u = this.u;
-    if (u) u.setCursor({ left: u.valToPos(u.data[0][place], "x"), top: u.bbox.height / (4 * devicePixelRatio) });
+    if (!u) return;
+    const at = { left: u.valToPos(u.data[0][place], "x"), top: u.bbox.height / (4 * devicePixelRatio) };
+    // The last one, which its types do not have: linked charts are told.
+    /** @type {any} */ (u).setCursor(at, true, true);
   }
 }
 
@@ -326,13 +347,6 @@ function padded(lo, hi) {
   const least = 1e-3 * Math.max(Math.abs(lo), Math.abs(hi), 1e-9),
     room = Math.max(hi - lo, least);
   return [lo - 0.05 * room - (hi - lo < least ? least / 2 : 0), hi + 0.05 * room + (hi - lo < least ? least / 2 : 0)];
-}
-
-/** @param {number} x @param {string} by */
-function placed(x, by) {
-  if (x == null) return "";
-  if (by === "time") return moment(x);
-  return by === "seconds" ? span(x) : number(x, 6);
 }
 
 /** A part of what is shown, around one place. @param {ArrayLike<number>} x @param {number} at @param {number} half

@@ -9,7 +9,9 @@ export const VOID = 1,
  *   flags: Uint8Array}} Curve
  */
 
-/** @param {ArrayBuffer} data @returns {{records: number, rows: number, curves: Curve[]}} */
+/** @typedef {{records: number, rows: number, span: [number, number] | null, curves: Curve[]}} Told */
+
+/** @param {ArrayBuffer} data @returns {Told} */
 export function decode(data) {
   const length = new DataView(data).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
@@ -26,7 +28,16 @@ export function decode(data) {
     const [low, high, mean] = [0, 1, 2].map(() => new Float32Array(data, next(4 * n), n));
     return { name: told.name, exact: told.exact, x, low, high, mean, flags: new Uint8Array(data, next(n), n) };
   });
-  return { records: head.records, rows: head.rows, curves };
+  return { records: head.records, rows: head.rows, span: head.span, curves };
+}
+
+/** From where to where runs and these curves of them go; null where nothing is.
+ * @param {([number, number] | null)[]} spans @param {Curve[]} curves @returns {[number, number] | null} */
+export function extent(spans, curves) {
+  let [lo, hi] = [Infinity, -Infinity];
+  for (const span of spans) if (span) [lo, hi] = [Math.min(lo, span[0]), Math.max(hi, span[1])];
+  for (const { x } of curves) for (const at of x) [lo, hi] = [Math.min(lo, at), Math.max(hi, at)];
+  return lo <= hi ? [lo, hi] : null;
 }
 
 /**

@@ -31,6 +31,7 @@ export function el(tag, properties = {}, ...children) {
 export function table(caption, heads, rows) {
   const head = el("tr", {}, ...heads.map((one) => el("th", { scope: "col" }, one)));
   const body = rows.map((cells) => el("tr", {}, ...cells.map((cell) => el("td", {}, cell))));
+  if (!rows.length) body.push(el("tr", {}, el("td", { class: "dim", colspan: heads.length }, "none yet")));
   const made = el("table", {}, el("caption", {}, caption), el("thead", {}, head), el("tbody", {}, ...body));
   // Wide tables scroll by themselves, with the keyboard too; the page does not.
   return el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption }, made);
@@ -60,9 +61,8 @@ export function dialog(title, ...children) {
   const made = el(
     "dialog",
     { "aria-label": title, onclose: () => made.remove() },
-    el("h2", {}, title),
+    el("div", { class: "bar" }, el("h2", {}, title), close),
     ...children,
-    close,
   );
   document.body.append(made);
   made.showModal();

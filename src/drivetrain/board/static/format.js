@@ -73,3 +73,20 @@ export function valued(value, name, digits = 4) {
     return `${number(value, digits)} s`;
   return number(value, digits);
 }
+
+/** A place of an axis. @param {number | null} x @param {string} by */
+export function placed(x, by) {
+  if (x == null) return "";
+  if (by === "time") return moment(x);
+  return by === "seconds" ? span(x) : number(x, 6);
+}
+
+/** What an axis is called. @param {string} axis */
+export function axisName(axis) {
+  return { seconds: "training seconds", time: "wall time" }[axis] ?? axis;
+}
+
+/** @param {number} count @param {string} what one of them */
+export function counted(count, what) {
+  return `${number(count)} ${what}${count === 1 ? "" : "s"}`;
+}

@@ -6,6 +6,12 @@ export function state() {
   return new URLSearchParams(location.hash.slice(1));
 }
 
+/** The part of an axis that was zoomed to; null where all is shown. @returns {[number, number] | null} */
+export function zoomed() {
+  const asked = state();
+  return asked.has("lo") && asked.has("hi") ? [Number(asked.get("lo")), Number(asked.get("hi"))] : null;
+}
+
 /**
  * Change some of it; null takes a key away. A new page is a step of the history, anything else is not.
  * @param {Record<string, string | null>} changes

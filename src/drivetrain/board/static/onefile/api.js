@@ -1,6 +1,6 @@
 // @ts-check
 /** In a report of one file: what the board would answer lies in the file itself. */
-import { decode } from "../curves.js";
+import { decode, extent } from "../curves.js";
 
 /**
  * @typedef {object} Kept
@@ -46,14 +46,11 @@ export async function getBinary(path) {
   const names = searchParams.getAll("n"),
     lo = Number(searchParams.get("lo") ?? -Infinity),
     hi = Number(searchParams.get("hi") ?? Infinity);
-  /** @type {import("../curves.js").Curve[]} */
-  const curves = [];
-  all.curves.forEach((curve, number) => {
-    if (!names.includes(curve.name)) return;
-    const x = places ? new Float64Array(bytes(places.x[places.of[number]])) : curve.x;
-    curves.push(within({ ...curve, x }, lo, hi));
+  const placed = all.curves.map((curve, number) => {
+    return places ? { ...curve, x: new Float64Array(bytes(places.x[places.of[number]])) } : curve;
   });
-  return encode(all, curves);
+  const curves = placed.filter(({ name }) => names.includes(name)).map((curve) => within(curve, lo, hi));
+  return encode({ ...all, span: extent([], placed) }, curves);
 }
 
 /** @returns {Promise<any>} */
@@ -93,10 +90,10 @@ function within(curve, lo, hi) {
   };
 }
 
-/** The opposite of `decode`. @param {{records: number, rows: number}} head @param {import("../curves.js").Curve[]} curves */
-function encode({ records, rows }, curves) {
+/** The opposite of `decode`. @param {Omit<import("../curves.js").Told, "curves">} head @param {import("../curves.js").Curve[]} curves */
+function encode({ records, rows, span }, curves) {
   const told = curves.map(({ name, exact, x }) => ({ name, exact, length: x.length }));
-  let line = JSON.stringify({ records, rows, curves: told });
+  let line = JSON.stringify({ records, rows, span, curves: told });
   /** @type {Uint8Array<ArrayBufferLike>} */
   let head = new TextEncoder().encode(line);
   while ((4 + head.length) % 8) head = new TextEncoder().encode((line += " "));

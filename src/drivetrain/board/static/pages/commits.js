@@ -17,7 +17,7 @@ export async function open(into, run) {
       number(one.step),
       moment(one.time),
       bytes(one.bytes),
-      one.here ? "verified when written" : "rotated away",
+      files(one),
       one.pinned ? "pinned" : "",
       one.score == null ? "" : `${number(one.score)}${one.best ? ", best" : ""}`,
       one.parent ?? "",
@@ -57,8 +57,18 @@ export async function open(into, run) {
       button(one.pinned ? "unpin" : "pin", () => act(one.pinned ? "unpin" : "pin"), {
         "aria-label": `${one.pinned ? "unpin" : "pin"} ${one.name}`,
       }),
-      button("remove…", remove, { "aria-label": `remove ${one.name}` }),
+      button("remove…", remove, {
+        "aria-label": `remove ${one.name}`,
+        disabled: one.pinned,
+        title: one.pinned ? "unpin it first" : null,
+      }),
     );
   }
   return { draw };
+}
+
+/** @param {any} one */
+function files(one) {
+  if (!one.here) return "not there any more";
+  return one.bytes == null ? "whole; without a record that counts" : "verified when written";
 }

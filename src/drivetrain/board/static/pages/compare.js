@@ -3,10 +3,10 @@
 import { fail } from "../alerts.js";
 import { get, getBinary, Refused } from "../api.js";
 import { Chart } from "../chart.js";
-import { decode, VOID } from "../curves.js";
+import { decode, extent, VOID } from "../curves.js";
 import { button, choice, dialog, el, table } from "../dom.js";
-import { moment, number, span, valued } from "../format.js";
-import { address, change, state } from "../state.js";
+import { axisName, placed, valued } from "../format.js";
+import { address, change, state, zoomed } from "../state.js";
 import { paced } from "./runs.js";
 
 // Seven dashes and eight colours have no common divisor: 56 runs can be told apart, the first seven without colour.
@@ -97,9 +97,9 @@ export async function open(main) {
     legend.replaceChildren(...runs.map(entry));
     arrange();
     const names = [...charts.keys()].filter((name) => seen.has(name));
-    const { lines, records } = await linesOf(runs, names, signal);
+    const { lines, records, span } = await linesOf(runs, names, signal);
     for (const name of names) {
-      charts.get(name)?.show(lines.get(name) ?? [], look(), []);
+      charts.get(name)?.show(lines.get(name) ?? [], { ...look(), span: zoomed() ?? span }, []);
       fresh.add(name);
     }
     main.dataset.shown = String(records);
@@ -144,7 +144,10 @@ export async function open(main) {
       const told = await get(`/api/compare?${query}`, signal),
         heads = runs.map(({ label }) => label);
       renew(differ, table("Keys that differ", ["key", ...heads], differences(told, runs)));
-      renew(equal, table(`At equal places, by ${look().by}`, ["name", look().by, ...heads], places(told, runs)));
+      const axis = axisName(look().by),
+        rows = places(told, runs);
+      const none = el("p", { class: "dim" }, `By ${axis} the runs have no place in common yet.`);
+      renew(equal, rows.length ? table(`At equal places, by ${axis}`, ["name", axis, ...heads], rows) : none);
     } catch (error) {
       // The charts are right without it.
       if (!(error instanceof Refused)) throw error;
@@ -221,7 +224,7 @@ function controls(moved, pick, saved) {
   });
   const which = button("Runs…", () => pick().catch(fail));
   const whole = button("Show all", () => moved({ lo: null, hi: null }));
-  const axes = /** @type {[string, string][]} */ (AXES.map((one) => [one, one]));
+  const axes = /** @type {[string, string][]} */ (AXES.map((one) => [one, axisName(one)]));
   const by = choice("By", axes, look().by, (value) => moved({ by: value, lo: null, hi: null }));
   const axis = by.querySelector("select");
   const files = /** @type {("CSV" | "SVG" | "PNG")[]} */ (["CSV", "SVG", "PNG"]);
@@ -303,7 +306,9 @@ async function linesOf(runs, names, signal) {
   for (const [place, { curves }] of every.entries()) {
     for (const curve of curves) lines.get(curve.name)?.push({ ...runs[place], curve });
   }
-  return { lines, records: every.reduce((sum, one) => sum + one.records, 0) };
+  const spans = every.flatMap((one) => one.spans),
+    curves = every.flatMap((one) => one.curves);
+  return { lines, records: every.reduce((sum, one) => sum + one.records, 0), span: extent(spans, curves) };
 }
 
 /** What one run has of these names. @param {Shown} run @param {string[]} names @param {AbortSignal} [signal] */
@@ -311,6 +316,8 @@ async function curvesOf(run, names, signal) {
   const own = names.filter((name) => run.names.includes(name)),
     found = [],
     asked = state();
+  /** @type {([number, number] | null)[]} */
+  const spans = [];
   let records = 0;
   for (let at = 0; at < own.length; at += NAMES) {
     const query = new URLSearchParams({ by: look().by, points: "600" });
@@ -318,9 +325,10 @@ async function curvesOf(run, names, signal) {
     for (const name of own.slice(at, at + NAMES)) query.append("n", name);
     const told = decode(await getBinary(`/api/runs/${run.id}/curves?${query}`, signal));
     found.push(...told.curves);
+    spans.push(told.span);
     records = told.records;
   }
-  return { curves: found, records };
+  return { curves: found, records, spans };
 }
 
 /** @param {any} told @param {Shown[]} runs */
@@ -337,7 +345,7 @@ function written(value) {
 /** @param {any} told @param {Shown[]} runs */
 function places(told, runs) {
   return told.at_equal.map((/** @type {any} */ one) => {
-    return [one.name, number(one.at), ...runs.map(({ id }) => valued(one.values[id], one.name))];
+    return [one.name, placed(one.at, look().by), ...runs.map(({ id }) => valued(one.values[id], one.name))];
   });
 }
 
@@ -372,13 +380,15 @@ function csv(lines, by) {
 }
 
 /**
- * @typedef {{color: string, dash: number[], points: [number, number][]}} Stroke
- * @typedef {{x: number, y: number, text: string}} Words
- * @typedef {{width: number, height: number, strokes: Stroke[], words: Words[]}} Picture
+ * @typedef {{color: string, dash: number[], points: [number, number][]}} Stroke one point is a dot
+ * @typedef {{x: number, y: number, text: string, end?: boolean}} Words which begin there, or end
+ * @typedef {{width: number, height: number, rules: [number, number][][], strokes: Stroke[], words: Words[]}} Picture
  */
 /** @typedef {{low: number, high: number}} Bounds none: not finite */
-const CELL = { width: 640, height: 220, head: 40, edge: 12 },
-  ROW = 20;
+const CELL = { width: 640, height: 240, head: 32, foot: 32, left: 84, edge: 12 },
+  ROW = 20,
+  DOT = 2.5,
+  SHARES = [0, 0.25, 0.5, 0.75, 1];
 
 /** Charts beside and below each other, after a line for each run: one layout for both kinds of pictures.
  * @param {Lines} lines @param {{by: string, log: boolean}} how @param {Shown[]} runs @returns {Picture} */
@@ -388,7 +398,7 @@ function laidOut(lines, how, runs) {
   const top = ROW * runs.length + CELL.edge,
     width = across * CELL.width,
     height = top + down * CELL.height;
-  const picture = /** @type {Picture} */ ({ width, height, strokes: [], words: [] });
+  const picture = /** @type {Picture} */ ({ width, height, rules: [], strokes: [], words: [] });
   for (const [place, { label, color, dash }] of runs.entries()) {
     const y = ROW * (place + 1);
     picture.strokes.push({
@@ -415,32 +425,39 @@ function plot(picture, at, name, lines, how) {
   const drawn = lines.map((line) => extremes(line, how.log)),
     x = bounds(drawn, 0),
     y = bounds(drawn, 1);
-  const wide = CELL.width - 2 * CELL.edge,
-    high = CELL.height - CELL.head - CELL.edge;
+  const left = at.left + CELL.left,
+    top = at.top + CELL.head,
+    wide = CELL.width - CELL.left - CELL.edge,
+    high = CELL.height - CELL.head - CELL.foot;
   /** @param {[number, number]} point @returns {[number, number]} */
   const pinned = ([a, b]) => [
-    at.left + CELL.edge + (wide * (a - x.low)) / (x.high - x.low || 1),
-    at.top + CELL.head + high - (high * (b - y.low)) / (y.high - y.low || 1),
+    left + (wide * (a - x.low)) / (x.high - x.low || 1),
+    top + high - (high * (b - y.low)) / (y.high - y.low || 1),
   ];
-  picture.words.push({ x: at.left + CELL.edge, y: at.top + 24, text: `${name}: ${spanned(x, y, name, how)}` });
+  const none = Number.isFinite(y.low) ? "" : ": no value";
+  picture.words.push({ x: left, y: at.top + 20, text: `${name}${how.log ? " (log axis)" : ""}${none}` });
+  if (none) return;
+  for (const share of SHARES) {
+    const [down, across] = [top + high * (1 - share), left + wide * share];
+    const value = y.low + share * (y.high - y.low),
+      place = placed(x.low + share * (x.high - x.low), how.by);
+    picture.rules.push(
+      [
+        [left, down],
+        [left + wide, down],
+      ],
+      [
+        [across, top],
+        [across, top + high],
+      ],
+    );
+    picture.words.push({ x: left - 6, y: down + 4, text: valued(how.log ? 10 ** value : value, name), end: true });
+    if (share === 0) picture.words.push({ x: left, y: top + high + 18, text: `${axisName(how.by)} ${place}` });
+    else if (share === 1) picture.words.push({ x: left + wide, y: top + high + 18, text: place, end: true });
+  }
   for (const [place, points] of drawn.entries()) {
     picture.strokes.push({ color: lines[place].color, dash: lines[place].dash, points: points.map(pinned) });
   }
-}
-
-/** What the edges of a plot stand for. @param {Bounds} x @param {Bounds} y @param {string} name
- * @param {{by: string, log: boolean}} how */
-function spanned(x, y, name, { by, log }) {
-  if (!Number.isFinite(y.low)) return "no value";
-  const [low, high] = [y.low, y.high].map((value) => valued(log ? 10 ** value : value, name));
-  const [begin, end] = [x.low, x.high].map((value) => placed(value, by));
-  return `${low} to ${high}${log ? " (log axis)" : ""}, ${by} ${begin} to ${end}`;
-}
-
-/** @param {number} x @param {string} by */
-function placed(x, by) {
-  if (by === "time") return moment(x);
-  return by === "seconds" ? span(x) : number(x, 6);
 }
 
 /** Both extremes of each point: a spike of one step is in the picture. What is not finite has no place in it.
@@ -482,20 +499,36 @@ function stroke({ color, dash }) {
 /** The page's own ground and ink: its colours are chosen for them. */
 function page() {
   const css = getComputedStyle(document.documentElement);
-  return { ground: css.getPropertyValue("--bg"), ink: css.getPropertyValue("--fg") };
+  const [ground, ink, rule] = ["--bg", "--fg", "--grid"].map((name) => css.getPropertyValue(name));
+  return { ground, ink, rule };
 }
 
 /** @param {Picture} picture */
-function svg({ width, height, strokes, words }) {
-  const { ground, ink } = page(),
+function svg({ width, height, rules, strokes, words }) {
+  const { ground, ink, rule } = page(),
     root = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height });
   root.append(shape("rect", { width, height, fill: ground }));
+  const written = (/** @type {[number, number][]} */ points) =>
+    points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
+  for (const points of rules) root.append(shape("polyline", { points: written(points), stroke: rule }));
   for (const one of strokes) {
-    const points = one.points.map(([x, y]) => `${x.toFixed(1)},${y.toFixed(1)}`).join(" ");
-    root.append(shape("polyline", { points, "stroke-width": 1.5, ...stroke(one) }));
+    const [[cx, cy] = [0, 0]] = one.points;
+    root.append(
+      one.points.length === 1
+        ? shape("circle", { cx, cy, r: DOT, fill: one.color })
+        : shape("polyline", { points: written(one.points), "stroke-width": 1.5, ...stroke(one) }),
+    );
   }
-  for (const { x, y, text } of words) {
-    const made = shape("text", { x, y, fill: ink, "font-family": "sans-serif", "font-size": 13 });
+  for (const { x, y, text, end } of words) {
+    const anchor = end ? "end" : "start";
+    const made = shape("text", {
+      x,
+      y,
+      fill: ink,
+      "font-family": "sans-serif",
+      "font-size": 13,
+      "text-anchor": anchor,
+    });
     made.textContent = text;
     root.append(made);
   }
@@ -513,20 +546,29 @@ async function png(picture) {
 }
 
 /** @param {CanvasRenderingContext2D} draw @param {Picture} picture */
-function paint(draw, { width, height, strokes, words }) {
-  const { ground, ink } = page();
+function paint(draw, { width, height, rules, strokes, words }) {
+  const { ground, ink, rule } = page();
   draw.scale(2, 2);
   draw.fillStyle = ground;
   draw.fillRect(0, 0, width, height);
-  draw.lineWidth = 1.5;
-  for (const { color, dash, points } of strokes) {
-    draw.strokeStyle = color;
-    draw.setLineDash(dash);
+  const line = (/** @type {[number, number][]} */ points) => {
     draw.beginPath();
     for (const [x, y] of points) draw.lineTo(x, y);
     draw.stroke();
+  };
+  draw.strokeStyle = rule;
+  rules.forEach(line);
+  draw.lineWidth = 1.5;
+  for (const { color, dash, points } of strokes) {
+    [draw.strokeStyle, draw.fillStyle] = [color, color];
+    draw.setLineDash(dash);
+    if (points.length > 1) line(points);
+    else for (const [x, y] of points) draw.fillRect(x - DOT, y - DOT, 2 * DOT, 2 * DOT);
   }
   draw.fillStyle = ink;
   draw.font = "13px sans-serif";
-  for (const { x, y, text } of words) draw.fillText(text, x, y);
+  for (const { x, y, text, end } of words) {
+    draw.textAlign = end ? "end" : "start";
+    draw.fillText(text, x, y);
+  }
 }

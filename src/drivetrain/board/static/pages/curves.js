@@ -3,9 +3,10 @@
 import { fail } from "../alerts.js";
 import { get, getBinary } from "../api.js";
 import { Chart } from "../chart.js";
-import { decode } from "../curves.js";
+import { decode, extent } from "../curves.js";
 import { button, choice, dialog, el } from "../dom.js";
-import { address, change, state } from "../state.js";
+import { axisName } from "../format.js";
+import { address, change, state, zoomed } from "../state.js";
 import { idsOf } from "./data.js";
 
 const AT_ONCE = 12;
@@ -57,10 +58,7 @@ export async function open(into, run) {
   function controls() {
     const asked = state(),
       { by, log, smooth } = look();
-    const axes = run.axes.map((/** @type {string} */ one) => [
-      one,
-      { seconds: "training seconds", time: "wall time" }[one] ?? one,
-    ]);
+    const axes = run.axes.map((/** @type {string} */ one) => [one, axisName(one)]);
     const logs = el("input", {
       type: "checkbox",
       checked: log,
@@ -130,7 +128,8 @@ export async function open(into, run) {
       const got = decode(data);
       if (told) [marks, marked] = [told.marks.filter((/** @type {any} */ mark) => !mark.void), others];
       const placed = marks.map((mark) => ({ kind: mark.kind, x: mark[look().by], text: mark.text }));
-      for (const curve of got.curves) show(curve, placed);
+      const span = zoomed() ?? extent([got.span], got.curves);
+      for (const curve of got.curves) show(curve, placed, span);
       const main = document.getElementById("main");
       if (main) main.dataset.shown = String(got.records);
     } catch (error) {
@@ -141,10 +140,11 @@ export async function open(into, run) {
     }
   }
 
-  /** @param {import("../curves.js").Curve} curve @param {import("../chart.js").Mark[]} placed */
-  function show(curve, placed) {
+  /** @param {import("../curves.js").Curve} curve @param {import("../chart.js").Mark[]} placed
+   * @param {[number, number] | null} span */
+  function show(curve, placed, span) {
     const color = getComputedStyle(document.documentElement).getPropertyValue("--c0");
-    charts.get(curve.name)?.show([{ label: run.name, color, dash: [], curve }], look(), placed);
+    charts.get(curve.name)?.show([{ label: run.name, color, dash: [], curve }], { ...look(), span }, placed);
   }
 
   /** @param {number | null} lo @param {number | null} hi */

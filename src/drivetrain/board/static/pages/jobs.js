@@ -2,13 +2,14 @@
 /** What was submitted, and where it stands. */
 import { get, send } from "../api.js";
 import { button, dialog, el, table } from "../dom.js";
-import { moment } from "../format.js";
+import { counted, moment } from "../format.js";
+import { address } from "../state.js";
 
 const EVERY = 10_000,
   LOG_EVERY = 2000;
 /** Of these nothing more comes by itself: see launch/states.py. */
 const ENDED = ["succeeded", "failed", "cancelled", "lost"];
-const HEADS = ["job", "target", "state", "engine", "step", "attempt", "submitted", "run", "acts"];
+const HEADS = ["job", "acts", "target", "state", "engine", "step", "attempt", "submitted", "run"];
 
 /** @param {HTMLElement} main @returns {Promise<import("../board.js").Page>} */
 export async function open(main) {
@@ -36,11 +37,9 @@ export async function open(main) {
   /** @param {any[]} jobs @param {boolean} readOnly */
   function show(jobs, readOnly) {
     const focused = holder.contains(document.activeElement) ? document.activeElement?.getAttribute("aria-label") : null;
-    const rows = jobs.map((job) => [...facts(job), acts(job, readOnly)]);
+    const rows = jobs.map((job) => [job.job, acts(job, readOnly), ...facts(job)]);
     const none = el("p", {}, "No job was submitted from here.");
-    holder.replaceChildren(
-      rows.length ? table(rows.length === 1 ? "1 job" : `${rows.length} jobs`, HEADS, rows) : none,
-    );
+    holder.replaceChildren(rows.length ? table(counted(rows.length, "job"), HEADS, rows) : none);
     // Who was at a button is at the same one of the new table.
     const same = focused && holder.querySelector(`[aria-label="${CSS.escape(focused)}"]`);
     if (same instanceof HTMLElement) same.focus();
@@ -106,7 +105,10 @@ function facts(job) {
     engine = [job.native_state, job.reason].filter(Boolean).join(": ");
   // Of a job that only its engine knows there is no more.
   const attempt = job.attempt == null ? "–" : String(job.attempt + 1);
-  return [job.job, job.target, `${state}${code}`, engine, job.progress, attempt, moment(job.submitted), job.run];
+  const told = [`${state}${code}`, engine].map((text) => el("div", { class: "cause" }, text));
+  const to = address({ page: "run", run: job.id ?? "" }),
+    run = job.id ? el("a", { href: to, title: job.run }, job.run.split("/").at(-1)) : job.run;
+  return [job.target, ...told, job.progress, attempt, moment(job.submitted), run];
 }
 
 /** The end of a job's log, which follows as long as its end is in view. @param {string} job */

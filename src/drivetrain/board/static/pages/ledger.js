@@ -3,7 +3,7 @@
 import { fail } from "../alerts.js";
 import { get, send } from "../api.js";
 import { button, choice, dialog, el, table } from "../dom.js";
-import { moment, span } from "../format.js";
+import { counted, moment, span } from "../format.js";
 import { change, state } from "../state.js";
 
 /** @param {HTMLElement} into @param {any} run */
@@ -56,7 +56,7 @@ export async function open(into, run) {
     chain.textContent = told.chain.whole
       ? `The chain holds over ${told.chain.checked.toLocaleString("en")} records.`
       : `The chain is broken: ${told.chain.damage}. What came before it is shown.`;
-    holder.replaceChildren(table(`${found.length} records`, ["kind", "step", "when", "record"], found.map(row)));
+    holder.replaceChildren(table(counted(found.length, "record"), ["kind", "step", "when", "record"], found.map(row)));
   }
   return {
     draw: async () => {

@@ -39,6 +39,10 @@ export async function open(into, run) {
       bytes(one.bytes),
       moment(one.time),
     ]);
+    if (!rows.length && !files.length) {
+      list.replaceChildren(el("p", { class: "dim" }, "No log is here. A report of one file has none."));
+      return;
+    }
     list.replaceChildren(
       table("Logs", ["file", "size", "written"], rows),
       ...(files.length ? [table("Profiles", ["file", "size", "written"], files)] : []),
@@ -63,7 +67,7 @@ export async function open(into, run) {
     shown.dataset.name = name;
     shown.replaceChildren(
       el("h2", {}, name),
-      el("p", { class: "dim" }, `bytes ${told.begin} to ${told.end} of ${told.size}`),
+      el("p", { class: "dim" }, told.size ? `bytes ${told.begin} to ${told.end} of ${told.size}` : "empty"),
       el("div", { class: "bar" }, before, newest),
       text,
     );

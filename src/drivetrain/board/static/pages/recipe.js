@@ -2,6 +2,7 @@
 /** The recipe with its origins, what differs from another run, code and environment. */
 import { get } from "../api.js";
 import { choice, el, table } from "../dom.js";
+import { counted } from "../format.js";
 import { change, state } from "../state.js";
 
 /** @param {HTMLElement} into @param {any} run */
@@ -32,15 +33,20 @@ export async function open(into, run) {
   }
 
   function show() {
+    const wanted = search.value.toLowerCase();
     if (told.differences) {
-      const rows = told.differences.map((/** @type {any} */ one) => [one.key, text(one.here), text(one.there)]);
-      holder.replaceChildren(table(`${rows.length} keys differ`, ["key", "here", "there"], rows));
+      const rows = told.differences
+        .map((/** @type {any} */ one) => [one.key, text(one.here), text(one.there)])
+        .filter((/** @type {string[]} */ cells) => cells.join(" ").toLowerCase().includes(wanted))
+        .map((/** @type {string[]} */ [key, here, there]) => [key, whole(here), whole(there)]);
+      holder.replaceChildren(
+        table(`${counted(rows.length, "key")} of the recipes not alike`, ["key", "here", "there"], rows),
+      );
       return;
     }
-    const wanted = search.value.toLowerCase();
     const rows = told.values
       .filter((/** @type {any} */ one) => `${one.key} ${text(one.value)}`.toLowerCase().includes(wanted))
-      .map((/** @type {any} */ one) => [one.key, text(one.value), one.origin]);
+      .map((/** @type {any} */ one) => [one.key, whole(text(one.value)), one.origin]);
     const environment = Object.entries(told.environment).map(([key, value]) => [key, text(value)]);
     const code = Object.entries(told.code?.files ?? {}).map(([name, file]) => [
       name,
@@ -48,7 +54,7 @@ export async function open(into, run) {
       /** @type {any} */ (file).affects,
     ]);
     holder.replaceChildren(
-      table(`${rows.length} keys`, ["key", "value", "where it comes from"], rows),
+      table(counted(rows.length, "key"), ["key", "value", "where it comes from"], rows),
       table("Environment of the newest start", ["", ""], environment),
       ...(code.length ? [table("Your own code", ["file", "digest", "affects"], code)] : []),
     );
@@ -58,6 +64,11 @@ export async function open(into, run) {
       if (!told) await load();
     },
   };
+}
+
+/** With its spaces and lines. @param {string} value */
+function whole(value) {
+  return el("span", { class: "text" }, value);
 }
 
 /** @param {unknown} value */

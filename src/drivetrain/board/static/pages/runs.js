@@ -3,7 +3,7 @@
 import { fail } from "../alerts.js";
 import { get, send } from "../api.js";
 import { button, choice, dialog, el } from "../dom.js";
-import { amount, bytes, moment, number, share, span } from "../format.js";
+import { amount, bytes, counted, moment, number, share, span } from "../format.js";
 import { address, change, state } from "../state.js";
 
 /** @typedef {any} Row */
@@ -56,7 +56,7 @@ export async function open(main) {
       for (const name of extra(asked)) query.append("column", name);
       const told = await get(`/api/runs?${query}`);
       problem.textContent = told.problem ?? "";
-      holder.replaceChildren(table(told.runs, asked, told.read_only, draw));
+      holder.replaceChildren(table(told, asked, draw));
       main.dataset.shown = String(told.runs.length);
     } finally {
       busy = false;
@@ -112,8 +112,9 @@ export async function open(main) {
   };
 }
 
-/** @param {Row[]} rows @param {URLSearchParams} asked @param {boolean} readOnly @param {() => Promise<void>} draw */
-function table(rows, asked, readOnly, draw) {
+/** @param {{runs: Row[], total: number, read_only: boolean}} told @param {URLSearchParams} asked
+ * @param {() => Promise<void>} draw */
+function table({ runs, total, read_only: readOnly }, asked, draw) {
   const names = (asked.get("columns") ?? USUAL).split(",").filter(Boolean);
   const shown = names.map((name) => COLUMNS[name] ?? keyed(name));
   const sort = asked.get("sort") ?? "",
@@ -122,16 +123,16 @@ function table(rows, asked, readOnly, draw) {
   const heads = names.map((name, place) =>
     head(name, shown[place], by === name ? (down ? "descending" : "ascending") : "none", down),
   );
-  let found = rows.filter((row) => asked.get("hidden") === "1" || !(row.hidden || row.archived));
+  let found = runs.filter((row) => asked.get("hidden") === "1" || !(row.hidden || row.archived));
   const column = by && (COLUMNS[by] ?? keyed(by));
-  if (column) found = found.toSorted((a, b) => (down ? -1 : 1) * order(column.value(a), column.value(b)));
+  if (column) found = found.toSorted((a, b) => order(column.value(a), column.value(b), down ? -1 : 1));
   const body = el("tbody", {}),
     group = asked.get("group");
   let before = null;
   const grouping = group ? (COLUMNS[group] ?? keyed(group)) : null;
   if (grouping) found = found.toSorted((a, b) => order(grouping.value(a), grouping.value(b)));
   for (const row of found) {
-    const of = grouping && String(grouping.value(row) ?? "–");
+    const of = grouping && (String(grouping.value(row) ?? "") || "–");
     if (of != null && of !== before)
       body.append(el("tr", {}, el("th", { colspan: names.length + 1, scope: "rowgroup" }, `${group}: ${of}`)));
     before = of;
@@ -142,13 +143,14 @@ function table(rows, asked, readOnly, draw) {
       el(
         "tr",
         { class: row.hidden || row.archived ? "hidden" : null, "data-run": row.name },
-        ...shown.map((one) => el("td", {}, one.cell(row))),
         el("td", {}, menu),
+        ...shown.map((one) => el("td", {}, one.cell(row))),
       ),
     );
   }
-  const caption = el("caption", {}, `${found.length} of ${rows.length} runs`);
-  return el("table", {}, caption, el("thead", {}, el("tr", {}, ...heads, el("th", { scope: "col" }, "more"))), body);
+  if (!found.length) body.append(el("tr", {}, el("td", { colspan: names.length + 1, class: "dim" }, nothing(total))));
+  const caption = el("caption", {}, `${found.length} of ${counted(total, "run")}`);
+  return el("table", {}, caption, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "more"), ...heads)), body);
 }
 
 /** @param {string} name @param {Column} column @param {string} sorted @param {boolean} down */
@@ -201,8 +203,18 @@ function columns(keys, moved) {
     return el("div", {}, el("label", {}, input, ` ${text}`));
   };
   const own = Object.entries(COLUMNS).map(([name, column]) => box(name, column.name));
-  dialog(
+  const find = el("input", {
+    type: "search",
+    oninput: () => {
+      for (const label of made.querySelectorAll("label:has([type=checkbox])")) {
+        const fits = (label.textContent ?? "").toLowerCase().includes(find.value.toLowerCase());
+        label.toggleAttribute("hidden", !fits);
+      }
+    },
+  });
+  const made = dialog(
     "Columns",
+    el("label", {}, "Find ", find),
     ...own,
     el("h3", {}, "Metrics"),
     ...keys.metrics.map((name) => box(name, name)),
@@ -213,8 +225,10 @@ function columns(keys, moved) {
 
 /** Name, tags, hide, archive, delete. @param {Row} row @param {() => Promise<void>} draw */
 function about(row, draw) {
-  const title = el("input", { value: row.title ?? "", placeholder: row.name }),
-    tags = el("input", { value: row.tags.join(", ") });
+  const keep = () => set({ title: title.value || null, tags: split() }),
+    onkeydown = (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && keep();
+  const title = el("input", { value: row.title ?? "", placeholder: row.name, onkeydown }),
+    tags = el("input", { value: row.tags.join(", "), onkeydown });
   const said = el("p", { class: "bad", role: "status" });
   const act = async (/** @type {() => Promise<unknown>} */ what) => {
     try {
@@ -241,7 +255,7 @@ function about(row, draw) {
     el(
       "div",
       { class: "bar" },
-      button("Keep", () => set({ title: title.value || null, tags: split() })),
+      button("Keep", keep),
       button(row.hidden ? "Show" : "Hide", () => set({ hidden: !row.hidden })),
       button(row.archived ? "Take out of the archive" : "Archive", () => set({ archived: !row.archived })),
     ),
@@ -267,8 +281,8 @@ export function stateCell(row) {
   const code = row.code == null || row.code === 0 ? "" : ` (${row.code})`;
   const reading = row.read < 1 ? ` · ${Math.floor(100 * row.read)} % read` : "";
   const state = el("span", { class: `state ${row.state}` }, `${row.state}${code}${reading}`);
-  return row.cause && row.state !== "done"
-    ? el("span", { title: row.cause }, state, el("br"), el("span", { class: "dim" }, cut(row.cause)))
+  return row.cause && row.state !== "done" && row.cause !== row.state
+    ? el("span", { title: row.cause }, state, el("div", { class: "cause" }, cut(row.cause)))
     : state;
 }
 
@@ -313,7 +327,7 @@ function bestCell(row) {
   return el(
     "span",
     { title: `${which} of ${row.best.metric}, at step ${row.best.step}` },
-    `${row.best.metric} ${number(row.best.value)}`,
+    `${row.best.metric} ${number(row.best.value)}${row.best.mode ? "" : " (last)"}`,
   );
 }
 
@@ -344,12 +358,20 @@ function cut(text) {
   return text.length > 60 ? `${text.slice(0, 59)}…` : text;
 }
 
-/** Missing values come last. @param {number | string | null} a @param {number | string | null} b */
-function order(a, b) {
+/** Missing values come last, either way. @param {number | string | null} a @param {number | string | null} b @param {1 | -1} way */
+function order(a, b, way = 1) {
   if (a == null || b == null) return a == null ? (b == null ? 0 : 1) : -1;
-  return typeof a === "number" && typeof b === "number"
-    ? a - b
-    : String(a).localeCompare(String(b), undefined, { numeric: true });
+  return (
+    way *
+    (typeof a === "number" && typeof b === "number"
+      ? a - b
+      : String(a).localeCompare(String(b), undefined, { numeric: true }))
+  );
+}
+
+/** @param {number} total */
+function nothing(total) {
+  return total ? "No run fits: see the filter, and what is hidden." : "No run is there yet. One that begins appears.";
 }
 
 const REST = 4, // times as long as an update has taken, from its begin to the next one's

@@ -24,13 +24,17 @@ const USES = [
 export async function open(into, run) {
   const holder = el("div", {}),
     memory = el("div", { class: "grid" });
-  into.replaceChildren(holder, el("h2", {}, "Memory of the first process"), memory);
+  const none = el("p", { class: "dim" }, "none yet");
+  into.replaceChildren(holder, el("h2", {}, "Memory of the first process"), none, memory);
   const host = new Chart(memory, "memory/host", { zoom: () => {} }),
     device = new Chart(memory, "memory/device", { zoom: () => {} });
   return {
     draw: async () => {
       const told = await get(`/api/runs/${run.id}/time`);
       holder.replaceChildren(...whole(told), ...ranks(told.ranks), ...commits(told.commits));
+      none.hidden = told.memory.step.length > 0;
+      memory.hidden = !none.hidden;
+      if (memory.hidden) return;
       show(host, told.memory, ["host", "host_peak"]);
       show(device, told.memory, ["device", "device_peak"]);
       device.figure.hidden = told.memory.device.every((/** @type {number | null} */ one) => one == null);
