@@ -99,7 +99,7 @@ export class Chart {
       legend: { show: false },
       series,
       bands,
-      padding: [8, 30, 0, 0],
+      padding: [8, 44, 0, 0], // half of the last place's label
       scales: { x: { time: this.look.by === "time", range: this.reach.bind(this) }, y: this.scale() },
       axes: [
         {
@@ -288,7 +288,7 @@ function sparse(u, place) {
 }
 
 /** As many digits as tell ticks apart. @param {(number | null)[]} at @param {string} name */
-function labels(at, name) {
+export function labels(at, name) {
   let told = /** @type {string[]} */ ([]);
   for (let digits = 4; digits < 9; digits++) {
     told = at.map((y) => (y == null ? "" : valued(y, name, digits)));
@@ -341,10 +341,15 @@ function wide(u, labels) {
   );
 }
 
+/** What an axis shows at least around values that are nearly alike. @param {number} lo @param {number} hi */
+export function leastRange(lo, hi) {
+  return 1e-3 * Math.max(Math.abs(lo), Math.abs(hi), 1e-9);
+}
+
 /** @param {number} lo @param {number} hi @returns {[number, number]} */
 function padded(lo, hi) {
   if (lo == null || hi == null || !Number.isFinite(lo) || !Number.isFinite(hi)) return [0, 1];
-  const least = 1e-3 * Math.max(Math.abs(lo), Math.abs(hi), 1e-9),
+  const least = leastRange(lo, hi),
     room = Math.max(hi - lo, least);
   return [lo - 0.05 * room - (hi - lo < least ? least / 2 : 0), hi + 0.05 * room + (hi - lo < least ? least / 2 : 0)];
 }

@@ -2,7 +2,7 @@
 /** Many runs over each other: small multiples, keys that differ, metrics at equal places; as PNG, SVG and CSV. */
 import { fail } from "../alerts.js";
 import { get, getBinary, Refused } from "../api.js";
-import { Chart } from "../chart.js";
+import { Chart, labels, leastRange } from "../chart.js";
 import { decode, extent, VOID } from "../curves.js";
 import { button, choice, dialog, el, table } from "../dom.js";
 import { axisName, placed, valued } from "../format.js";
@@ -437,10 +437,13 @@ function plot(picture, at, name, lines, how) {
   const none = Number.isFinite(y.low) ? "" : ": no value";
   picture.words.push({ x: left, y: at.top + 20, text: `${name}${how.log ? " (log axis)" : ""}${none}` });
   if (none) return;
-  for (const share of SHARES) {
+  const least = leastRange(y.low, y.high);
+  if (y.high - y.low < least) [y.low, y.high] = [y.low - least / 2, y.high + least / 2];
+  const values = SHARES.map((share) => y.low + share * (y.high - y.low));
+  const told = labels(how.log ? values.map((value) => 10 ** value) : values, name);
+  for (const [number, share] of SHARES.entries()) {
     const [down, across] = [top + high * (1 - share), left + wide * share];
-    const value = y.low + share * (y.high - y.low),
-      place = placed(x.low + share * (x.high - x.low), how.by);
+    const place = placed(x.low + share * (x.high - x.low), how.by);
     picture.rules.push(
       [
         [left, down],
@@ -451,7 +454,7 @@ function plot(picture, at, name, lines, how) {
         [across, top + high],
       ],
     );
-    picture.words.push({ x: left - 6, y: down + 4, text: valued(how.log ? 10 ** value : value, name), end: true });
+    picture.words.push({ x: left - 6, y: down + 4, text: told[number], end: true });
     if (share === 0) picture.words.push({ x: left, y: top + high + 18, text: `${axisName(how.by)} ${place}` });
     else if (share === 1) picture.words.push({ x: left + wide, y: top + high + 18, text: place, end: true });
   }
