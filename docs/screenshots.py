@@ -19,9 +19,11 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+import drivetrain
 from browsers import launched
 
 SCREENS = Path(__file__).parent / "board"
+RECIPE = Path(drivetrain.__file__).parent / "recipes" / "quickstart.yaml"
 SHORT = [
     "launch.threads=1",
     "telemetry.plan=1s",
@@ -52,10 +54,12 @@ def main() -> None:
 def photographed() -> None:
     """Two runs below `runs/`: a job, and one with another learning rate, told things as it trains and killed once."""
     SCREENS.mkdir(exist_ok=True)
+    # A copy: the page of the recipe shows where its values come from, and no place of this machine.
+    shutil.copy(RECIPE, ".")
     # One after the other: a plan is made by what a run leaves of the processors.
-    quietly("submit", "quickstart", "--run", "runs/quickstart", *SHORT)
+    quietly("submit", "quickstart.yaml", "--run", "runs/quickstart", *SHORT)
     until_step("quickstart", 400)
-    asked = command("train", "quickstart", "--run", "runs/low-rate", "name=low-rate", "optimizer.lr=1e-3", *SHORT)
+    asked = command("train", "quickstart.yaml", "--run", "runs/low-rate", "name=low-rate", "optimizer.lr=1e-3", *SHORT)
     killed = subprocess.Popen(asked, stdout=subprocess.DEVNULL)
     until_step("low-rate", 120)
     with board() as address, page_of(address) as page:
