@@ -11,6 +11,7 @@ import pytest
 from boards import made_run
 from browsers import launched, needed, violations
 from drivetrain.cli.main import run as command
+from drivetrain.runtime.lease import Lease
 from records import attempt, commit, ended, evaluation, rollback, step
 
 pytestmark = [pytest.mark.xdist_group("board"), pytest.mark.timeout(120)]
@@ -68,17 +69,29 @@ def test_every_page_of_the_file_opens_from_the_disk_and_steers_nothing(runs, tmp
             page.wait_for_selector(f"nav.tabs a[aria-current]:text-is('{tab}')")
             page.wait_for_selector("body[data-ready]")
             assert violations(page) == []
-        page.goto(f"file://{to}#page=compare&runs={','.join(_ids(page))}")
+        page.get_by_role("link", name="Compare", exact=True).click()
         page.wait_for_selector("caption:has-text('Keys')")
+        assert "one" in page.inner_text("main")
+        assert "two" in page.inner_text("main")
         assert page.inner_text("#alerts") == ""
         assert said == []
         browser.close()
 
 
-def _ids(page):
-    kept = page.evaluate("document.getElementById('kept').textContent")
-    told = json.loads(gzip.decompress(base64.b64decode(kept)))
-    return [run["id"] for run in told["answers"]["/api/runs"]["runs"]]
+def kept(file):
+    """What a report holds of what its pages ask for."""
+    (told,) = re.findall('id="kept">([^<]*)<', file.read_text())
+    return json.loads(gzip.decompress(base64.b64decode(told)))
+
+
+def test_a_report_of_a_run_that_trains_says_so(tmp_path):
+    run = made_run(tmp_path / "run", [attempt(steps=9), step(1)])
+    lease = Lease.take(run, commits=list)
+    try:
+        assert command(["report", str(run), "--html", str(tmp_path / "x.html")]) == 0
+    finally:
+        lease.release()
+    assert [row["state"] for row in kept(tmp_path / "x.html")["answers"]["/api/runs"]["runs"]] == ["trains"]
 
 
 def test_twelve_curves_take_less_than_400_kb(tmp_path):
