@@ -294,6 +294,8 @@ class _Run:
         self.step = step
         self.lost += lost
         for bucket, void in {"step": seconds, "beside": lost * self.costs.beside}.items():
+            # Sums in another order end on other bits: no more is void than there was.
+            void = min(void, self.seconds[bucket])
             self.seconds[bucket] -= void
             self.seconds["lost work"] += void
 
