@@ -101,6 +101,8 @@ def test_a_torn_record_is_no_damage_and_waits_for_its_end(folder):
     looked(runs)
     line = row(runs.all[run_id(run)])
     assert (line["records"], line["state"]) == (2, "cut off")
+    # It is not read again and again.
+    assert runs.poll() == (set(), False)
 
 
 def test_a_damaged_ledger_is_said_and_holds_up_no_other(folder):
@@ -174,15 +176,6 @@ def test_a_directory_that_becomes_a_file_and_one_that_cannot_be_read_hold_up_no_
         assert list(find(folder)) == []
     looked(runs)
     assert row(runs.all[run_id(two)])["cause"] == "cut off"
-
-
-def test_a_torn_record_is_not_read_again_and_again(folder):
-    run = made_run(folder / "one", STARTED)
-    with (run / "ledger.jsonl").open("ab") as file:
-        file.write(b'{"kind":"step","time":13')
-    runs = Runs([folder], None)
-    looked(runs)
-    assert runs.poll() == (set(), False)
 
 
 def test_a_ledger_that_is_cut_between_two_looks_leaves_a_line(folder):

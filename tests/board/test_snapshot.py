@@ -3,12 +3,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import boards
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import seconds, series
 from drivetrain.board.snapshot import load, save
 from drivetrain.board.steps import STEP
 from drivetrain.board.zoom import Window
-from drivetrain.ledger.ledger import LedgerFile, body_of, chained
 from records import attempt, commit, ended, evaluation, rollback, step
 
 FIRST = [attempt(), *(step(at) for at in range(1, 51)), evaluation(50), commit(50, at=61.0), rollback(50, 37)]
@@ -21,10 +21,7 @@ def ledger(tmp_path):
 
 
 def append(path, told):
-    file = LedgerFile.open(path)
-    for record in told:
-        file.append(record)
-    file.close()
+    boards.append(path.parent, told)
 
 
 def followed(path, snapshot=None):
@@ -90,9 +87,7 @@ def test_two_boards_on_one_cache_double_nothing(ledger, tmp_path):
 def test_to_save_takes_little_memory_besides_the_index(ledger, tmp_path):
     """As one piece it took twice the memory of a large index."""
     losses = {f"part_{number}": 1.0 for number in range(40)}
-    file = LedgerFile.open(ledger)
-    file.write(*chained(file.tail, [body_of(attempt()), *(body_of(step(at, losses=losses)) for at in range(1, 4001))]))
-    file.close()
+    append(ledger, [attempt(), *(step(at, losses=losses) for at in range(1, 4001))])
     index = followed(ledger)
     tracemalloc.start()
     save(index, tmp_path / "kept")

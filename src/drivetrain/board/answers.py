@@ -71,14 +71,19 @@ class OwnLine(TypedDict):
     mfu: float | None
 
 
-class Line(OwnLine):
-    """A run in one line, with what the user said of it."""
+class NoteTold(TypedDict):
+    """What the user said of a run."""
 
     title: str | None
     """What the user calls it."""
     tags: list[str]
     hidden: bool
     archived: bool
+
+
+class Line(OwnLine, NoteTold):
+    """A run in one line, with what the user said of it."""
+
     read_only: bool
     """Whether this board steers nothing."""
 

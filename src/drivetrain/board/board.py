@@ -86,15 +86,7 @@ class Board:
 
     def row(self, run: Run) -> Line:
         """The line of a run, with what the user said of it."""
-        note = self.notes.of(run.folder)
-        return {
-            **row(run),
-            "title": note.title or None,
-            "tags": list(note.tags),
-            "hidden": note.hidden,
-            "archived": note.archived,
-            "read_only": self.read_only,
-        }
+        return {**row(run), **self.notes.of(run.folder).told(), "read_only": self.read_only}
 
     def rows(self) -> list[tuple[Run, Line]]:
         """All runs with their lines, the newest first."""

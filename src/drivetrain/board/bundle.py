@@ -26,8 +26,8 @@ def bundled(vendored: str, modules: Mapping[str, str], styles: str, kept: Mappin
     for. Its policy lets in these very scripts and styles, by their hashes, and nothing from elsewhere."""
     script = f"{vendored}\n{_script(modules)}"
     policy = _POLICY.format(script=_hash(script), style=_hash(styles))
-    # In base 64 no text of a user can end the element that it stands in.
     ids = ",".join(run["id"] for run in kept["answers"]["/api/runs"]["runs"])
+    # In base 64 no text of a user can end the element that it stands in.
     data = base64.b64encode(gzip.compress(json.dumps(kept, allow_nan=False).encode(), mtime=0)).decode()
     return "\n".join(
         [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from drivetrain.board.answers import CommitListed
+from drivetrain.board.files import names_in
 from drivetrain.board.row import goal
 from drivetrain.board.runs import Run
 from drivetrain.board.steps import STEP
@@ -22,7 +22,7 @@ from drivetrain.ledger.records import CommitRecord
 def commits(run: Run) -> list[CommitListed]:
     """Those that count, newest first. `parent` is the commit that training went on from to this one, `score` what the
     recipe's own metric came to at its step, `best` whether no other that is there has a better one."""
-    here, pinned = _names(run.folder / FOLDER), _names(run.folder / PINS)
+    here, pinned = names_in(run.folder / FOLDER), names_in(run.folder / PINS)
     scores, found, before = _scores(run), {}, None
     # A step that is made again is committed under the name that it had.
     for record in of_kind(run.index, CommitRecord):
@@ -70,10 +70,3 @@ def _numbers(scored: Iterator[tuple[float, float]]) -> Iterator[tuple[int, float
     for step, value in scored:
         if math.isfinite(value):
             yield int(step), value
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return set(os.listdir(folder))
-    except OSError:
-        return set()

@@ -58,7 +58,7 @@ def shown(run: Path, asked: str) -> tuple[Path, str]:
     found = run
     # One name after the other is looked up in its folder: `..` is in none of them.
     for place, part in enumerate(parts):
-        if (place == 0 and part not in _FOLDERS) or part not in _names(found):
+        if (place == 0 and part not in _FOLDERS) or part not in names_in(found):
             raise _missing(asked)
         found /= part
         if found.is_symlink():
@@ -91,7 +91,8 @@ def _listed(run: Path, folder: str) -> list[FileListed]:
     return found
 
 
-def _names(folder: Path) -> set[str]:
+def names_in(folder: Path) -> set[str]:
+    """What lies there; nothing where it is no folder, or not there."""
     try:
         return set(os.listdir(folder))
     except OSError:

@@ -33,8 +33,8 @@ def span(index: Index, axis: int) -> tuple[float, float] | None:
         if not len(index.groups):
             return None
         # A clock may have been set back: the ends are not at the ends.
-        ends = np.concatenate([index.groups.first.rows[:, axis], index.groups.last.rows[:, axis]])
-        return float(ends.min()), float(ends.max())
+        first, last = index.groups.first.rows[:, axis], index.groups.last.rows[:, axis]
+        return float(min(first.min(), last.min())), float(max(first.max(), last.max()))
 
 
 def last(index: Index, name: str) -> float:

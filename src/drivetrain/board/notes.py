@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drivetrain.board.answers import NoteTold
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.spec.files import write_private
 
@@ -31,6 +32,15 @@ class Note:
     tags: tuple[str, ...] = ()
     hidden: bool = False
     archived: bool = False
+
+    def told(self) -> NoteTold:
+        """As JSON data."""
+        return {
+            "title": self.title or None,
+            "tags": list(self.tags),
+            "hidden": self.hidden,
+            "archived": self.archived,
+        }
 
     def changed(self, changes: Mapping[str, Any]) -> Note:
         """With what was sent. Raises Failure(64) for anything else than a name, tags and two truths."""

@@ -19,6 +19,7 @@ from drivetrain.board.encoding import encoded
 from drivetrain.board.index import Index
 from drivetrain.board.lookup import series, span
 from drivetrain.board.marks import marks
+from drivetrain.board.notes import Note
 from drivetrain.board.recipes import RecipeFile
 from drivetrain.board.row import finite, row
 from drivetrain.board.runs import Run, look_at, run_id
@@ -33,14 +34,6 @@ _POINTS = 600  # of a curve
 _MARKS = 500  # of a kind, the newest
 _RECORDS = 200  # of the ledger, the newest that are no steps
 _FILES = 4 << 20  # bytes of sounds and pictures of a run, the newest
-_UNSAID: dict[str, Any] = {
-    "title": None,
-    "tags": [],
-    "hidden": False,
-    "archived": False,
-    "read_only": True,
-    "values": {},
-}
 
 
 def one_file(folders: Sequence[Path]) -> str:
@@ -50,7 +43,7 @@ def one_file(folders: Sequence[Path]) -> str:
     """
     runs = [_opened(folder) for folder in folders]
     kept: dict[str, Any] = {"answers": {}, "curves": {}, "places": {}, "files": {}}
-    rows = [row(run) | _UNSAID | {"read_only": True} for run in runs]
+    rows = [{**row(run), **Note().told(), "read_only": True, "values": {}} for run in runs]
     kept["answers"]["/api/runs"] = {"runs": rows, "total": len(rows), "read_only": True, "folders": [], "problem": None}
     kept["answers"]["/api/keys"] = {"keys": [], "metrics": []}
     for run, told in zip(runs, rows, strict=True):

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import is_typeddict
 
 from drivetrain.board import answers
 from drivetrain.board.guard import KEY
-from drivetrain.board.routes.curves import MOST
+from drivetrain.board.routes.curves import MOST as POINTS
+from drivetrain.board.routes.ledger import MOST as RECORDS
+from drivetrain.board.routes.pages import OF_COMMITS
 from drivetrain.board.steps import AXES
 from drivetrain.spec.commands import VERBS
 
@@ -32,6 +35,13 @@ _PLACE: _Schema = {"type": "integer", "minimum": 0}
 _BY: _Schema = {"enum": list(AXES), "default": AXES[0]}
 _TRUTH: _Schema = {"type": "boolean"}
 _COMMAND: Mapping[str, _Schema] = {"verb": {"enum": list(VERBS)}, "argument": {"type": "string", "default": ""}}
+
+
+class _Untitled(GenerateJsonSchema):
+    """Without titles of fields, which only repeat names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ CALLS: Mapping[str, Call] = {
     ),
     f"GET {_RUN}/curves": Call(
         "Curves, in binary: CurvesHead says how",
-        query={"n": _TEXTS, "by": _BY, "lo": _NUMBER, "hi": _NUMBER, "points": {"type": "integer", "maximum": MOST}},
+        query={"n": _TEXTS, "by": _BY, "lo": _NUMBER, "hi": _NUMBER, "points": {"type": "integer", "maximum": POINTS}},
         media=_BINARY,
     ),
     f"GET {_RUN}/marks": Call("What happened beside the curves", (answers.Marks,)),
@@ -100,16 +110,14 @@ CALLS: Mapping[str, Call] = {
     f"GET {_RUN}/records": Call(
         "Records, the newest first, from before a byte of the ledger",
         (answers.Records,),
-        {"kind": _TEXTS, "search": _TEXT, "limit": {"type": "integer", "maximum": 500}, "before": _PLACE},
+        {"kind": _TEXTS, "search": _TEXT, "limit": {"type": "integer", "maximum": RECORDS}, "before": _PLACE},
     ),
     f"GET {_RUN}/time": Call("Where time and memory went", (answers.Timeline,)),
     f"GET {_RUN}/recipe": Call(
         "The recipe; or what differs from another run's", (answers.Recipe, answers.RecipesDiffer), {"other": _TEXT}
     ),
     f"GET {_RUN}/commits": Call("Its commits", (answers.Commits,)),
-    f"POST {_RUN}/commits/{{commit}}": Call(
-        "Do something with a commit", (answers.Said,), body=_act("verify", "pin", "unpin", "remove")
-    ),
+    f"POST {_RUN}/commits/{{commit}}": Call("Do something with a commit", (answers.Said,), body=_act(*OF_COMMITS)),
     f"GET {_RUN}/data": Call("What was read so far", (answers.Data,)),
     f"POST {_RUN}/samples": Call(
         "Sixteen samples, decoded by the recipe's own code", (answers.Samples,), body={"position": _PLACE}
@@ -186,24 +194,16 @@ def _schemas() -> dict[str, dict[str, Any]]:
     for name, kind in vars(answers).items():
         if not is_typeddict(kind) or kind.__module__ != answers.__name__:
             continue
-        kind.__pydantic_config__ = ConfigDict(use_attribute_docstrings=True)
-        schema = _untitled(TypeAdapter(kind).json_schema(ref_template=_REF))
-        schema.pop("$defs", None)
+        kind.__pydantic_config__ = _DESCRIBED
+        schema = TypeAdapter(kind).json_schema(ref_template=_REF, schema_generator=_Untitled)
+        for part in ("$defs", "title"):
+            schema.pop(part, None)
         # Sentences under the fields of a base are not seen by pydantic.
         for base in kind.__orig_bases__:
             if base.__name__ in found:
                 schema["properties"] |= found[base.__name__]["properties"]
         found[name] = schema
     return found
-
-
-def _untitled(schema: Any) -> Any:
-    """Without titles, which only repeat names."""
-    if isinstance(schema, list):
-        return [_untitled(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {name: _untitled(part) for name, part in schema.items() if name != "title" or not isinstance(part, str)}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from drivetrain.board.samples import samples_of
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.tracker_mark import without_secrets
 
-_MOST = 500  # records of an answer
+MOST = 500
+"""Records of an answer."""
 _LOOKED = 64 << 20  # bytes that one search looks through
 _BLOCK = 1 << 20
 
@@ -44,7 +45,7 @@ def listed(request: Request) -> Response:
     index = run_of(request).index
     kinds = texts(request, "kind", 64)
     search = "".join(texts(request, "search", 1)).lower()
-    most = whole(request, "limit", 100, 1, _MOST)
+    most = whole(request, "limit", 100, 1, MOST)
     before = whole(request, "before", index.offset, 0, index.offset)
     found: list[dict[str, Any]] = []
     wanted = re.compile(b'{"kind":"(%s)"' % b"|".join(re.escape(kind.encode()) for kind in kinds or [".+"]))

@@ -16,7 +16,8 @@ from drivetrain.board.timeline import timeline
 from drivetrain.spec.exits import Exit, Failure
 from drivetrain.watch.tracker_mark import without_secrets
 
-_OF_COMMITS = {"verify": ["verify"], "pin": ["pin"], "unpin": ["pin", "--off"], "remove": ["rm"]}
+OF_COMMITS = {"verify": ["verify"], "pin": ["pin"], "unpin": ["pin", "--off"], "remove": ["rm"]}
+"""What can be done with a commit, and the words of `drivetrain checkpoint` for it."""
 _VERIFY = 1800.0  # seconds: every byte is read
 _DECODE = 120.0  # seconds: the data are opened by the user's own code
 _DECODED = 16  # samples at a time
@@ -45,7 +46,7 @@ def commits(request: Request) -> Response:
 async def commit(request: Request) -> Response:
     """POST /api/runs/{id}/commits/{commit}"""
     run, name, what = run_of(request), request.path_params["commit"], (await body(request)).get("act")
-    words = _OF_COMMITS.get(what) if isinstance(what, str) else None
+    words = OF_COMMITS.get(what) if isinstance(what, str) else None
     known = {row["name"] for row in commits_of(run)}
     # By its name in the ledger: nothing that was sent becomes an option of a command.
     if words is None or name not in known:

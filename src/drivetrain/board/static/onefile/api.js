@@ -46,9 +46,9 @@ export async function getBinary(path) {
   const names = searchParams.getAll("n"),
     lo = Number(searchParams.get("lo") ?? -Infinity),
     hi = Number(searchParams.get("hi") ?? Infinity);
-  const placed = all.curves.map((curve, number) => {
-    return places ? { ...curve, x: new Float64Array(bytes(places.x[places.of[number]])) } : curve;
-  });
+  // Curves of steps share their places.
+  const shared = places?.x.map((x) => new Float64Array(bytes(x)));
+  const placed = all.curves.map((curve, number) => (shared ? { ...curve, x: shared[places.of[number]] } : curve));
   const curves = placed.filter(({ name }) => names.includes(name)).map((curve) => within(curve, lo, hi));
   return encode({ ...all, span: extent([], placed) }, curves);
 }
