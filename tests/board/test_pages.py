@@ -5,11 +5,13 @@ import http.server
 import json
 import re
 import threading
+import wave
 from contextlib import contextmanager
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from PIL import Image
 
 from boards import KEYS, append, made_run, serving
 from browsers import launched, needed, violations
@@ -482,6 +484,101 @@ def test_what_is_compared_is_saved_as_numbers_and_pictures_with_axes(context, tm
     assert {"train/loss", "dogs/bits", "step 1", "40", "0", "39"} <= set(texts)
     assert len(list(root.iter("{http://www.w3.org/2000/svg}circle"))) == 1
     assert saved["PNG"].startswith(b"\x89PNG")
+
+
+def telemetry(at, slowest):
+    return {
+        "kind": "telemetry",
+        "time": 10.0 + at,
+        "attempt": 1,
+        "step": at,
+        "steps": 10,
+        "world": 2,
+        "device": {},
+        "phases": {"forward": 4.0},
+        "host": {"resident": 1 << 28, "peak": 1 << 29},
+        "ranks": {name: {"least": 1.0, "most": 2.0, "rank": slowest} for name in ("own_seconds", "host_peak")},
+    }
+
+
+def show(at):
+    files = {"tone": f"gallery/{at}/tone.wav", "wave": f"gallery/{at}/wave.png"}
+    return {"kind": "show", "time": 10.0 + at, "attempt": 1, "step": at, "text": {"sample": f"at {at}"}, "files": files}
+
+
+@pytest.fixture
+def shown_run(tmp_path):
+    """A run with sounds and pictures at two steps, telemetry of two ranks, and the stacks of a hang."""
+    told = [attempt(steps=20), *(step(at) for at in range(1, 21))]
+    for at in (10, 20):
+        told += [telemetry(at, slowest=at // 10 - 1), show(at)]
+    run = made_run(tmp_path / "runs" / "one", told)
+    for at in (10, 20):
+        (run / "gallery" / str(at)).mkdir(parents=True)
+        Image.new("RGB", (at, 5)).save(run / "gallery" / str(at) / "wave.png")
+        with wave.open(str(run / "gallery" / str(at) / "tone.wav"), "wb") as sound:
+            sound.setparams((1, 2, 8000, 0, "NONE", ""))
+            sound.writeframes(bytes(16 * at))
+    (run / "logs").mkdir()
+    (run / "logs" / "stacks-1.txt").write_text("Current thread: in all_reduce")
+    return tmp_path / "runs"
+
+
+def test_sounds_play_and_pictures_are_seen_at_two_steps(context, shown_run):
+    with serving(shown_run) as board:
+        page = entered(context, board, of(board, "one", "gallery"))
+        page.wait_for_selector("section[aria-label=wave] img")
+        assert (
+            page.evaluate("async () => { const i = document.querySelector('img'); await i.decode(); return i.width }")
+            == 20
+        )
+        page.get_by_label("another step beside it").check()
+        page.wait_for_selector("section[aria-label=wave] img[alt='wave at step 10']")
+        seconds = """(sound) => new Promise((done) => {
+          sound.onloadedmetadata = () => done(sound.duration); sound.onerror = () => done(-1); sound.load(); })"""
+        first, second = page.locator("audio").all()
+        assert (first.evaluate(seconds), second.evaluate(seconds)) == (0.02, 0.01)
+        assert page.locator("section[aria-label=sample] pre").all_inner_texts() == ["at 20", "at 10"]
+        assert page.said == []
+
+
+def test_which_rank_was_slowest_is_a_map_and_the_stacks_of_a_hang_are_logs(context, shown_run):
+    with serving(shown_run) as board:
+        page = entered(context, board, of(board, "one", "time"))
+        label = page.locator("canvas[aria-label*='Slowest rank']").get_attribute("aria-label")
+        assert "rank 0: 1 times, rank 1: 1 times" in label
+        assert page.locator("figure:has-text('memory/host') .plot[data-points='2']").count() == 1
+        page.get_by_role("link", name="logs", exact=True).click()
+        page.get_by_role("button", name="stacks-1.txt").click()
+        page.wait_for_selector("pre:has-text('in all_reduce')")
+
+
+def test_runs_are_grouped_and_archived(context, tmp_path):
+    for name, rate in (("one", 1), ("two", 2), ("three", 1)):
+        made_run(tmp_path / name, [attempt(), step(1)], {"name": name, "optimizer": {"lr": rate}})
+    with serving(tmp_path) as board:
+        page = entered(context, board)
+        page.get_by_label("Group by").select_option("optimizer.lr")
+        page.wait_for_selector("th:text-is('optimizer.lr: 2')")
+        assert page.locator("th[scope=rowgroup]").all_inner_texts() == ["optimizer.lr: 1", "optimizer.lr: 2"]
+        page.get_by_role("button", name="Name, tags and more of two").click()
+        page.get_by_role("button", name="Archive", exact=True).click()
+        page.wait_for_selector("caption:text-is('2 of 3 runs')")
+        page.get_by_label("hidden and archived too").check()
+        page.wait_for_selector("caption:text-is('3 of 3 runs')")
+
+
+def test_a_log_axis_and_smoothing_are_drawn_and_stand_in_the_address(context, board):
+    page = entered(context, board, of(board, "first"))
+    shown(page, board.run("first")["records"])
+    plain = page.evaluate(_INK, "train/loss")
+    page.get_by_label("log axis").check()
+    page.get_by_label("Smooth").fill("0.9")
+    page.wait_for_timeout(500)
+    assert "log=1" in page.url
+    assert "smooth=0.9" in page.url
+    assert page.evaluate(_INK, "train/loss") != plain
+    assert page.said == []
 
 
 def test_a_hundred_hostile_texts_are_texts(context, tmp_path):
